@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
 from rl_collect.batches.assembler import BatchAssembler
-from rl_collect.inputs.devices import Devices, Moved, mover, policy_on
+from rl_collect.inputs.devices import Devices, Moved, mover, policy_on, with_device
 from rl_collect.inputs.environments import Makers, limited, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
 from rl_collect.inputs.random_state import generators, set_generators
@@ -44,7 +44,8 @@ class Collector(Collecting):
         env_device: where to bring the environment, by its `to`.
         policy_device: where the policy acts. A module that is elsewhere stays there; a copy acts,
             which `update_policy_weights_` brings up to date.
-        storing_device: where batches go.
+        storing_device: where batches go. Their `device` is set where this or `device` is given,
+            and None otherwise.
         no_cuda_sync: do not wait for copies between devices, because the caller does.
         create_env_kwargs: arguments for `create_env_fn`.
         init_random_frames: actions are random until so many steps are played. The policy runs all
@@ -181,6 +182,7 @@ class Collector(Collecting):
             mover(device, synchronise=not no_cuda_sync)
             for device in (self.devices.env, self.devices.policy, self.devices.storing)
         )
+        self._named_device = self.devices.storing if storing_device or device else None
         acting = self.policy
         if acting is not None and self.devices.policy != self.devices.env:
             acting = Moved(acting, to_policy, to_env)
@@ -206,7 +208,7 @@ class Collector(Collecting):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return self._batches.play()
+        return with_device(self._batches.play(), self._named_device)
 
     @property
     def frames(self) -> int:
@@ -256,7 +258,7 @@ class Collector(Collecting):
             return self._delivered(batch)
 
     def _delivered(self, batch: TensorDictBase) -> TensorDictBase | None:
-        settings = self.settings
+        settings, batch = self.settings, with_device(batch, self._named_device)
         if settings.postproc is not None:
             batch = settings.postproc(batch)
             if not isinstance(batch, TensorDictBase):
@@ -321,7 +323,8 @@ class Collector(Collecting):
 
         Raises:
             TypeError: the policy has no weights, or these are none.
-            RuntimeError: names or shapes differ.
+            ValueError: a weight is missing or unknown, has another shape, or a dtype that cannot be
+                cast. The weights stay as they were.
 
         Example:
             >>> from rl_envs.testing import CountingEnv

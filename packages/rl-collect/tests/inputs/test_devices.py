@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_collect import Collector, MultiSyncCollector
+from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
 from rl_collect.inputs.devices import Devices, Moved, _wait_for, mover
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv
@@ -274,3 +274,18 @@ def test_workers_act_on_a_gpu_and_take_new_weights_from_it():
             assert batch["observation"].is_cuda
             assert (batch["collector", "policy_version"] == number + 1).all()
             assert torch.allclose(batch["logits"], policy(batch["observation"]), atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"storing_device": "cpu"}, {"device": "cpu"}, {}], ids=str)
+def test_batches_name_the_device_that_was_chosen_for_them(options):
+    device = CPU if options else None
+    for more in ({}, {"trajs_per_batch": 1}, {"compact_obs": True}):
+        collector = Collector(CountingEnv(3), frames_per_batch=6, **options, **more)
+        batch = collector.next()
+        assert (batch.device, batch["next"].device) == (device, device)
+    assert Collector(CountingEnv(3), frames_per_batch=6, **options).rollout().device == device
+    for kind in (MultiSyncCollector, MultiAsyncCollector):
+        more = {"frames_per_batch": 6, "mp_start_method": "fork"}
+        with kind([CountingEnv] * 2, **more, **options) as workers:
+            batch = workers.next()
+            assert (batch.device, batch["next"].device) == (device, device)

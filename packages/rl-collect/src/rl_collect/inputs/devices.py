@@ -107,6 +107,11 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
     return move
 
 
+def with_device(batch: TensorDictBase, device: torch.device | None) -> TensorDictBase:
+    """A batch that lies on a device, and names it as its own; None for no name."""
+    return batch.clear_device_() if device is None else batch.to(device)
+
+
 def _is_on(data: Any, device: torch.device) -> bool:
     if isinstance(data, LazyStackedTensorDict):  # its leaves may have no one size
         return all(_is_on(one, device) for one in data.tensordicts)

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
-from rl_collect.inputs.devices import mover
+from rl_collect.inputs.devices import mover, with_device
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import Collecting, between_batches
 from rl_collect.multi.concat import join
@@ -132,7 +132,8 @@ class MultiCollector(Collecting):
         self.policy = policy
         options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
         storing = options.get("storing_device") or options.get("device")
-        self._store = mover(torch.device("cpu" if storing is None else storing))
+        self._named_device = None if storing is None else torch.device(storing)
+        self._move = mover(self._named_device or torch.device("cpu"))
         options = worker_options(
             options, len(makers), sync, replay_buffer, workers_write=self._workers_write
         )
@@ -172,10 +173,14 @@ class MultiCollector(Collecting):
             self._ready = [join(found, self._how)] if self._joins and found else found
         self._show()
         if self._buffer is None:
-            return self._store(self._ready.pop(0)) if self._ready else None
+            return self._on_device(self._ready.pop(0)) if self._ready else None
         while self._ready:
-            self._buffer.extend(self._store(self._ready.pop(0)))
+            self._buffer.extend(self._on_device(self._ready.pop(0)))
         return None
+
+    def _on_device(self, batch: TensorDictBase) -> TensorDictBase:
+        # workers name the device of the memory that they hand over
+        return with_device(self._move(batch), self._named_device)
 
     def _show(self) -> None:
         told = self._crew.stats
@@ -196,8 +201,8 @@ class MultiCollector(Collecting):
 
         Raises:
             TypeError: the policy has no weights, or these are none.
-            KeyError: a weight is missing or unknown.
-            ValueError: a weight has another shape.
+            ValueError: a weight is missing or unknown, has another shape, or a dtype that cannot be
+                cast. The weights stay as they were.
         """
         self._require_open()
         if self._board is None:

@@ -27,8 +27,8 @@ class LazyTensorStorage(SharableStorage):
             takes every leaf that is there under `"next"` too; a list names them, as is needed
             where the next observations are not stored at all.
         lanes: Where it is shared, how many threads and processes may write at a time, 8 unless
-            given. The capacity divides over them. A writer fills one after the other, the oldest
-            first, and writes no more than one of them holds in one call.
+            given; with 1 they take turns. The capacity divides over them. A writer fills one after
+            the other, the oldest first, and writes no more than one of them holds in one call.
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
