@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 from tensordict import TensorDict
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule, TensorDictSequential
+from torch import nn
 
 from rl_tensordict import build_flat, construction, internals
 
@@ -29,3 +31,36 @@ def test_a_tensordict_of_other_attributes_is_not_the_same():
     assert internals.is_same(made, TensorDict({}, [5]))
     made._one_more = None
     assert not internals.is_same(made, TensorDict({}, [5]))
+
+
+def test_forward_of_this_version_hands_on_to_the_methods_that_are_compared():
+    assert internals.is_stock_module(TensorDictModule)
+    assert internals.is_stock_sequence(TensorDictSequential)
+    assert callable(TensorDictModule._call_module)
+    assert callable(TensorDictModule._write_to_tensordict)
+    assert callable(TensorDictSequential._run_module)
+
+
+def test_modules_of_this_version_keep_their_options_where_they_are_read():
+    module = TensorDictModule(nn.Identity(), ["a"], ["b"], method="forward", method_kwargs={"x": 1})
+    named = TensorDictModule(lambda *, x: x, {"x": "a"}, ["b"], get_kwargs={"as_list": True})
+    sequence = TensorDictSequential(module, selected_out_keys=["b"], partial_tolerant=True)
+    assert {"method", "method_kwargs", "inplace"} <= vars(module).keys()
+    assert {"_kwargs", "_get_kwargs"} <= vars(named).keys()
+    assert vars(sequence)["_select_before_return"]
+    assert vars(sequence)["partial_tolerant"]
+    assert vars(sequence)["inplace"] is None
+    assert "_requires_sample" in vars(ProbabilisticTensorDictSequential(module))
+    assert vars(named)["_out_keys"] == ["b"]
+    assert vars(named.select_out_keys("b"))["_out_keys_apparent"] == ["b"]
+
+
+def test_hooks_of_this_version_are_in_the_dictionaries_that_are_watched():
+    module = TensorDictModule(nn.Identity(), ["a"], ["b"])
+    assert not internals.has_hooks(module)
+    kinds = ("forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook")
+    for name, kind in zip(internals.HOOKS, kinds, strict=True):
+        handle = getattr(module, f"register_{kind}")(lambda *_: None)
+        assert internals.has_hooks(module)
+        assert len(vars(module)[name]) == 1
+        handle.remove()

@@ -20,9 +20,9 @@ from rl_policies.modules.actor_value import ActorValueOperator
 from rl_policies.modules.critic import ValueOperator
 from rl_policies.modules.probabilistic import SamplingModule
 from rl_policies.modules.q_value import QValueActor, QValueModule
-from rl_policies.modules.tensor_step import TensorStep
 from rl_policies.networks.conv_net import ConvNet
 from rl_policies.networks.mlp import MLP
+from rl_tensordict import TensorStep
 
 __all__ = [
     "MLP",

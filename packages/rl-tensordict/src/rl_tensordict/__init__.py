@@ -1,13 +1,24 @@
-"""Tensordicts without the overhead: construction, reads, writes and flat leaves."""
+"""Tensordicts without the overhead: construction, reads, writes, leaves, and modules as calls."""
 
 from rl_tensordict.construction import Entries, build, build_flat
 from rl_tensordict.entries import entries_of, find, insert, names_of, put, require
 from rl_tensordict.flatten import leaves, nest, tensors
+from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple, is_key, sibling
+from rl_tensordict.notes import add_notes, note_call
+from rl_tensordict.step_sequence import StepSequence
+from rl_tensordict.tensor_step import TensorStep, outputs_of, write_step
+from rl_tensordict.verified_calls import VerifiedCalls
 
 __all__ = [
+    "Call",
     "Entries",
+    "ModuleCalls",
     "NestedKey",
+    "StepSequence",
+    "TensorStep",
+    "VerifiedCalls",
+    "add_notes",
     "as_key",
     "as_tuple",
     "build",
@@ -19,8 +30,11 @@ __all__ = [
     "leaves",
     "names_of",
     "nest",
+    "note_call",
+    "outputs_of",
     "put",
     "require",
     "sibling",
     "tensors",
+    "write_step",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_tensordict.construction import Entries, build_flat
 from rl_tensordict.flatten import leaves
 from rl_tensordict.internals import HAS_NAMES_FLAG, HAS_STORE
-from rl_tensordict.nested_keys import NestedKey, as_key
+from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple
 
 
 def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
@@ -170,7 +170,7 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
         tensor([1., 1.])
     """
     try:
-        value = tensordict.get(key, None)
+        value = find(tensordict, as_tuple(key))
     except ValueError:  # a leaf is at a place that the key uses as a group
         value = None
     if value is None:

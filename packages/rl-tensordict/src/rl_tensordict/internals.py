@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
 
 new_unsafe: Callable[..., TensorDict] | None = getattr(TensorDict, "_new_unsafe", None)
 """tensordict's constructor without checks, None if there is none."""
@@ -28,3 +29,40 @@ def is_same(one: Any, other: Any) -> bool:
     """Whether two tensordicts of equal entries have the same attributes."""
     ours, theirs = vars(one), vars(other)
     return type(ours.get("_tensordict")) is type(theirs.get("_tensordict")) and ours == theirs
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Dictionaries of a module whose functions run only where the module itself is called."""
+
+# what `forward` of tensordict's modules hands on to; a class may replace it
+_call = getattr(TensorDictModule, "_call_module", None)
+_write = getattr(TensorDictModule, "_write_to_tensordict", None)
+_run_part = getattr(TensorDictSequential, "_run_module", None)
+
+
+def is_stock_module(kind: Any) -> bool:
+    """Whether instances of a class read, call what they wrap and write, as tensordict's do."""
+    return (
+        kind.forward is TensorDictModule.forward
+        and getattr(kind, "_call_module", None) is _call
+        and getattr(kind, "_write_to_tensordict", None) is _write
+    )
+
+
+def is_stock_sequence(kind: Any) -> bool:
+    """Whether instances of a class call one module after another, as tensordict's sequence does."""
+    return (
+        kind.forward is TensorDictSequential.forward
+        and getattr(kind, "_run_module", None) is _run_part
+    )
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether a module has functions that run only where the module itself is called."""
+    state = module.__dict__
+    return bool(
+        state["_forward_hooks"]
+        or state["_forward_pre_hooks"]
+        or state["_backward_hooks"]
+        or state["_backward_pre_hooks"]
+    )

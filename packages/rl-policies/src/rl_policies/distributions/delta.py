@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.modules.explained import explained, require_tensor
+from rl_policies.modules.call_notes import note_errors, require_tensor
 
 
 class Delta(Distribution):
@@ -81,7 +81,7 @@ class Delta(Distribution):
         """Zeros: `[*B, *E]`."""
         return torch.zeros_like(self.param)
 
-    @explained
+    @note_errors
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Repeat the point, without gradient.
 
@@ -93,7 +93,7 @@ class Delta(Distribution):
         """
         return self.rsample(sample_shape).detach()
 
-    @explained
+    @note_errors
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Repeat the point, with its gradient.
 
@@ -136,7 +136,7 @@ class Delta(Distribution):
         dtype = self.param.dtype if self.param.is_floating_point() else None
         return torch.zeros(self.batch_shape, dtype=dtype, device=self.param.device)
 
-    @explained
+    @note_errors
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         """Repeat the rows.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.modules.explained import explained, require_tensor
+from rl_policies.modules.call_notes import note_errors, require_tensor
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -87,7 +87,7 @@ class LocScale(Distribution):
                 )
                 raise ValueError(msg)
 
-    @explained
+    @note_errors
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
         """Repeat the rows.
 

@@ -10,7 +10,7 @@ from torch.distributions import Categorical
 from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.one_hot import OneHotCategorical, divergence_of_choices
-from rl_policies.modules.explained import explained
+from rl_policies.modules.call_notes import note_errors
 
 
 class MaskedCategorical(Categorical):
@@ -40,7 +40,7 @@ class MaskedCategorical(Categorical):
         (tensor([0.5000, 0.0000, 0.5000]), tensor(-inf))
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         logits: Tensor | None = None,
@@ -60,7 +60,7 @@ class MaskedCategorical(Categorical):
         """The mode: the likeliest choice, int64 `[*B]`."""
         return self.mode
 
-    @explained
+    @note_errors
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draw choices, from the generator of torch.
 
@@ -76,7 +76,7 @@ class MaskedCategorical(Categorical):
         """Entropy -Σᵢ pᵢ log pᵢ over what is allowed, in nats: floats `[*B]`."""
         return self._vectors.entropy()
 
-    @explained
+    @note_errors
     def expand(self, batch_shape: Any, _instance: Any = None) -> MaskedCategorical:
         """Repeat the rows.
 
@@ -118,7 +118,7 @@ class MaskedOneHotCategorical(OneHotCategorical):
         tensor([-0.6931,    -inf, -0.6931])
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         logits: Tensor | None = None,

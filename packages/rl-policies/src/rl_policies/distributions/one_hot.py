@@ -10,7 +10,7 @@ from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.sample_cache import SampleCache
-from rl_policies.modules.explained import explained, require_tensor
+from rl_policies.modules.call_notes import note_errors, require_tensor
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -130,7 +130,7 @@ class OneHotCategorical(Distribution):
         noise = torch.empty_like(probs).exponential_()
         return self._vectors((probs / noise).argmax(-1, True), probs)
 
-    @explained
+    @note_errors
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient is that of the probabilities.
 
@@ -187,7 +187,7 @@ class OneHotCategorical(Distribution):
         finite = self.logits.clamp(min=torch.finfo(self.logits.dtype).min)
         return -(self.logits.exp() * finite).sum(-1)
 
-    @explained
+    @note_errors
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """List the vectors.
 
@@ -202,7 +202,7 @@ class OneHotCategorical(Distribution):
         eye = eye.view(n, *(1,) * len(self.batch_shape), n)
         return eye.expand(n, *self.batch_shape, n) if expand else eye
 
-    @explained
+    @note_errors
     def expand(self, batch_shape: Any, _instance: Any = None) -> OneHotCategorical:
         """Repeat the rows.
 

@@ -8,7 +8,7 @@ from torch.distributions import Categorical
 from torch.nn.functional import logsigmoid
 
 from rl_policies.distributions.one_hot import OneHotCategorical
-from rl_policies.modules.explained import explained
+from rl_policies.modules.call_notes import note_errors
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Ordinal(Categorical):
         (1, [1, 2, 0])
     """
 
-    @explained
+    @note_errors
     def __init__(self, scores: Tensor) -> None:
         super().__init__(logits=ordinal_logits(scores), validate_args=False)
 
@@ -55,6 +55,6 @@ class OneHotOrdinal(OneHotCategorical):
         tensor([0, 1, 0])
     """
 
-    @explained
+    @note_errors
     def __init__(self, scores: Tensor, dtype: torch.dtype = torch.int64) -> None:
         super().__init__(ordinal_logits(scores), dtype=dtype)

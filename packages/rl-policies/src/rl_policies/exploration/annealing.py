@@ -11,9 +11,8 @@ from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor
 
 from rl_policies.modules.action_spec import form_of
-from rl_policies.modules.tensor_step import TensorStep, write_step
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, TensorStep, write_step
 
 
 class ExplorationModule(TensorStep):

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
-from rl_policies.modules.explained import explained
+from rl_policies.modules.call_notes import note_errors
 from rl_specs import Categorical, OneHot, TensorSpec
 from rl_tensordict import NestedKey
 
@@ -55,7 +55,7 @@ class EGreedyModule(ExplorationModule):
     eps_init: Tensor
     eps_end: Tensor
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,

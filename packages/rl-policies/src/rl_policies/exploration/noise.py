@@ -13,7 +13,7 @@ from rl_layout.keys import next_key
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.action_spec import ActionForm
-from rl_policies.modules.explained import explained
+from rl_policies.modules.call_notes import note_errors
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_transforms import TensorDictPrimer
@@ -60,7 +60,7 @@ class AdditiveGaussianModule(ExplorationModule):
     mean: Tensor
     std: Tensor
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,
@@ -144,7 +144,7 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
 
     eps: Tensor
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         spec: TensorSpec,

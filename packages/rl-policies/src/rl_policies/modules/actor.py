@@ -19,12 +19,11 @@ from torch.distributions import Distribution
 from rl_policies.distributions.delta import Delta
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_policies.modules.explained import explained, note
-from rl_policies.modules.plan import PlannedStep
+from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.probabilistic import Keys, SamplingModule
-from rl_policies.modules.tensor_step import TensorStep, outputs_of
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, outputs_of
 
 
 class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
@@ -50,7 +49,7 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         tensor(True)
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         module: nn.Module,
@@ -82,7 +81,7 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         try:
             return self._fitted(self.module(*tensors))
         except Exception as error:
-            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            note_call(error, f"{type(self).__name__}.step", tensors, self.in_keys)
             raise
 
     def _call_module(self, tensors: Sequence[Tensor], **kwargs: Any) -> tuple[Tensor, ...]:
@@ -97,7 +96,7 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         return action, *others
 
 
-class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # type: ignore[misc]
+class ProbabilisticActor(PolicySequence, ProbabilisticTensorDictSequential):  # type: ignore[misc]
     """A network, and a distribution of actions whose parameters it computes.
 
     It is a sequence: everything that the network writes is written, then the action, then with
@@ -146,7 +145,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         (torch.Size([5, 4]), torch.bool, torch.Size([5]))
     """
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         module: TensorDictModuleBase,
@@ -207,7 +206,7 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         ProbabilisticTensorDictSequential.__init__(actor, network, sampling)
         return actor
 
-    @explained
+    @note_errors
     def get_dist(
         self,
         tensordict: TensorDictBase,
@@ -227,20 +226,15 @@ class ProbabilisticActor(PlannedStep, ProbabilisticTensorDictSequential):  # typ
         Raises:
             KeyError: an input is missing.
         """
-        if tensordict_out is None and not kwargs and self._direct():
+        if tensordict_out is None and not kwargs and self._is_direct():
             network, sampling = self.module
-            self._planned().run_on(tensordict, network, last=-1)
+            values = self.run_parts(tensordict, last=-1)
+            for key in network.out_keys:
+                tensordict.set(key, values[as_tuple(key)])
             dist: Distribution = sampling.get_dist(tensordict)
         else:
             dist = super().get_dist(tensordict, tensordict_out, **kwargs)
         return dist
-
-    def _direct(self) -> bool:
-        return self._requires_sample and self.module[-1].takes_tensors() and super()._direct()
-
-    def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
-        self._planned().run_on(tensordict, self)
-        return tensordict
 
 
 def _check_network(module: Any, in_keys: list[NestedKey]) -> None:

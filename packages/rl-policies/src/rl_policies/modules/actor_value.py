@@ -11,11 +11,11 @@ from tensordict.nn import (
 )
 
 from rl_policies.modules.actor import ProbabilisticActor
-from rl_policies.modules.explained import explained
-from rl_policies.modules.plan import PlannedStep
+from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.policy_sequence import PolicySequence
 
 
-class SharedSequential(PlannedStep, TensorDictSequential):  # type: ignore[misc]
+class SharedSequential(PolicySequence, TensorDictSequential):  # type: ignore[misc]
     """Tensordict modules one after another, that step on plain tensors.
 
     Args:
@@ -67,7 +67,7 @@ class ActorValueOperator(SharedSequential):
         torch.Size([5, 2])
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         common_operator: TensorDictModuleBase,

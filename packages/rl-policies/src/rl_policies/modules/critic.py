@@ -10,9 +10,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
-from rl_policies.modules.explained import explained, note
-from rl_policies.modules.tensor_step import TensorStep, outputs_of
-from rl_tensordict import NestedKey, as_tuple
+from rl_policies.modules.call_notes import note_errors
+from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, outputs_of
 
 
 class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
@@ -35,7 +34,7 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         ['state_action_value']
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         module: nn.Module,
@@ -59,7 +58,7 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         try:
             return outputs_of(self.module(*tensors), self.out_keys)
         except Exception as error:
-            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            note_call(error, f"{type(self).__name__}.step", tensors, self.in_keys)
             raise
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -28,10 +28,9 @@ from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_policies.modules.explained import explained, note
-from rl_policies.modules.tensor_step import Call, TensorStep, read
+from rl_policies.modules.call_notes import note_errors
 from rl_specs import Bounded, OneHot, TensorSpec
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, require
 
 BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
 ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
@@ -75,7 +74,10 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         tensor([[0, 1]])
     """
 
-    @explained
+    # shape and dtype of the last parameters that were checked; loops draw from such ones again
+    _checked: tuple[torch.Size, torch.dtype] | None = None
+
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_keys: Keys,
@@ -123,7 +125,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             )
         check_safe(safe, self._form)
         self.safe = safe
-        self._draw = None
+        self._draw: Draw | None = None
         # the fast draw cannot cast samples to the dtype of the spec
         casts = self._has_scores and self._form is not None and self._form.dtype != torch.int64
         if self._simple and self.num_samples is None and not (safe or casts):
@@ -149,11 +151,11 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             named = dict(zip(self._names, parameters, strict=True))
             dist: Distribution = self.distribution_class(**named, **self.distribution_kwargs)
         except Exception as error:
-            note(error, f"the distribution of {type(self).__name__}", parameters, self.in_keys)
+            note_call(error, f"the distribution of {type(self).__name__}", parameters, self.in_keys)
             raise
         return dist
 
-    @explained
+    @note_errors
     def get_dist(self, tensordict: TensorDictBase) -> Distribution:
         """Make the distribution from the parameters in a tensordict.
 
@@ -169,11 +171,11 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if self._composite:
             dist: Distribution = super().get_dist(tensordict)
             return dist
-        return self.distribution(*[read(tensordict, key) for key in self.in_keys])
+        return self.distribution(*[require(tensordict, key) for key in self.in_keys])
 
     build_dist_from_params = get_dist
 
-    @explained
+    @note_errors
     def log_prob(self, tensordict: TensorDictBase, *, dist: Distribution | None = None) -> Any:
         """Compute the log-probability of the sample in a tensordict.
 
@@ -190,7 +192,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if self._composite:
             return super().log_prob(tensordict, dist=dist)
         dist = self.get_dist(tensordict) if dist is None else dist
-        return dist.log_prob(read(tensordict, self.dist_sample_keys[0]))
+        return dist.log_prob(require(tensordict, self.dist_sample_keys[0]))
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Draw from the distribution of some parameters.
@@ -214,9 +216,11 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             torch.Size([3, 2])
         """
         kind = interaction_type() or self.default_interaction_type
-        if kind is InteractionType.RANDOM and self._draw is not None and can_draw(*tensors):
-            return self._draw_directly(self._draw, tensors)
-        if not self._simple or self.num_samples is not None:
+        if kind is InteractionType.RANDOM and self._draw is not None:
+            drawn = self._draw_directly(self._draw, tensors)
+            if drawn is not None:
+                return drawn
+        if not self.takes_tensors():
             msg = (
                 "composite distributions, num_samples and generators need a tensordict: "
                 "call the module instead of step"
@@ -235,49 +239,36 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             return sample, dist.log_prob(sample)
         return (sample,)
 
-    def step_calls(self) -> list[Call]:
-        """List what `step` calls, for a loop that steps many times.
-
-        Returns:
-            One function, with the keys of its inputs and of its outputs. It does what `step` does,
-            and checks parameters only if their shape or dtype changed.
-        """
-        if self._draw is None or type(self).step is not SamplingModule.step:
-            return super().step_calls()
-        step, draw, random = self.step, self._draw, InteractionType.RANDOM
-        is_compiling, keeps_gradient = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
-        shape: torch.Size | None = None  # of the last parameters that were checked
-        dtype: torch.dtype | None = None
-
-        def act(*parameters: Tensor) -> tuple[Tensor, ...]:
-            nonlocal shape, dtype
-            kind = interaction_type() or self.default_interaction_type
-            if kind is not random or keeps_gradient() or is_compiling():
-                return step(*parameters)
-            for parameter in parameters:
-                if parameter.dtype is not dtype or parameter.shape != shape:
-                    break
-            else:
-                pair = draw(*parameters)
-                return pair if self.return_log_prob else pair[:1]
-            outputs = step(*parameters)
-            if can_draw(*parameters):
-                shape, dtype = parameters[0].shape, parameters[0].dtype
-            return outputs
-
-        return [(act, list(self.in_keys), list(self.out_keys))]
-
-    def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The outputs of `step`, drawn without a distribution object."""
+    def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """The outputs of `step`, drawn without a distribution object; None where one is needed."""
+        if self._fits(tensors):
+            pair = draw(*tensors)
+            return pair if self.return_log_prob else pair[:1]
+        if not can_draw(*tensors):
+            return None
         if len(tensors) != len(self._names):
             msg = f"step takes one tensor for each of {self.in_keys}: got {len(tensors)}"
             raise TypeError(msg)
-        sample, log_prob = draw(*tensors)
+        pair = draw(*tensors)
         if self._form is not None:
-            self._form.check(sample)
+            self._form.check(pair[0])
             if self._has_scores:
                 self._form.check_scores(tensors[0].shape[-1])
-        return (sample, log_prob) if self.return_log_prob else (sample,)
+        if not torch.compiler.is_dynamo_compiling():
+            self._checked = (tensors[0].shape, tensors[0].dtype)
+        return pair if self.return_log_prob else pair[:1]
+
+    def _fits(self, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether parameters have the form of the last ones that were checked."""
+        if self._checked is None or torch.is_grad_enabled() or len(tensors) != len(self._names):
+            return False
+        if torch.compiler.is_dynamo_compiling():
+            return False
+        shape, dtype = self._checked
+        for tensor in tensors:  # noqa: SIM110 - twice as fast as all()
+            if tensor.dtype is not dtype or tensor.shape != shape:
+                return False
+        return True
 
     def takes_tensors(self) -> bool:
         """Tell whether `step` can draw.
@@ -287,9 +278,6 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             tensordict.
         """
         return self._simple and self.num_samples is None
-
-    def _direct(self) -> bool:
-        return self.takes_tensors() and super()._direct()
 
 
 def _is_categorical(distribution_class: Any) -> bool:

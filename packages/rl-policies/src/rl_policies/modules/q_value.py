@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
-from rl_policies.modules.explained import explained, note
-from rl_policies.modules.plan import PlannedStep
-from rl_policies.modules.tensor_step import TensorStep
+from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.policy_sequence import PolicySequence
 from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, TensorStep, note_call
 
 ActionSpace = Literal["one_hot", "categorical", "multi_one_hot", "multi_categorical"]
 SPACES: dict[type, ActionSpace] = {
@@ -119,7 +118,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         (tensor([[0, 1]]), tensor([[0., 2.]]), tensor([[2.]]))
     """
 
-    @explained
+    @note_errors
     def __init__(
         self,
         action_space: str | None = None,
@@ -169,7 +168,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         try:
             return self._call_module(tensors)
         except Exception as error:
-            note(error, f"{type(self).__name__}.step", tensors, self.in_keys)
+            note_call(error, f"{type(self).__name__}.step", tensors, self.in_keys)
             raise
 
     def _call_module(self, tensors: Sequence[Tensor], **_: Any) -> tuple[Tensor, ...]:
@@ -192,7 +191,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         return None if mask is None else mask.to(values.device).expand(values.shape)
 
 
-class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
+class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
     """A network of action values, and the action that is worth most.
 
     Written are the action, `[*B, n]` one-hot or `[*B]` categorical; `"action_value"`, `[*B, n]`;
@@ -226,7 +225,7 @@ class QValueActor(PlannedStep, TensorDictSequential):  # type: ignore[misc]
         (torch.Size([5]), torch.Size([5, 4]), torch.Size([5, 1]))
     """
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         module: nn.Module,

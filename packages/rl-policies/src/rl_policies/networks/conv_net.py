@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_policies.modules.explained import explained, require_tensor
+from rl_policies.modules.call_notes import note_errors, require_tensor
 
 Sizes = int | tuple[int, int]
 _WIDTH = 32
@@ -49,7 +49,7 @@ class ConvNet(nn.Sequential):
         (torch.Size([5, 2, 1296]), 3)
     """
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_features: int | None = None,

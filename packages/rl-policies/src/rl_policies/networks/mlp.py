@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_policies.modules.explained import explained, note
+from rl_policies.modules.call_notes import note_errors
+from rl_tensordict import note_call
 
 _WIDTH = 32
 _DEPTH = 3
@@ -51,7 +52,7 @@ class MLP(nn.Sequential):
         (torch.Size([4, 1]), 5)
     """
 
-    @explained
+    @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         in_features: int | None = None,
@@ -119,7 +120,7 @@ class MLP(nn.Sequential):
             out: Tensor = super().forward(first)  # type: ignore[no-untyped-call]
             return out if self._out_shape is None else out.unflatten(-1, self._out_shape)
         except Exception as error:
-            note(error, type(self).__name__, inputs)
+            note_call(error, type(self).__name__, inputs)
             raise
 
 

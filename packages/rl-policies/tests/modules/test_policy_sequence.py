@@ -9,7 +9,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from rl_policies import QValueActor
-from rl_policies.modules.plan import plan_of
 
 
 class Opaque(TensorDictModuleBase):
@@ -56,7 +55,7 @@ def both(policy, observation):
 
 def test_nested_sequences_are_flattened():
     policy = actor(TensorDictSequential(linear("observation", "x"), linear("x", "hidden", (4, 4))))
-    assert len(plan_of(policy).calls) == 4
+    assert len(policy.step_calls()) == 4
     assert_close(*both(policy, torch.randn(5, 3)))
 
 
@@ -65,17 +64,18 @@ def test_sequence_with_names_is_flattened():
     assert_close(*both(actor(named), torch.randn(5, 3)))
 
 
-def test_plan_is_made_once():
+def test_calls_are_listed_once():
     policy = actor()
 
-    def plan_after_a_step():
+    def calls_after_a_step():
         policy.step(torch.zeros(1, 3))
-        return policy._planned()  # no output shows a plan that is made again, only its cost
+        # no output shows calls that are listed again, only their cost
+        return policy.__dict__["_module_calls"]
 
-    assert plan_after_a_step() is plan_after_a_step()
+    assert calls_after_a_step() is calls_after_a_step()
 
 
-def test_plan_follows_a_replaced_network():
+def test_calls_follow_a_replaced_network():
     policy, x = actor(), torch.randn(5, 3)
     policy.step(x)
     policy.module[0].module[0].module = nn.Linear(3, 4)
@@ -123,7 +123,7 @@ def test_foreign_part_steps_for_acting_and_runs_forward_otherwise():
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_copy_has_a_plan_of_its_own(duplicate):
+def test_copy_lists_calls_of_its_own(duplicate):
     policy, x = actor(), torch.randn(5, 3)
     before = policy.step(x)
     other = duplicate(policy)
@@ -134,13 +134,13 @@ def test_copy_has_a_plan_of_its_own(duplicate):
     assert_close(policy.step(x), before)
 
 
-def test_plan_is_not_pickled():
+def test_calls_are_not_pickled():
     policy = actor()
     policy.step(torch.zeros(1, 3))
-    assert "_plan" in policy.__dict__
-    assert "_plan" not in policy.__getstate__()
-    assert "_plan" not in copy.deepcopy(policy).__dict__
-    assert "_plan" not in pickle.loads(pickle.dumps(policy)).__dict__
+    assert "_module_calls" in policy.__dict__
+    assert "_module_calls" not in policy.__getstate__()
+    assert "_module_calls" not in copy.deepcopy(policy).__dict__
+    assert "_module_calls" not in pickle.loads(pickle.dumps(policy)).__dict__
 
 
 class Several(nn.Module):
@@ -221,5 +221,8 @@ def test_step_calls_use_an_overridden_step():
     policy = Scaled(linear("observation", "action_value", (3, 2)), action_space="categorical")
     ((call, *_),) = policy.step_calls()
     assert call == policy.step
+    x = torch.randn(5, 3)
+    batch = policy(TensorDict({"observation": x}, [5]))
+    assert_close([batch[key] for key in policy.out_keys], list(policy.step(x)))
     outer = QValueActor(TensorDictSequential(policy), action_space="categorical")
     assert outer.step_calls()[0][0] == policy.step

@@ -1,0 +1,272 @@
+"""Tensordict modules as plain calls on tensors, without a tensordict in between.
+
+`TensorDictModule.forward` costs tens of microseconds per key, apart from its network.
+
+- `Call`: a function, the keys of the tensors it takes, and those of the tensors it returns.
+- `ModuleCalls`: the calls of one module in their order, made by one admission rule (`_flatten`).
+  A part that is not admitted is called on a tensordict, and says why. It holds functions and keys,
+  and knows when the module was changed since; it holds no tensors.
+- `TensorStep`, `StepSequence`: modules whose `forward` is such calls between reads and writes.
+- `VerifiedCalls`: the calls of a policy, compared with the policy on its first step.
+
+A caller fills a dictionary of tensors by key, `run` adds the outputs of each call, and the caller
+takes out what it wants. Exact calls compute what the module's `forward` does, by construction; a
+`step` that another package offers promises that for acting only, and is to be verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, skip_existing
+from torch import nn
+
+from rl_tensordict.construction import build
+from rl_tensordict.flatten import leaves, nest
+from rl_tensordict.internals import HOOKS, has_hooks, is_stock_module, is_stock_sequence
+from rl_tensordict.nested_keys import as_tuple
+from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of
+
+Key: TypeAlias = tuple[str, ...]
+Values: TypeAlias = dict[Key, Any]
+Step: TypeAlias = tuple[Callable[..., Any], Sequence[Key], Sequence[Key]]
+
+DROPPED: Key = ("_",)  # the key of an output that is not written
+
+
+class Call(NamedTuple):
+    """One call of a module: on tensors, or on a tensordict, where `reason` says why."""
+
+    function: Callable[..., Any]
+    in_keys: Sequence[Key] | None  # None where it takes and returns a tensordict
+    out_keys: Sequence[Key] | None  # ("_",) is dropped
+    is_exact: bool = False  # computes what `forward` does in every mode, not only when acting
+    reason: str = ""
+    # lists the calls that a foreign `step` makes, valid until its parts change
+    listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
+
+    def steps(self) -> list[Step]:
+        """List the innermost calls on tensors, with their keys."""
+        assert self.in_keys is not None
+        assert self.out_keys is not None
+        if self.listed is None:
+            return [(self.function, self.in_keys, self.out_keys)]
+        return [(call, _keys(read), _keys(made)) for call, read, made in self.listed()]
+
+
+class ModuleCalls:
+    """The calls of a tensordict module, or of any callable on a tensordict.
+
+    Args:
+        module: the module.
+        inside: list the calls of the parts of a sequence, whatever options and hooks it has itself,
+            for a `forward` that makes them.
+        watch: remember what `is_stale` compares with.
+        reason: why the module is to be called on a tensordict, where that is known.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> module = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])
+        >>> values = {("observation",): torch.zeros(5, 3)}
+        >>> ModuleCalls(module).run(values)["action",].shape
+        torch.Size([5, 2])
+        >>> ModuleCalls(lambda batch: batch).reason
+        'function can only be called on a tensordict: it is no tensordict module'
+    """
+
+    def __init__(
+        self, module: Any, *, inside: bool = False, watch: bool = True, reason: str = ""
+    ) -> None:
+        visited: list[Any] = []  # the modules that calls go around
+        self.calls: list[Call] = []
+        if reason:
+            self.calls.append(Call(module, None, None, reason=reason))
+        else:
+            for part in children_of(module) if inside else [module]:
+                _flatten(part, self.calls, visited)
+        self._steps: list[Any] = [call[:3] for call in self.calls]
+        self._hooks = [each.__dict__[name] for each in visited for name in HOOKS] if watch else []
+        if inside:
+            visited += [module, module.module]
+        self._modules = [each._modules for each in visited] if watch else []
+        self._children = [tuple(each.values()) for each in self._modules]
+
+    @property
+    def reason(self) -> str:
+        """Why the module, or its first part that does, needs a tensordict; or nothing."""
+        for call in self.calls:
+            if call.reason:
+                return call.reason
+        return ""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every call is on tensors."""
+        return not self.reason
+
+    @property
+    def in_keys(self) -> list[Key] | None:
+        """Inputs that the calls do not compute themselves; None where they are unknown."""
+        made: set[Key] = set()
+        read: dict[Key, None] = {}
+        for call in self.calls:
+            if call.in_keys is None or call.out_keys is None:
+                return None
+            read |= dict.fromkeys(key for key in call.in_keys if key not in made)
+            made |= set(call.out_keys)
+        return list(read)
+
+    @property
+    def out_keys(self) -> list[Key] | None:
+        """What the calls write; None where that is unknown."""
+        written: dict[Key, None] = {}
+        for call in self.calls:
+            if call.out_keys is None:
+                return None
+            written |= dict.fromkeys(call.out_keys)
+        return [key for key in written if key != DROPPED]
+
+    def is_forward(self) -> bool:
+        """Tell whether the calls compute what the module's `forward` does, here and in any mode."""
+        for call in self.calls:
+            if not call.is_exact:
+                return False
+        return not skip_existing()
+
+    def is_stale(self) -> bool:
+        """Tell whether parts were replaced, or hooks added, after the calls were listed."""
+        children = [tuple(now.values()) for now in self._modules]
+        return any(self._hooks) or children != self._children
+
+    def run(self, values: Values, last: int | None = None) -> Values:
+        """Make the calls up to `last`, all if None; their outputs are added to `values`.
+
+        Args:
+            values: tensors by key, at least those of `in_keys`.
+            last: how many calls, as the end of a slice.
+
+        Returns:
+            The same dictionary.
+
+        Raises:
+            ValueError: a network returned more or fewer tensors than it has keys.
+        """
+        return run_steps(self._steps[:last], values)
+
+    def run_mixed(self, values: Mapping[Key, Any], batch_size: torch.Size) -> Values:
+        """Make all calls, those on a tensordict as well.
+
+        Args:
+            values: entries ``[*batch_size, ...]`` by key. They are not changed.
+            batch_size: the common leading shape.
+
+        Returns:
+            What the calls write.
+        """
+        scope, made = dict(values), Values()
+        for call in self.calls:
+            if call.out_keys is None:
+                written = through_tensordict(call.function, scope, batch_size)
+            else:
+                run_steps([call[:3]], scope)
+                written = {key: scope[key] for key in call.out_keys if key != DROPPED}
+            scope |= written
+            made |= written
+        return made
+
+
+def run_steps(steps: Iterable[Any], values: Values) -> Values:
+    """Make calls one after another; their outputs are added to the values."""
+    for function, in_keys, out_keys in steps:
+        outputs = function(*[values[key] for key in in_keys])
+        if type(outputs) is not tuple or len(outputs) != len(out_keys):
+            outputs = outputs_of(outputs, out_keys)
+        values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
+    return values
+
+
+def through_tensordict(
+    function: Callable[..., Any], values: Mapping[Key, Any], batch_size: torch.Size
+) -> Values:
+    """Call a function on a tensordict of the values; returns what it writes."""
+    root: TensorDictBase = build(nest(values), batch_size)
+    made = function(root)
+    made = root if made is None else made
+    return {key: value for key, value in leaves(made) if value is not values.get(key, None)}
+
+
+def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
+    """Add the calls of a module to a list: the one admission rule."""
+    kind, obstacle = type(module), _obstacle(module)
+    if obstacle:
+        reason = f"{kind.__name__} can only be called on a tensordict: {obstacle}"
+        calls.append(Call(module, None, None, reason=reason))
+        return
+    visited.append(module)
+    parts = _parts(module)
+    if parts is not None:
+        visited.append(module.module)
+        for part in parts:
+            _flatten(part, calls, visited)
+        return
+    in_keys, out_keys = _keys(module.in_keys), _keys(module.out_keys)
+    if not _has_step(kind):
+        call = Call(module.module, in_keys, out_keys, is_exact=True)
+    elif isinstance(module, TensorStep):
+        call = Call(module.step, in_keys, out_keys, is_exact=_steps_forward(kind))
+    else:
+        listed = module.step_calls if hasattr(kind, "step_calls") else None
+        call = Call(module.step, in_keys, out_keys, listed=listed)
+    calls.append(call)
+
+
+def _obstacle(module: Any) -> str:
+    """Say why a module can only be called on a tensordict, or nothing."""
+    if not isinstance(module, TensorDictModuleBase):
+        return "it is no tensordict module"
+    kind: Any = type(module)
+    if has_hooks(module):
+        return "it has hooks"
+    if module.__dict__.get("_compiled_call_impl") or kind.__call__ is not nn.Module.__call__:
+        return "it is compiled, or has a __call__ of its own"
+    if not is_ordinary(module):
+        return "it has options of its own"
+    if isinstance(module, TensorStep) and not module.takes_tensors():
+        return "its step needs more than tensors"
+    if is_stock_module(kind) or is_stock_sequence(kind) or _has_step(kind):
+        return ""
+    return "it offers no step"
+
+
+def _parts(module: Any) -> Iterable[Any] | None:
+    """The modules that a module runs one after another; None for one that is one call."""
+    if isinstance(module, TensorStep):
+        return module.step_parts()
+    is_sequence = is_stock_sequence(type(module)) and not _has_step(type(module))
+    return children_of(module) if is_sequence else None
+
+
+def children_of(sequence: Any) -> list[Any]:
+    """List the modules of a sequence, named or not."""
+    children = sequence.module
+    return list(children.values() if isinstance(children, nn.ModuleDict) else children)
+
+
+def _has_step(kind: Any) -> bool:
+    # of the class: an instance hands unknown names on to the module inside
+    return callable(getattr(kind, "step", None))
+
+
+def _steps_forward(kind: type) -> bool:
+    """Whether the `forward` of a `TensorStep` is its `step`: none is defined below it."""
+    for each in kind.__mro__:
+        if "step" in each.__dict__ or "forward" in each.__dict__:
+            return "step" in each.__dict__
+    return False
+
+
+def _keys(names: Iterable[Any]) -> list[Key]:
+    return [as_tuple(name) for name in names]

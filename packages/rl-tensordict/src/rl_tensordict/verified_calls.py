@@ -1,0 +1,175 @@
+"""The calls of a policy, compared with the policy itself on the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rl_tensordict.module_calls import Key, ModuleCalls, Values, run_steps, through_tensordict
+from rl_tensordict.nested_keys import as_key
+
+Run: TypeAlias = Callable[[Values], Values]
+
+
+class VerifiedCalls:
+    """A policy as a list of calls, which write to a dictionary of tensors.
+
+    On the first step the calls are made alongside the policy under the same generator state; where
+    they differ, the policy is called as it is from then on.
+
+    Args:
+        policy: a tensordict module, or any callable on a tensordict.
+        profile: name of the range of torch's profiler in which the policy is called; none if empty.
+
+    Example:
+        >>> from tensordict.nn import TensorDictModule
+        >>> policy = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])
+        >>> calls = VerifiedCalls(policy)
+        >>> calls({("observation",): torch.zeros(5, 3)}, torch.Size([5]))["action",].shape
+        torch.Size([5, 2])
+        >>> calls.stats()["flat"], calls.stats()["fallback"]
+        (True, '')
+    """
+
+    def __init__(self, policy: Callable[..., Any], profile: str = "") -> None:
+        self.policy = policy
+        self.profile = profile
+        self._start(ModuleCalls(policy))
+
+    def _start(self, calls: ModuleCalls) -> None:
+        self._calls, self._is_verified, self._fallback = calls, False, ""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether every call is on plain tensors."""
+        return self._calls.is_flat
+
+    @property
+    def in_keys(self) -> list[Key] | None:
+        """Inputs of the policy that it does not compute itself; None where they are unknown."""
+        return self._calls.in_keys
+
+    @property
+    def out_keys(self) -> list[Key] | None:
+        """What the policy writes; None where that is unknown."""
+        return self._calls.out_keys
+
+    def stats(self) -> dict[str, Any]:
+        """Report how the policy is called.
+
+        Returns:
+            `calls`, how many; `flat`; `reason`, why not every call is on plain tensors, or "";
+            `verified`; and `fallback`, how the calls differed from the policy, or "".
+
+        Example:
+            >>> VerifiedCalls(lambda batch: batch).stats()["calls"]
+            1
+        """
+        return {
+            "calls": len(self._calls.calls),
+            "flat": self.is_flat,
+            "reason": self._calls.reason,
+            "verified": self._is_verified,
+            "fallback": self._fallback,
+        }
+
+    def refresh(self) -> None:
+        """List the calls anew where parts of the policy were replaced, or hooks added."""
+        if self._calls.is_stale():
+            self._start(ModuleCalls(self.policy))
+
+    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        """Run the policy on a step's root.
+
+        Args:
+            values: tensors ``[*B, ...]`` by key. They are not changed.
+            batch_size: the sizes ``[*B]``.
+
+        Returns:
+            What the policy wrote, ``[*B, ...]`` by key.
+        """
+        run = self._calls.run_mixed if self._is_verified else self._verify
+        if not self.profile:
+            return run(values, batch_size)
+        with torch.profiler.record_function(self.profile):
+            return run(values, batch_size)
+
+    def bound(self) -> Run | None:
+        """Bind the calls, for steps between which the parts of the policy stay the same.
+
+        Returns:
+            A function that makes all calls: it takes tensors by key, and adds to them what the
+            policy writes. None where the policy was not verified yet, or needs a tensordict.
+        """
+        if not self._is_verified or not self.is_flat:
+            return None
+        # what a module lists as the calls of its step is made in the place of the step
+        steps = [step for call in self._calls.calls for step in call.steps()]
+
+        def run(values: Values) -> Values:
+            return run_steps(steps, values)
+
+        def run_in_range(values: Values) -> Values:
+            with torch.profiler.record_function(self.profile):
+                return run_steps(steps, values)
+
+        return run_in_range if self.profile else run
+
+    def _verify(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+        """Run the policy and the calls under one generator state, and compare."""
+        self._is_verified = True
+        calls = self._calls
+        if all(call.in_keys is None for call in calls.calls):
+            # as it is: nothing to compare, and called once
+            return calls.run_mixed(values, batch_size)
+        generators, buffers = _generators(), _buffers(self.policy)
+        truth = through_tensordict(self.policy, values, batch_size)
+        after = _generators()
+        _restore(generators, buffers, self.policy)
+        try:
+            found = calls.run_mixed(values, batch_size)
+            reason = _difference(truth, found)
+        except Exception as error:  # whatever the calls cannot do, the policy could
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            self._fallback = reason
+            self._calls = ModuleCalls(self.policy, reason=reason)
+            _restore(after, {}, self.policy)
+        return truth
+
+
+def _difference(truth: Values, found: Values) -> str:
+    """Say in which entry two results differ, or nothing."""
+    for key in {**truth, **found}:
+        one, other = truth.get(key), found.get(key)
+        if one is None or other is None:
+            who = "the plan" if one is None else "the policy"
+            return f"{as_key(key)!r} is written by {who} only"
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return f"{as_key(key)!r} is no tensor"
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            return f"{as_key(key)!r} has another shape or dtype"
+        if not torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True):
+            return f"{as_key(key)!r} has other values"
+    return ""
+
+
+def _generators() -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return states + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
+
+
+def _buffers(policy: Any) -> dict[str, Tensor]:
+    named = policy.named_buffers() if isinstance(policy, nn.Module) else ()
+    return {name: buffer.clone() for name, buffer in named}
+
+
+def _restore(generators: list[Tensor], buffers: dict[str, Tensor], policy: Any) -> None:
+    torch.set_rng_state(generators[0])
+    if len(generators) > 1:
+        torch.cuda.set_rng_state_all(generators[1:])
+    for name, buffer in buffers.items():
+        policy.get_buffer(name).copy_(buffer)
