@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from tensordict import TensorDictBase
+
+from rl_tensordict import NestedKey, as_key, leaves
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 FOREIGN = (TypeError, ValueError, IndexError, AttributeError, KeyError, RuntimeError)
@@ -29,7 +32,9 @@ def edge(method: Method) -> Method:
 
 
 def note_given(error: BaseException, call: str, *given: object) -> None:
-    """Adds what a call was given to an error that we did not raise."""
+    """Adds what a call was given to an error that we did not raise; names leaves without data."""
+    if absent := [key for value in given for key in _without_data(value)]:
+        error.add_note(f"{call} was given {absent} on the device 'meta': give them data.")
     found = error.__traceback__
     while found is not None and found.tb_next is not None:
         found = found.tb_next
@@ -40,6 +45,12 @@ def note_given(error: BaseException, call: str, *given: object) -> None:
     if not (ours and "raise" in line):
         listed = ", ".join(map(described, given)) or "nothing"
         error.add_note(f"{call} was given {listed}, which it does not take: see help({call}).")
+
+
+def _without_data(value: object) -> list[NestedKey]:
+    if not isinstance(value, TensorDictBase):
+        return []
+    return [as_key(key) for key, leaf in leaves(value) if getattr(leaf, "is_meta", False)]
 
 
 def described(value: object) -> str:

@@ -462,9 +462,21 @@ def test_rows_without_data_are_refused_and_the_old_ones_stay(storage, shared):
     before = buffer[:]
     rows = trajectories([5])
     rows["action"] = rows["action"].to("meta")
-    with pytest.raises((NotImplementedError, RuntimeError, ValueError)):
+    with pytest.raises(ValueError, match=r"a leaf \[5, 1\] of torch\.int64 .*'meta'") as caught:
         buffer.extend(rows)
+    assert "['action'] on the device 'meta'" in caught.value.__notes__[0]
     after = buffer[:]
     assert len(before) == len(after) > 0
     assert all(torch.equal(after[key], before[key]) for key in ("observation", "action"))
     assert buffer.extend(trajectories([2])).shape == (2,)
+
+
+def test_a_storage_that_lacks_methods_names_them():
+    class Half(Storage):
+        def read(self, positions):
+            raise NotImplementedError
+
+    with pytest.raises(TypeError, match="Storage has no extend, read, replace: derive from it"):
+        Storage(3)
+    with pytest.raises(TypeError, match="Half has no extend, replace: derive from it"):
+        Half(max_size=3)

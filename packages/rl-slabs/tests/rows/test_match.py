@@ -66,3 +66,8 @@ def test_cells_of_strided_and_of_transposed_rows_hold_the_same_bytes():
     for array in (wide[:, 2:5], np.ascontiguousarray(wide[:, 2:5].T).T):
         assert as_cells(array).tobytes() == wide[:, 2:5].tobytes()
     assert np.shares_memory(as_cells(wide[:, 2:5]), wide)
+
+
+def test_a_leaf_without_data_has_no_bits():
+    with pytest.raises(ValueError, match=r"a leaf \[2, 3\] of torch\.float32 .* holds no data"):
+        bits_of(torch.ones(2, 3, device="meta"), torch.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 
@@ -62,6 +62,15 @@ class Storage(ABC):
         >>> len(storage), storage.read(torch.tensor([1]))
         (2, ['b'])
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuses a class that lacks some of the methods to write."""
+        if missing := sorted(cls.__abstractmethods__):
+            raise TypeError(
+                f"{cls.__name__} has no {', '.join(missing)}: derive from it and write them, or "
+                "use a LazyTensorStorage."
+            )
+        return super().__new__(cls)
 
     def __init__(self, max_size: int, *, ndim: int = 1) -> None:
         if isinstance(max_size, bool) or not hasattr(max_size, "__index__"):

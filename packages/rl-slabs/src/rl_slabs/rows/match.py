@@ -75,6 +75,11 @@ def bits_of(leaf: torch.Tensor, carried: torch.dtype) -> NDArray[Any]:
     try:
         array = leaf.numpy()
     except (RuntimeError, TypeError):
+        if leaf.is_meta:
+            raise ValueError(
+                f"a leaf {list(leaf.shape)} of {leaf.dtype} is on the device 'meta', which holds "
+                "no data: write one with data, or leave it out."
+            ) from None
         array = leaf.detach().cpu().resolve_conj().resolve_neg().numpy()
     return array
 
