@@ -266,3 +266,17 @@ def test_a_comparison_that_is_known_is_not_made_again():
         again = Segments.of(batch.exclude("observation"), known)
     assert again.num_contradicted == 4
     assert torch.equal(again.starts, found.starts)
+
+
+@pytest.mark.parametrize("key", [-1, 1.5, b"bytes", "observation", (), (3,), torch.ones(2)])
+def test_keys_of_observations_are_tuples_of_strings(key):
+    with pytest.raises(TypeError, match="key: expected a tuple of strings, got "):
+        rl_layout.is_observed(key)
+
+
+@pytest.mark.parametrize("compared", [1j, (-5,), {}, torch.ones(2)])
+def test_segments_take_only_a_comparison(compared):
+    batch = trajectories([2, 3]).exclude("collector", "is_init")
+    batch.names = None
+    with pytest.raises(TypeError, match="compared: expected what compare_neighbours returned"):
+        Segments.of(batch, compared)

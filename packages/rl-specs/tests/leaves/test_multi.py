@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_specs import (
     BoxList,
@@ -192,3 +193,11 @@ def test_floats_are_drawn_as_whole_numbers(nvec):
     assert spec.is_in(drawn)
     assert torch.equal(drawn, drawn.round())
     assert torch.equal(drawn.amax(0) + 1, torch.tensor(nvec, dtype=torch.float32))
+
+
+@pytest.mark.parametrize(
+    "spec", [MultiOneHot([2, 3]), OneHot(3), MultiCategorical([2, 3])], ids=str
+)
+def test_a_tensordict_is_no_value_of_a_leaf(spec):
+    with pytest.raises(ValueError, match="expected numbers in rows of one length for "):
+        spec.encode(TensorDict({"action": torch.ones(2, 5)}, [2]))

@@ -18,9 +18,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_dim, check_tensordict
+from rl_layout.arguments import check_dim, check_tensordict, shown
 from rl_layout.segments.flat_views import bits, is_plain
-from rl_tensordict import NestedKey, as_key, find, names_of
+from rl_tensordict import NestedKey, as_key, find, is_key, names_of
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""
@@ -332,6 +332,9 @@ def is_observed(key: tuple[str, ...]) -> bool:
         >>> is_observed(("agents", "observation")), is_observed(("agents", "done"))
         (True, False)
     """
+    if not isinstance(key, tuple) or not is_key(key):
+        msg = f"key: expected a tuple of strings, got {shown(key)}."
+        raise TypeError(msg)
     made = any("recurrent_state" in part or "hidden" in part for part in key)
     return not made and key[-1] not in _NO_OBSERVATIONS
 

@@ -14,7 +14,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor, shown
+from rl_layout.arguments import (
+    as_device,
+    check_dense,
+    check_fill,
+    check_tensor,
+    check_type,
+    shown,
+)
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
 from rl_layout.segments.cache import Memo, leaves_of
@@ -94,7 +101,10 @@ class Segments:
         """
         shape, found = batch_shape(batch), leaves_of(batch)
         if found[_IDS] is None or found[_STEP] is None:
-            compared = compare_neighbours(batch) if compared is None else compared
+            if compared is None:
+                compared = compare_neighbours(batch)
+            else:
+                check_type("compared", compared, Comparison, "what compare_neighbours returned")
             if compared is not None:  # never kept: observations change without their markers
                 markers = Markers.of_leaves(shape, found)
                 made = cls._of_markers(markers, compared.contradicts.reshape(-1))

@@ -188,12 +188,15 @@ class Leaf(TensorSpec):
         if isinstance(val, list) and len(val) == 1:
             val = val[0]
         # a copy: environments reuse their buffers, and strides may be negative
+        array = np.array(self._array(val.detach().cpu() if isinstance(val, Tensor) else val))
+        return self._fitted(self._cast(array, self._dtype), self._shape)
+
+    def _array(self, val: Any) -> Any:
         try:
-            array = np.array(val.detach().cpu() if isinstance(val, Tensor) else val)
+            return np.asarray(val)
         except (ValueError, RuntimeError, TypeError):
             msg = f"expected numbers in rows of one length for {self!r}: got {val!r}"
             raise ValueError(msg) from None
-        return self._fitted(self._cast(array, self._dtype), self._shape)
 
     def _cast(self, array: Any, dtype: torch.dtype) -> Tensor:
         """Cast without losing anything: no fraction is cut off, no integer wraps round."""

@@ -346,7 +346,7 @@ class OneHot(Masked):
     def _positions(self, val: Any) -> Tensor:
         if self.use_register:
             return self._registered(val, 0)
-        index = self._cast(np.asarray(val), torch.int64)
+        index = self._cast(self._array(val), torch.int64)
         self._check_positions(index, torch.tensor(self._counts[0]))
         return index
 

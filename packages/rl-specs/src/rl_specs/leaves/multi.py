@@ -320,7 +320,7 @@ class MultiOneHot(OneHot):
             columns = np.moveaxis(np.asarray(val, dtype=object), -1, 0)
             places = [self._registered(column, k) for k, column in enumerate(columns)]
             return torch.stack(places, -1)
-        index = self._cast(np.asarray(val), torch.int64)
+        index = self._cast(self._array(val), torch.int64)
         if not index.ndim or index.shape[-1] != len(self._counts):
             msg = f"expected {len(self._counts)} positions in the last dimension: got {val}"
             raise ValueError(msg)
