@@ -2,9 +2,11 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl_envs import TransformedEnv
 from rl_envs.env.checks import check_form, check_leaves, check_value, fit_columns
 from rl_envs.testing import CountingEnv
 from rl_specs import Bounded, Unbounded
+from rl_transforms import StepCounter
 
 
 def test_dynamic_sizes_fit_any():
@@ -36,3 +38,25 @@ def test_fit_columns_adds_the_last_dimension_of_flags_and_rewards():
     assert after["done"].shape == after["reward"].shape == (1,)
     with pytest.raises(TypeError, match=r"'done': expected dtype torch\.bool, got torch\.int64"):
         fit_columns(CountingEnv(), TensorDict({"done": torch.ones(1).long()}, []), torch.Size())
+
+
+@pytest.mark.parametrize(
+    ("masks", "kwargs", "told"),
+    [
+        (torch.ones(1), {}, "masks of a reset"),
+        ({}, "text", "by name: got 'text'"),
+        ({}, {1: 2}, "1"),
+    ],
+)
+def test_a_reset_asked_for_by_another_environment_names_wrong_arguments(masks, kwargs, told):
+    with pytest.raises(TypeError, match=told):
+        CountingEnv().reset_checked(None, masks, kwargs)
+
+
+@pytest.mark.parametrize("root", [None, 1.5, [1]])
+def test_a_step_through_an_environment_names_wrong_arguments(root):
+    env = TransformedEnv(CountingEnv(), StepCounter(3))
+    with pytest.raises(TypeError, match="a root as a tensordict"):
+        env.step_through(root, lambda inner, raw: raw)
+    with pytest.raises(TypeError, match="a function that steps an environment"):
+        env.step_through(env.reset(), root)

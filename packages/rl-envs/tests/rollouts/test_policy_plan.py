@@ -228,3 +228,14 @@ def test_policies_of_wrong_sizes_are_named_in_every_rollout(env, callback):
     with pytest.raises(RuntimeError) as caught:
         env().rollout(3, policy, callback=callback)
     assert re.search(r"Linear .*'observation' float32 \[\d\]", caught.value.__notes__[-1])
+
+
+@pytest.mark.parametrize("shown", [3, None, b"bytes", (3, 0), ["text"], linear()])
+def test_keys_that_are_none_are_named(shown):
+    with pytest.raises(TypeError, match="expected (an iterable of keys|keys as tuples)"):
+        policy_plan(linear()).check_reads(shown)
+
+
+def test_a_batch_size_that_is_none_is_named():
+    with pytest.raises(TypeError, match="expected a batch size: got float"):
+        policy_plan(linear())(VALUES, 1.5)

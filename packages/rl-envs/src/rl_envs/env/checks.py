@@ -30,6 +30,19 @@ def check_open(env: Environment) -> None:
         raise RuntimeError(msg)
 
 
+def leading_sizes(env: Environment, tensordict: TensorDictBase) -> torch.Size:
+    """The batch sizes of a tensordict before the environment's own."""
+    return torch.Size(tensordict.batch_size[: tensordict.ndim - len(env.batch_size)])
+
+
+def check_request(masks: Any, kwargs: Any) -> None:
+    """Raise unless these are the masks of a reset by group, and its further arguments by name."""
+    check_kind(masks, Mapping, "the masks of a reset by group")
+    if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+        msg = f"expected a dictionary of further arguments of reset by name: got {kwargs!r}."
+        raise TypeError(msg)
+
+
 def check_root(env: Environment, root: Any) -> None:
     """Raise unless `root` is a tensordict of the environment's batch size."""
     if root is None:
@@ -173,7 +186,7 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
 def cast_actions(env: Environment, tensordict: TensorDictBase) -> TensorDictBase:
     """Cast actions to the dtype of their specs; raise where that would change a number."""
     # the input stays as it is: a copy is made as soon as one action has to be cast
-    lead, out = env.leading_sizes(tensordict), tensordict
+    lead, out = leading_sizes(env, tensordict), tensordict
     for key, spec in env.action_leaves:
         value = tensordict.get(key, None)
         if value is None:
@@ -335,7 +348,7 @@ def check_reset(
     env: Environment, root: TensorDictBase, masks: Mapping[Prefix, Tensor]
 ) -> TensorDictBase:
     """Check what a reset returned, and complete its done flags, in place."""
-    lead = env.leading_sizes(root)
+    lead = leading_sizes(env, root)
     fit_columns(env, root, lead)
     flagged, waits = [], can_sync(env)  # groups that the reset returned flags for
     for prefix in env.done_groups:

@@ -376,7 +376,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             True
         """
         checks.check_batch(self, tensordict)
-        shape = () if tensordict is None else self.leading_sizes(tensordict)
+        shape = () if tensordict is None else checks.leading_sizes(self, tensordict)
         drawn = self.full_action_spec.rand(shape)
         return drawn if tensordict is None else tensordict.copy().update(drawn)
 
@@ -554,10 +554,6 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if old is not None and any(old.get(key, None) is not None for key in self.done_keys):
             del root["next"]
 
-    def leading_sizes(self, tensordict: TensorDictBase) -> torch.Size:
-        """The batch sizes of a tensordict before the environment's own."""
-        return torch.Size(tensordict.batch_size[: tensordict.ndim - len(self.batch_size)])
-
     def next_root(self, step: TensorDictBase) -> TensorDictBase:
         """Make the root `[*B]` after a step, without rewards and actions; done flags are kept."""
         return step_mdp(step, reward_keys=self.reward_keys, action_keys=self.action_keys)
@@ -569,6 +565,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         kwargs: dict[str, Any],
     ) -> TensorDictBase:
         """Reset, then check the result and complete its flags, on a copy."""
+        checks.check_request(masks, kwargs)
         if tensordict is not None:
             checks.check_started(self)
         self._num_moves += 1
@@ -583,7 +580,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     def complete_step(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
         after = self._own(checks.check_returned(self, after, "step"))
-        lead = self.leading_sizes(after)
+        lead = checks.leading_sizes(self, after)
         checks.fit_columns(self, after, lead)
         waits, agree = can_sync(self), self.flags_agree
         complete_done(after, self.done_groups, "step", waits=waits, agree=agree)

@@ -136,9 +136,6 @@ class Environment(Protocol):
     def next_root(self, step: TensorDictBase) -> TensorDictBase:
         """Make the root after a step; done flags are kept."""
 
-    def leading_sizes(self, tensordict: TensorDictBase) -> torch.Size:
-        """The batch sizes of a tensordict before the environment's own."""
-
     def state_dict(self) -> dict[str, Any]:
         """Save the state."""
 

@@ -11,8 +11,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
+from rl_envs.env.arguments import check_kind
 from rl_layout import keys, refuse_shared_states
-from rl_tensordict import build, nest
+from rl_tensordict import build, is_key, nest
 
 Key: TypeAlias = tuple[str, ...]
 # the settings under which a module writes to the tensordict that it is given
@@ -143,6 +144,7 @@ class PolicyPlan:
             KeyError: it reads a key that the root lacks.
         """
         if not self._is_verified:
+            check_kind(batch_size, tuple, "a batch size")
             return self._verified(values, batch_size)
         return self._run(values, batch_size)
 
@@ -194,7 +196,11 @@ class PolicyPlan:
         Example:
             >>> PolicyPlan(TensorDictModule(nn.Linear(3, 2), ["a"], ["b"])).check_reads([("a",)])
         """
+        check_kind(shown, Iterable, "an iterable of keys")
         shown = list(shown)
+        if not all(isinstance(key, tuple) and is_key(key) for key in shown):
+            msg = f"expected keys as tuples of strings: got {shown}."
+            raise TypeError(msg)
         lacking = [key for key in self.in_keys or [] if key not in shown]
         if lacking:
             named, there = ([keys.as_key(key) for key in some] for some in (lacking, shown))

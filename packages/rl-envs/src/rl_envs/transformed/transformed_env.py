@@ -289,6 +289,8 @@ class TransformedEnv(EnvBase):
         step: Callable[[EnvBase, TensorDictBase], TensorDictBase],
     ) -> TensorDictBase:
         """Pass a root to a step of the environment inside, and what comes back to the outside."""
+        check_kind(tensordict, TensorDictBase, "a root as a tensordict")
+        check_kind(step, Callable, "a function that steps an environment")
         inner = self._outer.inv(tensordict)
         if inner is None:
             msg = "a transform returned nothing for the environment: it belongs in a buffer."
