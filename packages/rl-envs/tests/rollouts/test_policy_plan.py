@@ -232,7 +232,7 @@ def test_policies_of_wrong_sizes_are_named_in_every_rollout(env, callback):
 
 @pytest.mark.parametrize("shown", [3, None, b"bytes", (3, 0), ["text"], linear()])
 def test_keys_that_are_none_are_named(shown):
-    with pytest.raises(TypeError, match="expected (an iterable of keys|keys as tuples)"):
+    with pytest.raises(TypeError, match=r"expected (an iterable of keys|keys as tuples)"):
         policy_plan(linear()).check_reads(shown)
 
 
