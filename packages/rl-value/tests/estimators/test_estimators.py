@@ -558,6 +558,44 @@ def test_several_rewards_and_agents():
     torch.testing.assert_close(found, one[..., None] * torch.arange(1.0, 7).view(3, 2))
 
 
+@pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator, TD1Estimator, TD0Estimator])
+def test_members_of_a_group_that_terminate_before_the_others_are_cut_there(kind):
+    # an agent that is out stays terminated, as environments of agents with flags of their own say
+    batch = prepared(trajectories([6, 4], EndKind.TRUNCATED))
+    outs = [3, 6, 1]  # steps of each trajectory that the agent plays
+    step = torch.tensor([*range(6), *range(4)])
+    terminated = torch.stack([step >= out - 1 for out in outs], -1)[..., None]
+    over = batch["next", "done"][:, None].expand(10, 3, 1)
+    reward = batch["next", "reward"][:, None] * torch.tensor([1.0, 2, 3]).double().view(3, 1)
+    batch["next", "agents"] = TensorDict(
+        {"reward": reward, "terminated": terminated, "done": terminated | over}, [10]
+    )
+    net = TensorDictModule(
+        lambda x: Curve()(x)[:, None].expand(-1, 3, 1), ["observation"], ["value"]
+    )
+    settings = {"lmbda": LMBDA} if kind in (GAE, TDLambdaEstimator) else {}
+    estimator = kind(gamma=GAMMA, value_network=net, **settings)
+    estimator.set_keys(
+        **{k: ("agents", k) for k in ("reward", "done", "terminated")}, value="value"
+    )
+    found = estimator(batch.clone())
+    for agent in range(3):
+        # what one agent alone would find, whose trajectories end at its own flags
+        alone = batch.exclude("collector", ("next", "agents"))
+        out = torch.cat([torch.ones(1, 1).bool(), terminated[:-1, agent]])
+        alone["is_init"] = batch["is_init"] | out
+        for name in ("reward", "terminated", "done"):
+            alone["next", name] = batch["next", "agents", name][:, agent].clone()
+        alone["next", "truncated"] = alone["next", "done"] & ~alone["next", "terminated"]
+        one = kind(
+            gamma=GAMMA,
+            value_network=TensorDictModule(Curve(), ["observation"], ["state_value"]),
+            **settings,
+        )(alone)
+        for name in ("advantage", "value_target"):
+            torch.testing.assert_close(found[name][:, agent], one[name])
+
+
 def test_a_group_that_is_truncated_inside_the_batch_is_refused():
     batch = prepared(trajectories([3]))
     flag = torch.zeros(3, 2, 1, dtype=torch.bool)

@@ -353,9 +353,8 @@ class ValueEstimator(NamedModule):
         for others in (late, steps.without_history):
             if others is not None:
                 left_out = others if left_out is None else left_out | others
-        cut = steps.widen(steps.ends)
-        if cut.shape != steps.terminated.shape:
-            cut = cut.expand(steps.terminated.shape)
+        # a member of a group may terminate inside a segment of the batch
+        cut = steps.widen(steps.ends) | steps.terminated
         if left_out is not None:
             cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
         reward = _full(steps.reward)

@@ -112,7 +112,7 @@ def lambda_returns(valued: ValuedTransitions, lmbda: float | Tensor) -> Tensor:
         cut, gamma = valued.cut, valued.gamma
         return td_lambda(reward, ahead, terminated, cut, gamma=gamma, lmbda=lmbda, time_dim=0)
     successor = valued.steps.successor
-    cut = valued.cut | terminated | valued.steps.widen(successor == len(successor))
+    cut = valued.cut | valued.steps.widen(successor == len(successor))
     kept = torch.where(cut, 0, torch.as_tensor(lmbda, dtype=reward.dtype, device=reward.device))
     bootstrap = zeroed(ahead, terminated)
     term = reward + valued.gamma * (1 - kept) * bootstrap
