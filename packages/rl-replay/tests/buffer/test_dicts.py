@@ -80,3 +80,23 @@ def test_dicts_that_are_no_rows_are_refused_by_their_leaves():
         buffer.add({"a": "text"})
     with pytest.raises(TypeError, match="expected a tensordict or a dict of arrays, got ndarray"):
         buffer.add(np.zeros(3))
+
+
+@pytest.mark.parametrize("first", [1.0, 1, np.float64(1), np.float32(1), np.int64(1)], ids=repr)
+@pytest.mark.parametrize(
+    "second", [0.5, -100, np.float64(0.5), np.float32(0.5), np.int64(2)], ids=repr
+)
+def test_rewards_of_dicts_may_change_their_type_from_step_to_step(first, second):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    for reward in (first, second):
+        buffer.add({"observation": np.zeros(3), "next": {"reward": reward, "done": False}})
+    found = buffer[:]["next", "reward"]
+    assert found.dtype is torch.float32
+    assert found.flatten().tolist() == [float(first), float(second)]
+
+
+def test_rewards_of_dicts_have_the_default_dtype_of_torch():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.extend({"next": {"reward": np.arange(4), "done": np.zeros(4, bool)}})
+    assert buffer[:]["next", "reward"].dtype is torch.get_default_dtype()
+    assert buffer[:]["next", "reward"].flatten().tolist() == [0, 1, 2, 3]

@@ -44,7 +44,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Args:
             data: A tensordict, or a dict of arrays and numbers, as a loop over an environment has
                 them. Of a dict rewards, done flags and `is_init` get the singleton dimension that
-                they have in tensordicts.
+                they have in tensordicts, and rewards torch's default dtype.
 
         Example:
             >>> from rl_replay import LazyTensorStorage
@@ -86,8 +86,10 @@ class TensorDictReplayBuffer(ReplayBuffer):
             return data
         leaves = take_apart(data)[1]
         for path, leaf in leaves.items():
-            if leaf.ndim == dims and path[-1] in _SINGLETON:
-                leaves[path] = leaf.unsqueeze(-1)
+            name = path[-1]
+            # one environment may return 0, -100 and np.float64(0.5) as rewards
+            made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
+            leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
         shapes = {leaf.shape[:dims] for leaf in leaves.values()}
         if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
             found = {".".join(path): list(leaf.shape) for path, leaf in leaves.items()}
