@@ -17,6 +17,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
+from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import MissingNext, ValueCallConfig
@@ -26,7 +27,6 @@ from rl_value.estimators.key_map import KeyMap
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import Transitions, check_writable, under_next
 from rl_value.estimators.valued_transitions import ValuedTransitions, standardised
-from rl_value.returns.arguments import check_fraction
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
 

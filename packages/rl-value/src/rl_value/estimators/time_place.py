@@ -17,7 +17,7 @@ from rl_layout import (
     must_compare_observations,
 )
 from rl_tensordict import find, names_of
-from rl_value.returns.arguments import is_transformed
+from rl_value.arguments import is_transformed
 
 LEAST_JOINS = 4
 """Fewer neighbours than this prove nothing: rows drawn at random may be in order by chance."""

@@ -16,8 +16,8 @@ from rl_layout import Segments, keys
 from rl_layout.internals import FIELDS, array_of, flat_marker
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_value.arguments import check_fraction
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
-from rl_value.returns.arguments import check_fraction
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 

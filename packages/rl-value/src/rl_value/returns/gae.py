@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from rl_layout.internals import is_of_use, run_compiled
-from rl_value.returns.arguments import (
+from rl_value.arguments import (
     check_flags,
     check_fraction,
     check_steps,

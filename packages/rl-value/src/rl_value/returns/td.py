@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_value.returns.arguments import (
+from rl_value.arguments import (
     check_flags,
     check_fraction,
     check_steps,

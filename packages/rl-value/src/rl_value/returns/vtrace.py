@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl_value.returns.arguments import (
+from rl_value.arguments import (
     check_flags,
     check_fraction,
     check_steps,

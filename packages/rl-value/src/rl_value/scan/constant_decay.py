@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_layout.internals import array_of
-from rl_value.returns.arguments import is_transformed, time_of
+from rl_value.arguments import is_transformed, time_of
 from rl_value.scan.block_scan import PieceScan
 from rl_value.scan.doubling_scan import doubling_scan
 from rl_value.scan.powers import Flags, Floats

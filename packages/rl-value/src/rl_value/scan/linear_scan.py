@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_value.returns.arguments import check_tensor, is_transformed, time_of
+from rl_value.arguments import check_tensor, is_transformed, time_of
 from rl_value.scan.block_scan import blocked_scan
 from rl_value.scan.doubling_scan import doubling_scan
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl_value.returns.arguments import cut_after, decay_of, is_transformed, time_of, zeroed
+from rl_value.arguments import cut_after, decay_of, is_transformed, time_of, zeroed
 
 
 def test_time_of_a_row_is_its_only_dimension():
