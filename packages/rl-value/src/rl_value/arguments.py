@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_layout.internals import array_of
+
 FLOATS = (torch.float32, torch.float64)
 
 
@@ -77,8 +79,11 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
     terminated, done = flags.get("terminated"), flags.get("done")
     if terminated is None or done is None or is_transformed():
         return
-    if terminated.is_cpu and done.is_cpu and bool((terminated & ~done).any()):
-        count = int((terminated & ~done).sum())
+    if not (terminated.is_cpu and done.is_cpu):  # a look would wait for the device
+        return
+    wrong = np.greater(array_of(terminated), array_of(done))  # terminated, and not done
+    if wrong.any():
+        count = int(wrong.sum())
         msg = (
             f"{count} steps are terminated and not done, and a step that terminated is done: are "
             "the two swapped? terminated is the argument before done: pass them as keywords."

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from rl_value import reference
 from rl_value.returns import linear_scan
-from rl_value.scan.block_scan import PIECE, blocked_scan
-from rl_value.scan.constant_decay import discounted_scan
+from rl_value.scan.block_scan import PIECE
 from rl_value.scan.doubling_scan import doubling_scan, jumping_scan
 from rl_value.scan.linear_scan import scan_rows
 
@@ -35,7 +34,7 @@ def test_equals_the_loop(seed, num_steps, decay):
     torch.testing.assert_close(linear_scan(a, b, cut), reference.linear_scan(a, b, cut))
 
 
-@pytest.mark.parametrize("scan", [blocked_scan, doubling_scan])
+@pytest.mark.parametrize("scan", [scan_rows, doubling_scan])
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 2_047, 2_049, 16_385])
 def test_every_size_of_block_equals_the_loop(scan, size):
     a, b, cut = draw_rows(3, size, 0.97, columns=1)
@@ -48,24 +47,7 @@ def test_every_size_of_block_equals_the_loop(scan, size):
 def test_pieces_carry_on(size):
     a, b, cut = draw_rows(3, size, 0.97, columns=1)
     weight = torch.where(cut, 0, a)[:, 0]
-    torch.testing.assert_close(blocked_scan(weight, b[:, 0]), doubling_scan(weight, b[:, 0]))
-
-
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 129, 2_047, 2_049, 2 * PIECE + 5])
-@pytest.mark.parametrize("share", [0.0, 0.005, 0.9])
-@pytest.mark.parametrize("factor", [0.0, 0.97, 1.0])
-def test_one_factor_gives_what_a_factor_for_each_row_gives(size, share, factor):
-    _, b, _ = draw_rows(3, size, factor, columns=1)
-    cut = torch.rand(size, 1, generator=torch.Generator().manual_seed(5)) < share
-    filled = b[:, 0].numpy()
-
-    def fill(here, ends, term):
-        term[:] = filled[here]
-        assert (ends[:-1] == cut[here, 0].numpy()[:-1]).all()
-
-    found = discounted_scan(factor, (cut, torch.zeros_like(cut)), b, fill, -2)
-    weight = torch.where(cut, 0, torch.tensor(factor, dtype=torch.float64))[:, 0]
-    torch.testing.assert_close(found[:, 0], doubling_scan(weight, b[:, 0]))
+    torch.testing.assert_close(scan_rows(weight, b[:, 0]), doubling_scan(weight, b[:, 0]))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 60), st.integers(1, 4))

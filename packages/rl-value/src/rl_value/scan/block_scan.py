@@ -2,119 +2,155 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_layout.internals import array_of
-from rl_value.scan.powers import BLOCK, Flags, Floats, join, powers_of
+from rl_value.arguments import is_transformed
+from rl_value.scan.doubling_scan import doubling_scan
 
+Floats = NDArray[Any]
+Flags = NDArray[np.bool_]
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece
 FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy
 
 
-def blocked_scan(a: Tensor, b: Tensor) -> Tensor:
-    """Compute y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0."""
-    weights: Floats = array_of(a.detach())
-    terms: Floats = array_of(b.detach())
-    out = torch.empty_like(b, memory_format=torch.contiguous_format)
-    rows: Floats = out.numpy()
-    scan = PieceScan(rows)
-    for here in scan.pieces:
-        scan.take(weights[here], terms[here], rows[here])
-    return out
-
-
-class PieceScan:
-    """Scans flat rows piece by piece, from the last piece to the first."""
-
-    # A piece has the shape [L, n], n blocks of L steps. All blocks are scanned at once, from their
-    # last step: once for the first step of each block alone, which doubling joins in double
-    # precision; and again from what then enters each block. Every factor is a product of a's, so
-    # nothing is divided and a zero cuts. Rows of one factor that are seldom cut are scanned by
-    # Powers instead, in half the time.
-
-    def __init__(self, rows: Floats, factor: float | None = None) -> None:
-        size = len(rows)
-        step = -(-size // (max(1, round(size / PIECE)) * BLOCK)) * BLOCK  # no small piece is left
-        self.pieces = [slice(max(0, stop - step), stop) for stop in range(size, 0, -step)]
-        # rounded as the rows are, so that powers are those of the factor that is multiplied
-        self.factor = None if factor is None else float(rows.dtype.type(factor))
-        self.powers = None if self.factor is None else powers_of(self.factor, rows.dtype)
-        # y of the first row scanned; and whether every b was finite, known with one factor only
-        self.carry, self.is_finite = 0.0, True
-        self.scratch: Floats = np.empty((2, min(step, size)), rows.dtype)
-
-    def take(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
-        """Scan the piece before that of the last call."""
-        # weight: a [P]; with one factor the rows that are cut, bool [P]. term: b [P], then used up
-        seldom = self.powers is not None and self._is_seldom_cut(weight)
-        steps = BLOCK if seldom else 16 if len(term) >= 2_048 else 8
-        whole = 0 if len(term) <= FEW else len(term) // steps * steps
-        with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
-            self._scan_rows_singly(weight[whole:], term[whole:], out[whole:])
-            weight, term, out = weight[:whole], term[:whole], out[:whole]
-            if seldom and self.powers is not None:
-                self.carry, is_finite = self.powers.scan(weight, term, out, self.carry)
-                self.is_finite &= is_finite
-            elif whole:
-                self._blocks(*(rows.reshape(-1, steps).T for rows in (weight, term, out)))
-                self._look_at(out)
-
-    @staticmethod
-    def _is_seldom_cut(cut: Flags) -> bool:
-        """Whether few blocks are cut elsewhere than at their end."""
-        if len(cut) < 2_048:
+def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
+    """Tell whether there are steps to scan in the memory of the CPU, without a graph."""
+    if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
+        return False
+    if not values[0].numel():
+        return False
+    # one dtype in the memory of the CPU, and no gradient to keep
+    wanted, dtype = torch.is_grad_enabled(), values[0].dtype
+    for value in values:
+        if not value.is_cpu or value.dtype != dtype or (wanted and value.requires_grad):
             return False
-        inside = int(np.count_nonzero(cut)) - int(np.count_nonzero(cut[BLOCK - 1 :: BLOCK]))
-        return 4 * BLOCK * inside <= len(cut)
+    return True
 
-    def _blocks(self, given: Floats | Flags, term: Floats, out: Floats) -> None:
-        """Scan n blocks of L steps, ``[L, n]`` each."""
-        weight, y = (rows[: term.size].reshape(term.shape) for rows in self.scratch)
-        factors, heads = np.empty((2, term.shape[1] + 1))
-        factors[:-1] = self._lay_out(given, weight)
-        np.copyto(y, term)
-        weights, terms, head = list(weight), list(y), y[-1].copy()
-        for k in range(len(terms) - 2, -1, -1):
-            np.multiply(weights[k], head, head)
-            np.add(head, terms[k], head)
-        heads[:-1], heads[-1] = head, self.carry
-        join(factors, heads)
-        after = heads[1:].astype(y.dtype)
-        for k in range(len(terms) - 1, -1, -1):
-            np.multiply(weights[k], after, weights[k])
-            after = np.add(weights[k], terms[k], terms[k])
-        np.copyto(out, y)
-        self.carry = float(heads[0])
 
-    def _lay_out(self, given: Floats | Flags, weight: Floats) -> Floats:
-        """Write a in the order of blocks, and multiply the a's of each, ``[n]``."""
-        if self.factor is None:
-            np.copyto(weight, given)
-            # in double precision: 0.999 multiplied by itself in single is biased
-            product: Floats = np.multiply.reduce(weight, 0, dtype=float)
-            return product
-        cut = np.ascontiguousarray(given)
-        weight.fill(self.factor)
-        np.copyto(weight, 0, where=cut)
-        whole: Floats = ~np.logical_or.reduce(cut, 0) * self.factor ** len(cut)
-        return whole
+def rows_of(dim: int, *values: Tensor) -> list[Floats]:
+    """Lay arrays out flat, time running fastest."""
+    rows = [array_of(value.detach() if value.requires_grad else value) for value in values]
+    rows = [each if runs_fastest(each.shape, dim) else np.moveaxis(each, dim, -1) for each in rows]
+    return [each.reshape(-1) for each in rows]
 
-    def _scan_rows_singly(self, weight: Floats | Flags, term: Floats, out: Floats) -> None:
-        """The rows that fill no block."""
-        if not len(term):
-            return
-        if self.factor is not None:
-            weight = np.where(weight, 0, self.factor)
-        found, carry = [], self.carry
-        for a, b in zip(weight[::-1].tolist(), term[::-1].tolist(), strict=True):
-            carry = b + a * carry
-            found.append(carry)
-        out[::-1] = found
-        self.carry = carry
-        self._look_at(out)
 
-    def _look_at(self, y: Floats) -> None:
-        if self.factor is not None:
-            self.is_finite &= bool(np.isfinite(y).all())
+def runs_fastest(shape: tuple[int, ...], dim: int) -> bool:
+    """Whether time, the dimension `dim`, is the fastest of more than one element."""
+    return shape[dim] == math.prod(shape[dim:])
+
+
+def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
+    """Make an array that is in memory as `rows_of` lays others out."""
+    shape = like.shape
+    dtype = np.float32 if like.dtype == torch.float32 else np.float64
+    if runs_fastest(shape, dim):
+        made = np.empty(shape, dtype)
+        return torch.from_numpy(made), made.reshape(-1)
+    made = np.empty((*shape[:dim], *shape[dim + 1 :], shape[dim]), dtype)
+    return torch.from_numpy(made).movedim(-1, dim), made.reshape(-1)
+
+
+def cuts_of(ends: tuple[Tensor, ...], shape: torch.Size, dim: int) -> Flags:
+    """Lay the rows that are cut out flat: those of some flags, and the last of each column."""
+    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
+    cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
+    cut.reshape(-1, shape[dim])[:, -1] = True
+    return cut
+
+
+def constant_scan(factor: float, cut: Flags, term: Floats, out: Floats) -> None:
+    """Write y[i] = b[i] + factor y[i + 1], and y[i] = b[i] where row i is cut."""
+    weight = np.full(len(term), factor, term.dtype)
+    np.copyto(weight, 0, where=cut)
+    block_scan(weight, term, out)
+
+
+def block_scan(weight: Floats, term: Floats, out: Floats) -> None:
+    """Write y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0; nothing passes an a of 0."""
+    _scan_pieces(weight, term, out)
+    with np.errstate(all="ignore"):
+        is_finite = bool(np.isfinite(np.add.reduce(out)))
+    # what is not finite stays so up to the first row: then, and only then, it may pass a cut
+    if not is_finite:
+        _scan_around(weight, term, out)
+
+
+def _scan_around(weight: Floats, term: Floats, out: Floats) -> None:
+    """Scan rows of which some come out not finite, the others with the bits they have alone."""
+    exact = doubling_scan(*(torch.from_numpy(np.array(rows)) for rows in (weight, term))).numpy()
+    lost = ~np.isfinite(exact)
+    _scan_pieces(np.where(lost, 0, weight), np.where(lost, 0, term), out)
+    np.copyto(out, exact, where=lost | ~np.isfinite(out))
+
+
+def _scan_pieces(weight: Floats, term: Floats, out: Floats) -> None:
+    """Scan piece by piece, from the last one: what a cut should stop may pass it as 0 times it."""
+    size = len(out)
+    most = -(-size // (max(1, round(size / PIECE)) * 16)) * 16  # no small piece is left
+    scratch: Floats = np.empty((2, min(most, size)), out.dtype)
+    carry = 0.0  # y of the first row scanned
+    with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
+        for stop in range(size, 0, -most):
+            piece = slice(max(0, stop - most), stop)
+            carry = _scan_piece(weight[piece], term[piece], out[piece], scratch, carry)
+
+
+def _scan_piece(weight: Floats, term: Floats, out: Floats, scratch: Floats, carry: float) -> float:
+    """Scan ``[P]`` rows before one whose y is the carry; returns the first y."""
+    steps = 16 if len(term) >= 2_048 else 8
+    whole = 0 if len(term) <= FEW else len(term) // steps * steps
+    found = []  # rows that fill no block, from the last one
+    for factor, value in zip(
+        weight[whole:][::-1].tolist(), term[whole:][::-1].tolist(), strict=True
+    ):
+        carry = value + factor * carry
+        found.append(carry)
+    out[whole:][::-1] = found
+    if not whole:
+        return carry
+    a, b, y = (rows[:whole].reshape(-1, steps).T for rows in (weight, term, out))
+    return _scan_blocks(a, b, y, scratch, carry)
+
+
+def _scan_blocks(a: Floats, b: Floats, out: Floats, scratch: Floats, carry: float) -> float:
+    """Scan n blocks of L steps, ``[L, n]`` each, side by side; returns the first y."""
+    # First the y that the first step of each block would have alone. Doubling joins these heads, in
+    # double precision. Then all steps again, from what enters each block.
+    weight, y = (rows[: b.size].reshape(b.shape) for rows in scratch)
+    np.copyto(weight, a)
+    np.copyto(y, b)
+    factors, heads = np.empty((2, b.shape[1] + 1))
+    # in double precision: 0.999 multiplied by itself in single is biased
+    np.multiply.reduce(weight, 0, dtype=float, out=factors[:-1])
+    weights, terms, head = list(weight), list(y), y[-1].copy()
+    for k in range(len(terms) - 2, -1, -1):
+        np.multiply(weights[k], head, head)
+        np.add(head, terms[k], head)
+    heads[:-1], heads[-1] = head, carry
+    _join(factors, heads)
+    after = heads[1:].astype(y.dtype)
+    for k in range(len(terms) - 1, -1, -1):
+        np.multiply(weights[k], after, weights[k])
+        after = np.add(weights[k], terms[k], terms[k])
+    np.copyto(out, y)
+    return float(heads[0])
+
+
+def _join(weight: Floats, term: Floats) -> None:
+    """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further."""
+    # weight: products of the a's of each block, used up. term: what the first y of each block
+    # would be alone, and last the y after them all
+    weight[-1] = 0
+    seen = 1
+    while seen < len(term) and weight.any():
+        term[:-seen] += weight[:-seen] * term[seen:]
+        weight[:-seen] *= weight[seen:]
+        weight[-seen:] = 0
+        seen *= 2

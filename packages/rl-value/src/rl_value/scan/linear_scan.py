@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_layout.internals import array_of
 from rl_value.arguments import check_tensor, is_transformed, time_of
-from rl_value.scan.block_scan import blocked_scan
+from rl_value.scan.block_scan import block_scan
 from rl_value.scan.doubling_scan import doubling_scan
 
 
@@ -89,17 +90,9 @@ def _scan(a: Tensor, b: Tensor) -> Tensor:
         return doubling_scan(a, b)
     if b.device.type == "cuda":
         return _scan_on_cuda(a, b)
-    found = blocked_scan(a, b)
-    # what is not finite stays so up to the first row: then, and only then, it may pass a cut
-    return found if bool(found.sum().isfinite()) else _scan_around(a, b)
-
-
-def _scan_around(a: Tensor, b: Tensor) -> Tensor:
-    """Scan rows of which some come out not finite, the others with the bits they have alone."""
-    exact = doubling_scan(a, b)
-    lost = ~exact.isfinite()
-    found = blocked_scan(a.masked_fill(lost, 0), b.masked_fill(lost, 0))
-    return torch.where(lost | ~found.isfinite(), exact, found)
+    out = torch.empty_like(b, memory_format=torch.contiguous_format)
+    block_scan(array_of(a.detach()), array_of(b.detach()), out.numpy())
+    return out
 
 
 def _scan_on_cuda(a: Tensor, b: Tensor) -> Tensor:
