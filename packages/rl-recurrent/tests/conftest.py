@@ -15,7 +15,7 @@ from rl_layout import Segments, set_recurrent_mode
 from rl_recurrent import Network, reference
 from rl_recurrent.backends.dispatch import backend_module
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.cells.weights import RowWeights
 
 
 @dataclass

@@ -3,11 +3,11 @@
 from rl_recurrent import functional
 from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.cells import GRUCell, LSTMCell
-from rl_recurrent.modules.gru import GRU, GRUModule
-from rl_recurrent.modules.lstm import LSTM, LSTMModule
-from rl_recurrent.network.layer_weights import LayerWeights
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.cell_modules import GRUCell, LSTMCell
+from rl_recurrent.cells.weights import LayerWeights
+from rl_recurrent.gru_module import GRU, GRUModule
+from rl_recurrent.modules import LSTM, LSTMModule
+from rl_recurrent.network import Network
 
 __all__ = [
     "GRU",

@@ -9,8 +9,8 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.functional import unroll
-from rl_recurrent.network.layers import States
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.layers import States
+from rl_recurrent.network import Network
 
 
 def burn_in_rows(batch: TensorDictBase, segments: Segments, burn_in: int) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layers import LayerRun, States, with_backend
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.layers import LayerRun, States, with_backend
+from rl_recurrent.network import Network
 
 DEFAULT = Settings()
 

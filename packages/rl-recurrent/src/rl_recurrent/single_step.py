@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from rl_recurrent.cells import lstm_step
-from rl_recurrent.network.layer_weights import LayerWeights
-from rl_recurrent.network.layers import States
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.cell_modules import lstm_step
+from rl_recurrent.cells.weights import LayerWeights
+from rl_recurrent.layers import States
+from rl_recurrent.network import Network
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 

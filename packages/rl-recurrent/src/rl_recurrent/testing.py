@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent import reference
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.cells.weights import RowWeights
 
 __all__ = ["Backend", "RowWeights", "check_backend"]
 
@@ -51,7 +51,7 @@ def check_backend(backend: Backend, *, tolerance: float = 1e-5) -> None:
         AssertionError: values or gradients differ; the message says which.
 
     Example:
-        >>> from rl_recurrent.backends.pack import pack
+        >>> from rl_recurrent.backends import pack
         >>> check_backend(pack)
     """
     for lengths in ([3, 1, 5, 2], [4, 4, 4], [1]):

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from rl_layout import Segments
-from rl_recurrent.backends.pack import pack
-from rl_recurrent.backends.pad import pad
+from rl_recurrent.backends import pack, pad
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static import scan
+from rl_recurrent.cells.weights import RowWeights
 from rl_recurrent.functional import lstm
-from rl_recurrent.network.layer_weights import RowWeights
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.network import Network
 
 BACKENDS = ["pad", "pack", "scan"]
 LENGTHS = [[1], [1, 1, 1], [6], [4, 4, 4], [3, 1, 7, 7, 2, 11], [1, 2, 60, 300]]
@@ -75,7 +74,7 @@ def test_pieces_of_any_size_give_the_same_result(layer, cell, monkeypatch):
 
 @both_cells
 def test_empty_cells_of_a_block_hold_the_state(layer, cell, monkeypatch):
-    from rl_recurrent.backends.pad.block_plan import BlockPlan
+    from rl_recurrent.backends.block_plan import BlockPlan
 
     monkeypatch.setattr(pad, "block_plan", lambda segments: BlockPlan.of(segments, 0.7))
     case = layer(cell, [5, 1, 9, 3, 9])

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_layout import Segments
-from rl_recurrent.backends.pack import step_plan
-from rl_recurrent.backends.pack.step_plan import StepPlan
-from rl_recurrent.backends.pad import block_plan
-from rl_recurrent.backends.pad.block_plan import BlockPlan
+from rl_recurrent.backends import block_plan, step_plan
+from rl_recurrent.backends.block_plan import BlockPlan
 from rl_recurrent.backends.static.scan import window_steps
 from rl_recurrent.backends.static.windows import Windows
+from rl_recurrent.backends.step_plan import StepPlan
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 

@@ -157,8 +157,7 @@ def backend_module(backend: str) -> ModuleType:
         from rl_recurrent.backends.triton import layer as triton
 
         return triton
-    from rl_recurrent.backends.pack import pack
-    from rl_recurrent.backends.pad import pad
+    from rl_recurrent.backends import pack, pad
     from rl_recurrent.backends.static import scan
 
     return {"pad": pad, "pack": pack, "scan": scan}[backend]

@@ -17,7 +17,7 @@ from rl_layout.testing import batches
 from rl_recurrent import GRUModule, LSTMModule, Network, Settings
 from rl_recurrent.backends.static.unroll import start_flags, unroll_static
 from rl_recurrent.functional import unroll
-from rl_recurrent.inputs.segments import recurrent_segments
+from rl_recurrent.inputs import recurrent_segments
 
 NETWORKS = [
     (nn.LSTM, {"num_layers": 2}),

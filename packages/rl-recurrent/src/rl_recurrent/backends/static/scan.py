@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends.pack import pointwise
-from rl_recurrent.backends.pack.pointwise import GRUGates, LSTMGates
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static.windows import Windows
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.cells import pointwise
+from rl_recurrent.cells.pointwise import GRUGates, LSTMGates
+from rl_recurrent.cells.weights import RowWeights
 
 
 def lstm_layer(

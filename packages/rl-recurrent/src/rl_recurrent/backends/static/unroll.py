@@ -17,9 +17,9 @@ from torch.nn.functional import dropout
 from rl_layout import contradictions, keys, must_compare_observations
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static.scan import gru_scan_rows, lstm_scan_rows, window_steps
-from rl_recurrent.network.layer_weights import gru_row_weights, lstm_row_weights, unprojected
-from rl_recurrent.network.layers import States
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.cells.weights import gru_row_weights, lstm_row_weights, unprojected
+from rl_recurrent.layers import States
+from rl_recurrent.network import Network
 from rl_tensordict import find
 
 

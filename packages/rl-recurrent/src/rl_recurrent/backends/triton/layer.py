@@ -7,7 +7,7 @@ from torch.nn.functional import linear
 
 from rl_layout import Segments
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.cells.weights import RowWeights
 
 
 def lstm_layer(

@@ -13,8 +13,8 @@ from rl_recurrent.arguments import check_tensor
 from rl_recurrent.backends.density import is_dense
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
-from rl_recurrent.network.layers import States
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.layers import States
+from rl_recurrent.network import Network
 
 
 def run_network(

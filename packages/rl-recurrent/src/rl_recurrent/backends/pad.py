@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
+from rl_recurrent.backends import pack
+from rl_recurrent.backends.block_plan import Block, block_plan
 from rl_recurrent.backends.density import is_dense
-from rl_recurrent.backends.pack import pack
-from rl_recurrent.backends.pad.block_plan import Block, block_plan
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.cells.weights import RowWeights
 
 SHUT = 1e4  # sigmoid of -SHUT and SHUT is exactly 0 and 1 in every dtype
 

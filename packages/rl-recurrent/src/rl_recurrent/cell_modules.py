@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from rl_recurrent.arguments import check_network_arguments, check_tensor, shown
-from rl_recurrent.network.layer_weights import LayerWeights
+from rl_recurrent.cells.weights import LayerWeights
 
 
 def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor]:

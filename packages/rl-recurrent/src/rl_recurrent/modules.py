@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from rl_layout import Segments
 from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.modules.recurrent_module import RecurrentModule
-from rl_recurrent.network.torch_layout import run_network
+from rl_recurrent.recurrent_module import RecurrentModule
+from rl_recurrent.torch_layout import run_network
 
 
 class LSTM(nn.RNNBase):

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
-from rl_recurrent.backends.pack import pointwise
-from rl_recurrent.backends.pack.pointwise import GRUGates, LSTMGates
-from rl_recurrent.backends.pack.step_plan import StepBlock, StepPlan, step_plan
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import RowWeights
+from rl_recurrent.backends.step_plan import StepBlock, StepPlan, step_plan
+from rl_recurrent.cells import pointwise
+from rl_recurrent.cells.pointwise import GRUGates, LSTMGates
+from rl_recurrent.cells.weights import RowWeights
 
 CELLS = 1 << 18  # gates of a piece: 1 MB in float32
 MIN_ROWS = 128

@@ -18,12 +18,12 @@ from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static.unroll import runs_static, unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
-from rl_recurrent.inputs.segments import recurrent_segments, refuse_lost_starts, require_is_init
-from rl_recurrent.inputs.sequence import refuse_sequence, require_sequence
-from rl_recurrent.modules.state_keys import read_keys, written_keys
-from rl_recurrent.network.layers import States
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.inputs import recurrent_segments, refuse_lost_starts, require_is_init
+from rl_recurrent.layers import States
+from rl_recurrent.network import Network
+from rl_recurrent.sequence_checks import refuse_sequence, require_sequence
 from rl_recurrent.single_step import step_module
+from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
 from rl_tensordict import NestedKey, as_tuple
 from rl_transforms import TensorDictPrimer

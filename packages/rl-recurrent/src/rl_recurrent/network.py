@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from rl_recurrent.backends.dispatch import Cell
-from rl_recurrent.network.layer_weights import LayerWeights
+from rl_recurrent.cells.weights import LayerWeights
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from torch.nn.functional import dropout
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import backend_module
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.network.layer_weights import (
+from rl_recurrent.cells.weights import (
     LayerWeights,
     gru_row_weights,
     lstm_row_weights,
     unprojected,
 )
-from rl_recurrent.network.parameters import Network
+from rl_recurrent.network import Network
 
 States = tuple[Tensor, ...]
 

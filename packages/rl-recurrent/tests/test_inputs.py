@@ -11,7 +11,7 @@ from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, trajectories
 from rl_layout.testing import batches
 from rl_recurrent.backends.static.unroll import start_flags
-from rl_recurrent.inputs.segments import recurrent_segments
+from rl_recurrent.inputs import recurrent_segments
 from rl_transforms import MultiStep
 
 ENDS = [EndKind.TERMINATED, EndKind.TRUNCATED]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch.testing import assert_close
 
-from rl_recurrent.backends.pack import pointwise
+from rl_recurrent.cells import pointwise
 
 
 def test_lstm_factors_are_the_derivatives():

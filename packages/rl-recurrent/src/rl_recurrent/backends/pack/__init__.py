@@ -1,1 +1,0 @@
-"""Steps of all running segments at once."""

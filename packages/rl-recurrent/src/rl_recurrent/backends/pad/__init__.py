@@ -1,1 +1,0 @@
-"""Segments padded to one length."""

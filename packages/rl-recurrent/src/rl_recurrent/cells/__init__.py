@@ -1,0 +1,1 @@
+"""What an LSTM and a GRU differ in, as one record each."""

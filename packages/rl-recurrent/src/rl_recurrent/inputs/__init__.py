@@ -1,1 +1,0 @@
-"""Markers and shapes of recurrent inputs, checked."""
