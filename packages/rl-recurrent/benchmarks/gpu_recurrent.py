@@ -219,8 +219,8 @@ def kept_bytes(call: Callable[[], Any]) -> int:
 def memory(sides: Sides, cell: str, repeats: int) -> None:
     """G6: what backward needs is kept or made again."""
     from rl_layout import Segments
-    from rl_recurrent.backends.triton.gru import gru_scan
-    from rl_recurrent.backends.triton.lstm import lstm_scan
+    from rl_recurrent.backends.triton.layer import scan
+    from rl_recurrent.cells import CELLS
 
     size, lengths = 128, [128] * 256
     segments = Segments.from_lengths(torch.tensor(lengths, device=DEVICE))
@@ -233,11 +233,9 @@ def memory(sides: Sides, cell: str, repeats: int) -> None:
 
     def forward(save: str) -> Any:
         gates = nn.functional.linear(x, w_ih, bias)
-        projection = (x, w_ih, bias)
-        if cell == "lstm":
-            return lstm_scan(gates, w_hh, *zeros, segments, save=save, projection=projection)
-        b_hn = bias[2 * size :]
-        return gru_scan(gates, w_hh, b_hn, *zeros, segments, save=save, projection=projection)
+        b_hn = bias[2 * size :] if cell == "gru" else None
+        tensors = [gates, w_hh, b_hn, *zeros]
+        return scan(CELLS[cell], tensors, segments, save=save, projection=(x, w_ih, bias))
 
     def training(save: str) -> Call:
         def call() -> None:

@@ -15,7 +15,9 @@ from rl_layout import Segments, set_recurrent_mode
 from rl_recurrent import Network, reference
 from rl_recurrent.backends.dispatch import backend_module
 from rl_recurrent.backends.settings import Settings
+from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.testing import layer_of
 
 
 @dataclass
@@ -44,15 +46,13 @@ class Layer:
         """Outputs after every row, and final states."""
         x, w_ih, w_hh, bias, *rest = inputs
         ends = segments.offsets[1:] - 1
+        b_hn = rest.pop(0) if self.cell == "gru" else None
+        weights = RowWeights(w_ih, w_hh, bias, b_hn)
         module = reference if backend == "reference" else backend_module(backend)
-        args: tuple[Any, ...] = (Settings(backend, **options),) if backend != "reference" else ()
-        if self.cell == "gru":
-            weights = RowWeights(w_ih, w_hh, bias, rest[0])
-            hidden = module.gru_layer(x, weights, rest[1], segments, *args)
-            return [hidden, hidden[ends]]
-        weights = RowWeights(w_ih, w_hh, bias)
-        hidden, cell = module.lstm_layer(x, weights, (rest[0], rest[1]), segments, *args)
-        return [hidden, hidden[ends], cell if backend == "pad" else cell[ends]]
+        settings = () if backend == "reference" else (Settings(backend, **options),)
+        states = layer_of(module)(CELLS[self.cell], x, weights, tuple(rest), segments, *settings)
+        cells = [state if backend == "pad" else state[ends] for state in states[1:]]
+        return [states[0], states[0][ends], *cells]
 
 
 @pytest.fixture

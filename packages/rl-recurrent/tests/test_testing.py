@@ -15,13 +15,17 @@ def test_backend_of_the_package_conforms(name):
 
 
 class Loops:
-    """The plain loops, as a backend."""
+    """The plain loops, as a backend with a function for each cell."""
 
     def lstm_layer(self, x, weights, states, segments, settings):
         return reference.lstm_layer(x, weights, states, segments)
 
     def gru_layer(self, x, weights, state, segments, settings):
         return reference.gru_layer(x, weights, state, segments)
+
+
+def test_backend_with_a_function_for_each_cell_conforms():
+    check_backend(Loops())
 
 
 class StateLost(Loops):

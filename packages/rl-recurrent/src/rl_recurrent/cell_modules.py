@@ -6,40 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from rl_recurrent.arguments import check_network_arguments, check_tensor, shown
+from rl_recurrent.cells.gru import gru_step
+from rl_recurrent.cells.lstm import lstm_step
 from rl_recurrent.cells.weights import LayerWeights
 
 
-def lstm_step(x: Tensor, h: Tensor, c: Tensor, layer: LayerWeights) -> tuple[Tensor, Tensor]:
-    """Step one layer of an LSTM: x ``[..., I]``, h ``[..., P]``, c ``[..., H]``."""
-    gates = linear(x, layer.w_ih, layer.b_ih) + linear(h, layer.w_hh, layer.b_hh)
-    i, f, g, o = gates.chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    h = o.sigmoid() * c.tanh()
-    return (h if layer.w_hr is None else linear(h, layer.w_hr)), c
-
-
-def gru_step(x: Tensor, h: Tensor, layer: LayerWeights) -> Tensor:
-    """Step one layer of a GRU: x ``[..., I]``, h ``[..., H]``."""
-    r_x, z_x, n_x = linear(x, layer.w_ih, layer.b_ih).chunk(3, -1)
-    r_h, z_h, n_h = linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
-    n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
-    return n + (z_x + z_h).sigmoid() * (h - n)
-
-
-class LSTMCell(nn.LSTMCell):
-    """`torch.nn.LSTMCell` in plain operations, for vmap and for compilers.
-
-    Args are those of `torch.nn.LSTMCell`, and so are the parameters.
-
-    Example:
-        >>> import torch
-        >>> cell, x = LSTMCell(3, 5), torch.randn(2, 3)
-        >>> torch.allclose(cell(x)[0], nn.LSTMCell.forward(cell, x)[0])
-        True
-    """
+class _CheckedCell(nn.RNNCellBase):
+    """A cell of torch that says what is wrong with its arguments."""
 
     def __init__(
         self,
@@ -52,6 +27,19 @@ class LSTMCell(nn.LSTMCell):
         sizes = {"input_size": input_size, "hidden_size": hidden_size}
         check_network_arguments(sizes, {"bias": bias, "device": device, "dtype": dtype})
         super().__init__(input_size, hidden_size, bias, device, dtype)
+
+
+class LSTMCell(_CheckedCell, nn.LSTMCell):
+    """`torch.nn.LSTMCell` in plain operations, for vmap and for compilers.
+
+    Args are those of `torch.nn.LSTMCell`, and so are the parameters.
+
+    Example:
+        >>> import torch
+        >>> cell, x = LSTMCell(3, 5), torch.randn(2, 3)
+        >>> torch.allclose(cell(x)[0], nn.LSTMCell.forward(cell, x)[0])
+        True
+    """
 
     def forward(
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
@@ -73,11 +61,12 @@ class LSTMCell(nn.LSTMCell):
             msg = f"hx: expected h and c, got {shown(hx)}."
             raise TypeError(msg)
         h, c = pair
-        h, c = _state(self, input, h), _state(self, input, c)
-        return lstm_step(input, h, c, _weights(self))
+        states = _state(self, input, h), _state(self, input, c)
+        h, c = lstm_step(input, states, _weights(self))
+        return h, c
 
 
-class GRUCell(nn.GRUCell):
+class GRUCell(_CheckedCell, nn.GRUCell):
     """`torch.nn.GRUCell` in plain operations, for vmap and for compilers.
 
     Args are those of `torch.nn.GRUCell`, and so are the parameters.
@@ -87,18 +76,6 @@ class GRUCell(nn.GRUCell):
         >>> GRUCell(3, 5)(torch.randn(2, 3)).shape
         torch.Size([2, 5])
     """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        sizes = {"input_size": input_size, "hidden_size": hidden_size}
-        check_network_arguments(sizes, {"bias": bias, "device": device, "dtype": dtype})
-        super().__init__(input_size, hidden_size, bias, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Step once.
@@ -113,7 +90,8 @@ class GRUCell(nn.GRUCell):
         Raises:
             ValueError: a shape does not fit.
         """
-        return gru_step(input, _state(self, input, hx), _weights(self))
+        (h,) = gru_step(input, (_state(self, input, hx),), _weights(self))
+        return h
 
 
 def _weights(cell: nn.RNNCellBase) -> LayerWeights:

@@ -8,7 +8,8 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.layers import LayerRun, States, with_backend
+from rl_recurrent.cells.cell import States
+from rl_recurrent.layers import LayerRun, with_backend
 from rl_recurrent.network import Network
 
 DEFAULT = Settings()

@@ -11,15 +11,9 @@ from torch.nn.functional import dropout
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import backend_module
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.cells.weights import (
-    LayerWeights,
-    gru_row_weights,
-    lstm_row_weights,
-    unprojected,
-)
+from rl_recurrent.cells.cell import States
+from rl_recurrent.cells.weights import LayerWeights, unprojected
 from rl_recurrent.network import Network
-
-States = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -64,25 +58,21 @@ class LayerRun:
         return out.index_select(0, mirror), after
 
     def _layer(self, x: Tensor, layer: LayerWeights, before: States) -> tuple[Tensor, States]:
-        backend = backend_module(self.settings.backend)
+        cell, run = self.network.equations, backend_module(self.settings.backend).layer
         layout = self.segments, self.settings
-        if self.network.cell == "gru":
-            out = backend.gru_layer(x, gru_row_weights(layer), before[0], *layout)
-            return out, (self._requested(out),)
-        h, c = before
         if layer.w_hr is None:
-            hidden, cell = backend.lstm_layer(x, lstm_row_weights(layer), (h, c), *layout)
-            out = hidden
+            out, *cells = run(cell, x, cell.row_weights(layer), before, *layout)
         else:
+            h, c = before
             starts = self.segments.offsets[:-1]
             first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
             x, whole = unprojected(x, first, layer, layer.w_hr)
             states = torch.zeros_like(c), c
-            hidden, cell = backend.lstm_layer(x, lstm_row_weights(whole), states, *layout)
+            hidden, *cells = run(cell, x, cell.row_weights(whole), states, *layout)
             out = hidden @ layer.w_hr.t()
-        # pad returns cell states at segment ends already
-        at_ends = self.settings.backend == "pad"
-        return out, (self._requested(out), cell if at_ends else self._requested(cell))
+        if self.settings.backend != "pad":  # which returns cell states at segment ends already
+            cells = [self._requested(each) for each in cells]
+        return out, (self._requested(out), *cells)
 
     def _requested(self, states: Tensor) -> Tensor:
         if self.every_state:

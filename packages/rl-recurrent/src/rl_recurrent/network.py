@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from rl_recurrent.backends.dispatch import Cell
+from rl_recurrent.cells import CELLS
+from rl_recurrent.cells.cell import Cell, CellName
 from rl_recurrent.cells.weights import LayerWeights
 
 
@@ -26,7 +27,7 @@ class Network:
         ((2, 5),)
     """
 
-    cell: Cell
+    cell: CellName
     layers: tuple[LayerWeights, ...]
     bidirectional: bool = False
     dropout: float = 0.0
@@ -53,7 +54,7 @@ class Network:
             raise TypeError(msg)
         dropout = module.dropout if module.training else 0.0
         layers = tuple(_layer(module, weights) for weights in module.all_weights)
-        cell: Cell = "lstm" if module.mode == "LSTM" else "gru"
+        cell: CellName = "lstm" if module.mode == "LSTM" else "gru"
         return cls(cell, layers, module.bidirectional, dropout)
 
     def float(self) -> Network:
@@ -61,9 +62,14 @@ class Network:
         return replace(self, layers=tuple(layer.float() for layer in self.layers))
 
     @property
+    def equations(self) -> Cell:
+        """The record of the cell."""
+        return CELLS[self.cell]
+
+    @property
     def hidden_size(self) -> int:
         """Width H of the cells."""
-        return self.layers[0].w_hh.shape[0] // (4 if self.cell == "lstm" else 3)
+        return self.layers[0].w_hh.shape[0] // self.equations.num_gates
 
     @property
     def output_size(self) -> int:
@@ -80,7 +86,7 @@ class Network:
         """Shape of each state of one row: layers (times directions) and width; h, then c."""
         rows = len(self.layers)
         shapes = ((rows, self.layers[0].w_hh.shape[1]), (rows, self.hidden_size))
-        return shapes if self.cell == "lstm" else shapes[:1]
+        return shapes[: self.equations.num_states]
 
 
 def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_recurrent.arguments import check_network_arguments, shown
-from rl_recurrent.backends.dispatch import Cell, Choice
+from rl_recurrent.backends.dispatch import Choice
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static.unroll import runs_static, unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
+from rl_recurrent.cells.cell import CellName, States
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
 from rl_recurrent.inputs import recurrent_segments, refuse_lost_starts, require_is_init
-from rl_recurrent.layers import States
 from rl_recurrent.network import Network
 from rl_recurrent.sequence_checks import refuse_sequence, require_sequence
 from rl_recurrent.single_step import step_module
@@ -62,7 +62,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         max_length: the longest segment that ``scan`` is made ready for.
     """
 
-    cell: ClassVar[Cell]
+    cell: ClassVar[CellName]
     default_states: ClassVar[tuple[str, ...]]
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
@@ -357,7 +357,7 @@ def _new_network(
     return network
 
 
-def _check_network(network: Any, sizes: tuple[int | None, int | None], cell: Cell) -> None:
+def _check_network(network: Any, sizes: tuple[int | None, int | None], cell: CellName) -> None:
     if not isinstance(network, nn.RNNBase) or network.mode != cell.upper():
         msg = f"expected a torch.nn.{cell.upper()}: got {type(network).__name__}."
         raise ValueError(msg)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from rl_recurrent.cell_modules import lstm_step
+from rl_recurrent.cells import CELLS
+from rl_recurrent.cells.cell import States
 from rl_recurrent.cells.weights import LayerWeights
-from rl_recurrent.layers import States
 from rl_recurrent.network import Network
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -27,11 +27,9 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     required = weights if module.bias else weights[:2]
     if any(weight is None for weight in required):  # parametrized
         return step_network(x, states, Network.of(module))
-    if len(states) == 1:
-        h = torch.gru_cell(x, states[0][:, 0], *weights)
-        return h, (h.unsqueeze(1),)
-    h, c = torch.lstm_cell(x, (states[0][:, 0], states[1][:, 0]), *weights)
-    return h, (h.unsqueeze(1), c.unsqueeze(1))
+    cell = CELLS["lstm" if module.mode == "LSTM" else "gru"]
+    after = cell.torch_step(x, tuple([state[:, 0] for state in states]), *weights)
+    return after[0], tuple([state.unsqueeze(1) for state in after])
 
 
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
@@ -51,14 +49,20 @@ def step_network(x: Tensor, states: States, network: Network) -> tuple[Tensor, S
         raise ValueError(msg)
     if x.ndim != 2:
         return _flattened(x, states, network)
+    cell = network.equations
+
+    def step(x: Tensor, before: States, layer: LayerWeights) -> States:
+        whole = layer.w_hr is not None  # torch's cells have no projection
+        return cell.step(x, before, layer) if whole else cell.torch_step(x, before, *layer[:4])
+
     if len(network.layers) == 1:
-        after = _step(x, tuple(state[:, 0] for state in states), network.layers[0])
+        after = step(x, tuple(state[:, 0] for state in states), network.layers[0])
         return after[0], tuple(state.unsqueeze(1) for state in after)
     states_of_layers = []
     for number, layer in enumerate(network.layers):
         if number and network.dropout:
             x = dropout(x, network.dropout)
-        after = _step(x, tuple(state[:, number] for state in states), layer)
+        after = step(x, tuple(state[:, number] for state in states), layer)
         x = after[0]
         states_of_layers.append(after)
     return x, tuple(torch.stack(each, 1) for each in zip(*states_of_layers, strict=True))
@@ -69,14 +73,3 @@ def _flattened(x: Tensor, states: States, network: Network) -> tuple[Tensor, Sta
     flat = tuple(state.reshape(-1, *state.shape[-2:]) for state in states)
     out, after = step_network(x.reshape(-1, x.shape[-1]), flat, network)
     return out.view(*batch, -1), tuple(state.view(*batch, *state.shape[1:]) for state in after)
-
-
-def _step(x: Tensor, states: States, layer: LayerWeights) -> States:
-    w_ih, w_hh, b_ih, b_hh, w_hr = layer
-    if len(states) == 1:
-        return (torch.gru_cell(x, states[0], w_ih, w_hh, b_ih, b_hh),)
-    if w_hr is not None:
-        h, c = states
-        return lstm_step(x, h, c, layer)
-    after: States = torch.lstm_cell(x, states, w_ih, w_hh, b_ih, b_hh)
-    return after

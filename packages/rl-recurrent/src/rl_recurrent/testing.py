@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,31 +11,43 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent import reference
 from rl_recurrent.backends.settings import Settings
+from rl_recurrent.cells import CELLS
+from rl_recurrent.cells.cell import Cell, States
 from rl_recurrent.cells.weights import RowWeights
 
-__all__ = ["Backend", "RowWeights", "check_backend"]
+__all__ = ["Backend", "Cell", "RowWeights", "check_backend"]
+
+
+Layer = Callable[..., States]
 
 
 class Backend(Protocol):
     """Computes one layer in one direction over the rows of all segments.
 
-    A module with these two functions, or an object with these two methods.
+    A module with this function, or an object with this method. Where the two cells have nothing in
+    common, it may have two instead: ``lstm_layer``, with the same arguments but ``cell``, and
+    ``gru_layer``, which takes and returns the one state by itself.
     """
 
-    def lstm_layer(
+    def layer(
         self,
+        cell: Cell,
         x: Tensor,
         weights: RowWeights,
-        states: tuple[Tensor, Tensor],
+        states: tuple[Tensor, ...],
         segments: Segments,
         settings: Settings,
-    ) -> tuple[Tensor, Tensor]:
-        """Return h after every row ``[M, H]``, and c after every row or at segment ends."""
+    ) -> tuple[Tensor, ...]:
+        """Return h after every row ``[M, H]``, and c of an LSTM after every row or at segment ends.
 
-    def gru_layer(
-        self, x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
-    ) -> Tensor:
-        """Return h after every row, ``[M, H]``."""
+        Args:
+            cell: its ``name`` is ``"lstm"`` or ``"gru"``.
+            x: real rows, segment after segment, ``[M, I]``.
+            weights: of the layer.
+            states: h, and c of an LSTM, that each segment starts from, ``[S, H]`` each.
+            segments: where the rows begin and end.
+            settings: options of the recurrence.
+        """
 
 
 def check_backend(backend: Backend, *, tolerance: float = 1e-5) -> None:
@@ -44,7 +56,7 @@ def check_backend(backend: Backend, *, tolerance: float = 1e-5) -> None:
     Segments of equal and of unequal length are run, in an order that is not sorted by length.
 
     Args:
-        backend: computes ``lstm_layer`` and ``gru_layer``.
+        backend: computes ``layer``, or ``lstm_layer`` and ``gru_layer``.
         tolerance: largest absolute difference from the loops, in float32.
 
     Raises:
@@ -54,77 +66,65 @@ def check_backend(backend: Backend, *, tolerance: float = 1e-5) -> None:
         >>> from rl_recurrent.backends import pack
         >>> check_backend(pack)
     """
+    loops, layer, settings = layer_of(reference), layer_of(backend), Settings()
     for lengths in ([3, 1, 5, 2], [4, 4, 4], [1]):
-        _check_cell(backend, "lstm", lengths, tolerance)
-        _check_cell(backend, "gru", lengths, tolerance)
+        for cell in CELLS.values():
+            _check_cell(cell, lengths, loops, lambda *args: layer(*args, settings), tolerance)
 
 
-def _check_cell(backend: Backend, cell: str, lengths: list[int], tolerance: float) -> None:
-    generator = torch.Generator().manual_seed(7)
-    gates, size, hidden = (4 if cell == "lstm" else 3), 6, 5
-    segments = Segments.from_lengths(torch.tensor(lengths))
+def layer_of(backend: Any) -> Layer:
+    """The function of a backend for both cells, made of those for one cell each if need be."""
+    if hasattr(backend, "layer"):
+        layer: Layer = backend.layer
+        return layer
+
+    def either(
+        cell: Cell, x: Tensor, weights: RowWeights, states: tuple[Tensor, ...], *layout: Any
+    ) -> tuple[Tensor, ...]:
+        if cell.num_states > 1:
+            after: tuple[Tensor, ...] = backend.lstm_layer(x, weights, states, *layout)
+            return after
+        return (backend.gru_layer(x, weights, states[0], *layout),)
+
+    return either
+
+
+def _check_cell(
+    cell: Cell, lengths: list[int], loops: Layer, layer: Layer, tolerance: float
+) -> None:
+    generator, size, hidden = torch.Generator().manual_seed(7), 6, 5
+    segments, width = Segments.from_lengths(torch.tensor(lengths)), cell.num_gates * hidden
     shapes: list[tuple[int, ...]] = [
         (sum(lengths), size),
-        (gates * hidden, size),
-        (gates * hidden, hidden),
+        (width, size),
+        (width, hidden),
+        (width,),
+        *[(hidden,)] * (cell.num_states == 1),  # b_hn
+        *[(len(lengths), hidden)] * cell.num_states,
     ]
-    shapes += [(gates * hidden,), (hidden,), (len(lengths), hidden), (len(lengths), hidden)]
     inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
-    expected, actual = (
-        _run(which, cell, inputs, segments) for which in (reference, _Bound(backend))
-    )
-    for name, ours, theirs in zip("hc", actual, expected, strict=False):
-        _compare(f"{cell}: {name} of segments {lengths}", ours, theirs, tolerance)
-    used = [each for position, each in enumerate(inputs) if position not in _unused(cell)]
-    pairs = [
-        torch.autograd.grad(torch.stack([o.square().sum() for o in out]).sum(), used)
-        for out in (actual, expected)
+    x, *weights = inputs[: -cell.num_states]
+    states, arguments = tuple(inputs[-cell.num_states :]), RowWeights(*weights)
+    expected = loops(cell, x, arguments, states, segments)
+    actual = layer(cell, x, arguments, states, segments)
+    pairs = list(zip(_at_ends(actual, segments), _at_ends(expected, segments), strict=True))
+    for name, (ours, theirs) in zip("hc", pairs, strict=False):
+        _compare(f"{cell.name}: {name} of segments {lengths}", ours, theirs, tolerance)
+    grads = [
+        torch.autograd.grad(torch.stack([o.square().sum() for o in out]).sum(), inputs)
+        for out in zip(*pairs, strict=True)
     ]
-    for number, (ours, theirs) in enumerate(zip(*pairs, strict=True)):
-        _compare(f"{cell}: gradient {number} of segments {lengths}", ours, theirs, 10 * tolerance)
+    for number, (ours, theirs) in enumerate(zip(*grads, strict=True)):
+        _compare(
+            f"{cell.name}: gradient {number} of segments {lengths}", ours, theirs, 10 * tolerance
+        )
 
 
-def _unused(cell: str) -> tuple[int, ...]:
-    """Places of inputs that a cell does not have: an LSTM's b_hn, a GRU's cell state."""
-    return (4,) if cell == "lstm" else (6,)
-
-
-class _Bound:
-    """A backend with the default settings, called as the reference is."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def lstm_layer(
-        self, x: Tensor, weights: RowWeights, states: tuple[Tensor, Tensor], segments: Segments
-    ) -> tuple[Tensor, Tensor]:
-        return self.backend.lstm_layer(x, weights, states, segments, Settings())
-
-    def gru_layer(
-        self, x: Tensor, weights: RowWeights, state: Tensor, segments: Segments
-    ) -> Tensor:
-        return self.backend.gru_layer(x, weights, state, segments, Settings())
-
-
-class _Loops(Protocol):
-    def lstm_layer(
-        self, x: Tensor, weights: RowWeights, states: tuple[Tensor, Tensor], segments: Segments
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def gru_layer(
-        self, x: Tensor, weights: RowWeights, state: Tensor, segments: Segments
-    ) -> Tensor: ...
-
-
-def _run(which: _Loops, cell: str, inputs: Sequence[Tensor], segments: Segments) -> list[Tensor]:
-    x, w_ih, w_hh, bias, b_hn, h, c = inputs
-    if cell == "lstm":
-        out, cells = which.lstm_layer(x, RowWeights(w_ih, w_hh, bias), (h, c), segments)
-        return [
-            out,
-            cells[segments.starts + segments.lengths - 1] if len(cells) == len(x) else cells,
-        ]
-    return [which.gru_layer(x, RowWeights(w_ih, w_hh, bias, b_hn), h, segments)]
+def _at_ends(states: tuple[Tensor, ...], segments: Segments) -> list[Tensor]:
+    """H after every row, and c at segment ends, which some backends give for every row."""
+    hidden, *cells = states
+    ends = segments.starts + segments.lengths - 1
+    return [hidden, *(c[ends] if len(c) == len(hidden) else c for c in cells)]
 
 
 def _compare(what: str, ours: Tensor, theirs: Tensor, tolerance: float) -> None:

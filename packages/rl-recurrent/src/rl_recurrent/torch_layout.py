@@ -10,10 +10,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rl_layout import Segments
 from rl_recurrent.arguments import check_tensor
-from rl_recurrent.backends.density import is_dense
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.settings import Settings, is_dense
+from rl_recurrent.cells.cell import States
 from rl_recurrent.functional import check_input, check_states, choice_for, unroll
-from rl_recurrent.layers import States
 from rl_recurrent.network import Network
 
 

@@ -10,6 +10,7 @@ from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
 from rl_recurrent.backends.settings import Settings
 from rl_recurrent.backends.static import scan
+from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.weights import RowWeights
 from rl_recurrent.functional import lstm
 from rl_recurrent.network import Network
@@ -66,7 +67,7 @@ def test_float32_layers_stay_within_error_bounds(layer, backend, cell):
 def test_pieces_of_any_size_give_the_same_result(layer, cell, monkeypatch):
     case = layer(cell, [5, 1, 9, 3, 9])
     wanted = case.run("reference")
-    monkeypatch.setattr(pack, "CELLS", 1)
+    monkeypatch.setattr(pack, "GATES", 1)
     for rows in (1, 4, 10):
         monkeypatch.setattr(pack, "MIN_ROWS", rows)
         assert_close(case.run("pack"), wanted, rtol=1e-9, atol=1e-11)
@@ -74,9 +75,7 @@ def test_pieces_of_any_size_give_the_same_result(layer, cell, monkeypatch):
 
 @both_cells
 def test_empty_cells_of_a_block_hold_the_state(layer, cell, monkeypatch):
-    from rl_recurrent.backends.block_plan import BlockPlan
-
-    monkeypatch.setattr(pad, "block_plan", lambda segments: BlockPlan.of(segments, 0.7))
+    monkeypatch.setattr(pad, "block_plan", lambda segments: pad.BlockPlan.of(segments, 0.7))
     case = layer(cell, [5, 1, 9, 3, 9])
     assert_close(case.run("pad"), case.run("reference"), rtol=1e-9, atol=1e-11)
 
@@ -144,7 +143,7 @@ def test_saved_memory_follows_the_setting(layer, backend, save, width):
 @pytest.mark.parametrize("save", ["state", "gates"])
 def test_saved_and_recomputed_gates_give_the_same_gradients(layer, save, monkeypatch):
     case = layer("lstm", [5, 1, 9, 3, 9])
-    monkeypatch.setattr(pack, "CELLS", 1)
+    monkeypatch.setattr(pack, "GATES", 1)
     monkeypatch.setattr(pack, "MIN_ROWS", 7)  # several pieces
     assert_close(case.run("pack", save=save), case.run("reference"), rtol=1e-9, atol=1e-11)
 
@@ -190,7 +189,7 @@ def test_batch_of_one_row_equals_the_reference():
     weights = RowWeights(*map(torch.zeros, ((6, 3), (6, 2), 6, 2)))
     segments, x = Segments.from_lengths(torch.tensor([1])), torch.zeros(1, 3)
     for backend in (pad, pack, scan):
-        made = backend.gru_layer(x, weights, torch.ones(1, 2), segments, Settings())
+        (made,) = backend.layer(CELLS["gru"], x, weights, (torch.ones(1, 2),), segments, Settings())
         assert_close(made, torch.full((1, 2), 0.5))
 
 

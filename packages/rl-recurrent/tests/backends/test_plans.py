@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_layout import Segments
-from rl_recurrent.backends import block_plan, step_plan
-from rl_recurrent.backends.block_plan import BlockPlan
+from rl_recurrent.backends.pack import StepPlan, step_plan
+from rl_recurrent.backends.pad import BlockPlan, block_plan
 from rl_recurrent.backends.static.scan import window_steps
 from rl_recurrent.backends.static.windows import Windows
-from rl_recurrent.backends.step_plan import StepPlan
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 
@@ -100,9 +99,8 @@ def test_windows_shorter_than_a_segment_raise():
         Windows.of(torch.tensor([True, False, False]), 1, 1)
 
 
-@pytest.mark.parametrize("module", [step_plan, block_plan])
-def test_plans_live_as_long_as_their_segments(module):
-    make = getattr(module, module.__name__.rsplit(".", 1)[1])
+@pytest.mark.parametrize("make", [step_plan, block_plan])
+def test_plans_live_as_long_as_their_segments(make):
     segments = Segments.from_lengths(torch.tensor([2, 3]))
     plan = weakref.ref(make(segments))
     assert make(segments) is plan()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch.testing import assert_close
 
-from rl_recurrent.cells import pointwise
+from rl_recurrent.cells import CELLS
 
 
 def test_lstm_factors_are_the_derivatives():
@@ -14,14 +14,13 @@ def test_lstm_factors_are_the_derivatives():
     h = o.sigmoid() * c.tanh()
     dh, dc = torch.randn_like(h), torch.randn_like(c)
     wanted = torch.autograd.grad((h, c), (sums, before), (dh, dc))
-    gates = sums.detach().clone()
-    pointwise.lstm_gates_(pointwise.LSTMGates.of(gates))
-    made = pointwise.lstm_factors_(gates, before.detach().clone(), c.detach().clone())
-    factors, hidden_to_cell, forget = made
-    whole = dc + dh * hidden_to_cell
-    grads = torch.cat([factors[:, :3] * whole[:, None], factors[:, 3:] * dh[:, None]], 1)
-    assert_close(grads.flatten(1), wanted[0])
-    assert_close(whole * forget, wanted[1])
+    lstm, gates, none = CELLS["lstm"], sums.detach().clone(), torch.zeros(6, 3).double()
+    lstm.open_(lstm.views(gates), none, lstm.products(none.new_zeros(12, 3), None), None)
+    states = none, before.detach().clone()
+    factors = lstm.factors_(gates, None, states, c.detach().clone())
+    parts = *lstm.factor_views(factors.gates), *factors.steps
+    assert_close(lstm.gradients_(parts, (dh, dc)), wanted[1])
+    assert_close(gates, wanted[0])
 
 
 def test_gru_factors_are_the_derivatives():
@@ -33,10 +32,13 @@ def test_gru_factors_are_the_derivatives():
     h = (1 - z.sigmoid()) * n + z.sigmoid() * before
     dh = torch.randn_like(h)
     of_sums, of_inner, of_before = torch.autograd.grad(h, (sums, inner, before), dh)
-    gates, q = sums.detach().clone(), inner.detach().clone()
-    pointwise.gru_gates_(pointwise.GRUGates.of(gates), q)
-    factors, hidden_to_new, update = pointwise.gru_factors_(gates, q, before.detach())
-    assert_close((factors[:, :2] * dh[:, None]).flatten(1), of_sums[:, :6])
-    assert_close(factors[:, 2] * dh, of_inner)
-    assert_close(hidden_to_new * dh, of_sums[:, 6:])
-    assert_close(update * dh, of_before)
+    # with these products h's share of n is what stands for h
+    gru, gates, eye = CELLS["gru"], sums.detach().clone(), torch.eye(3).double()
+    products = eye.new_zeros(3, 6), eye, eye.new_zeros(3)
+    q = gru.open_(gru.views(gates), inner.detach(), products, None)
+    factors = gru.factors_(gates, q, (before.detach(),), None)
+    parts = *gru.factor_views(factors.gates), *factors.steps
+    assert_close(gru.gradients_(parts, (dh,)), of_before)
+    assert_close(gates[:, :6], of_sums[:, :6])
+    assert_close(gates[:, 6:], of_inner)
+    assert_close(factors.new_input * dh, of_sums[:, 6:])

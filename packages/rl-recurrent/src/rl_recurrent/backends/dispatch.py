@@ -21,16 +21,15 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 
 from rl_layout import Segments
 from rl_recurrent.arguments import shown
-from rl_recurrent.backends.density import is_dense
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.settings import Settings, is_dense
+from rl_recurrent.cells.cell import CellName
 
-Cell: TypeAlias = Literal["lstm", "gru"]
 # cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
 WIDE = 32
 SLOW_SIZES = range(129, 193)
@@ -54,7 +53,7 @@ class Work:
         device(type='cpu')
     """
 
-    cell: Cell
+    cell: CellName
     hidden_size: int
     device: torch.device = CPU
     dtype: torch.dtype = torch.float32
@@ -151,7 +150,7 @@ def interprets() -> bool:
 
 
 def backend_module(backend: str) -> ModuleType:
-    """Import the module of a backend: ``lstm_layer`` and ``gru_layer``."""
+    """Import the module of a backend, which has a function ``layer``."""
     if backend == "triton":
         # imported on use: triton is optional, and slow to import
         from rl_recurrent.backends.triton import layer as triton

@@ -8,324 +8,313 @@ again with one matrix product, and adds its share of the weights' gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.backends.step_plan import StepBlock, StepPlan, step_plan
-from rl_recurrent.cells import pointwise
-from rl_recurrent.cells.pointwise import GRUGates, LSTMGates
+from rl_recurrent.cells.cell import Cell, Factors, States
 from rl_recurrent.cells.weights import RowWeights
 
-CELLS = 1 << 18  # gates of a piece: 1 MB in float32
+GATES = 1 << 18  # gates of a piece: 1 MB in float32
 MIN_ROWS = 128
 
 
-def lstm_layer(
+def layer(
+    cell: Cell,
     x: Tensor,
     weights: RowWeights,
-    states: tuple[Tensor, Tensor],
+    states: States,
     segments: Segments,
     settings: Settings,
-) -> tuple[Tensor, Tensor]:
-    """Run one layer of an LSTM in one direction: h and c after every row, ``[M, H]`` each."""
-    w_ih, w_hh, bias, _ = weights
-    trained = torch.is_grad_enabled() and any(
-        t.requires_grad for t in (x, *states, w_ih, w_hh, bias)
-    )
-    keep = trained and settings.save != "state"
-    inputs = x, w_ih, w_hh, bias, *states, step_plan(segments), keep
-    states_after: tuple[Tensor, Tensor] = _LSTM.apply(*inputs)  # type: ignore[no-untyped-call]
-    return states_after
+) -> States:
+    """Run one layer in one direction: the states after every row, ``[M, H]`` each."""
+    tensors = x, *weights, *states
+    # the gates of a GRU without h's share of n are no use to backward
+    keep = settings.save != "state" and weights.b_hn is None and torch.is_grad_enabled()
+    keep = keep and any(t is not None and t.requires_grad for t in tensors)
+    return _Packed.apply(cell, step_plan(segments), keep, *tensors)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def gru_layer(
-    x: Tensor, weights: RowWeights, state: Tensor, segments: Segments, settings: Settings
-) -> Tensor:
-    """Run one layer of a GRU in one direction: h after every row, ``[M, H]``."""
-    inputs = x, *weights, state, step_plan(segments)
-    hidden: Tensor = _GRU.apply(*inputs)  # type: ignore[no-untyped-call]
-    return hidden
+class _Packed(torch.autograd.Function):
+    """One layer; the tensors are x, w_ih, w_hh, bias, b_hn (None in an LSTM) and the states."""
 
-
-# saved tensors of an LSTM: six inputs, hidden and cell states, then the gates if they are kept
-_INPUTS, _OUTPUTS, _GATES = slice(6), slice(6, 8), slice(8, None)
-
-
-class _LSTM(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        *tensors, plan, keep = inputs
-        hidden, cell, gates = _lstm_forward(tensors, plan, keep=keep)
-        ctx.save_for_backward(*tensors, hidden, cell, *([gates] if keep else []))
-        ctx.plan = plan
+    def forward(
+        ctx: Any, cell: Cell, plan: StepPlan, keep: bool, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        outputs, gates = _forward(cell, plan, tensors, keep=keep)
+        ctx.save_for_backward(*tensors, *outputs, *([gates] if keep else []))
+        ctx.cell, ctx.plan = cell, plan
         ctx.set_materialize_grads(False)  # c after every row is seldom used: no zeros for it
-        return hidden, cell
+        return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        tensors, outputs, gates = (ctx.saved_tensors[part] for part in (_INPUTS, _OUTPUTS, _GATES))
-        backward = _LSTMBackward(tensors, outputs, grads, ctx.plan, ctx.needs_input_grad)
-        return (*backward.run(*gates), None, None)
+        inputs, count = 5 + ctx.cell.num_states, ctx.cell.num_states
+        saved = ctx.saved_tensors
+        tensors, outputs, gates = saved[:inputs], saved[inputs : inputs + count], saved[inputs:]
+        run = _Backward(ctx.cell, ctx.plan, tensors, outputs, grads, ctx.needs_input_grad[3:])
+        return (None, None, None, *run.gradients(*gates[count:]))
 
 
-def _lstm_forward(
-    tensors: Sequence[Tensor], plan: StepPlan, *, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(
+    cell: Cell, plan: StepPlan, tensors: Sequence[Tensor], *, keep: bool
+) -> tuple[States, Tensor]:
     """States after every row ``[M, H]``, and the gates: of all rows if kept, else scratch."""
-    x, w_ih, w_hh, bias, h0, c0 = tensors
-    size = w_hh.shape[1]
-    out = x.new_empty(len(x), size), x.new_empty(len(x), size)
-    pieces = plan.pieces(_piece_rows(4 * size))
+    x, w_ih, w_hh, bias, b_hn, *initial = tensors
+    size, width = w_hh.shape[1], w_hh.shape[0]
+    out = tuple(x.new_empty(len(x), size) for _ in initial)
+    pieces = plan.pieces(_piece_rows(width))
     rows = max((len(piece.rows) for piece in pieces), default=0)
-    gates = x.new_empty(len(x) if keep else rows, 4 * size)
+    gates = x.new_empty(len(x) if keep else rows, width)
     scratch = x.new_empty(plan.num_segments, size)
     # two of each, since a piece begins with the states that the one before ended with
-    memory = x.new_empty(2, 2, rows, size)
-    inward = w_hh.t().contiguous()  # products of few rows are faster by it
-    h, c = h0.index_select(0, plan.order), c0.index_select(0, plan.order)
-    running = plan.num_segments
+    memory = x.new_empty(2, len(initial), rows, size)
+    # transposed in memory: products of few rows are faster by it
+    products = [each.contiguous() for each in cell.products(w_hh, b_hn)]
+    states: Sequence[Tensor] = [state.index_select(0, plan.order) for state in initial]
+    running, num_gates = plan.num_segments, -len(initial)
     for number, piece in enumerate(pieces):
-        hidden, cell = (_first_rows(part, piece) for part in memory[number % 2].unbind(0))
-        # inputs of all gates in one product over the rows of the piece, [R, 4H]
+        piece_states = [_first_rows(part, piece) for part in memory[number % 2].unbind(0)]
+        # inputs of all gates in one product over the rows of the piece, [R, G * H]
         place = piece.of(gates) if keep else _first_rows(gates, piece)
         sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
-        steps = piece.steps(sums, *LSTMGates.of(sums), hidden, cell)
-        for count, step, *opened, h_after, c_after in steps:
+        for count, *views in piece.steps(*cell.views(sums), *piece_states):
             if count != running:  # columns are sorted by length: the last ones have ended
-                h, c, scratch, running = h[:count], c[:count], scratch[:count], count
-            step.addmm_(h, inward)
-            now = LSTMGates(*opened)
-            pointwise.lstm_gates_(now)
-            pointwise.lstm_states(now, c, (h_after, c_after), scratch)
-            h, c = h_after, c_after
-        for whole, part in zip(out, (hidden, cell), strict=True):
+                states = [state[:count] for state in states]
+                scratch, running = scratch[:count], count
+            opened, after = views[:num_gates], views[num_gates:]
+            cell.open_(opened, states[0], products, scratch)
+            cell.advance(opened, states, after, scratch)
+            states = after
+        for whole, part in zip(out, piece_states, strict=True):
             whole.index_copy_(0, piece.rows, part)
-    return (*out, gates)
+    return out, gates
 
 
 class _Backward:
-    """Backward pass over the pieces, last one first; a subclass has the equations of its cell."""
-
-    # inputs: x, w_ih, w_hh, the biases, and the states that segments start from
-
-    gates: int
+    """Backward pass over the pieces, last one first."""
 
     def __init__(
         self,
-        inputs: list[Tensor],
-        outputs: tuple[Tensor, ...],
-        grads: tuple[Tensor | None, ...],
+        cell: Cell,
         plan: StepPlan,
-        needs: tuple[bool, ...],
+        tensors: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        grads: Sequence[Tensor | None],
+        needs: Sequence[bool],
     ) -> None:
-        self.x, self.w_ih, self.w_hh, *_ = inputs
-        self.inputs, self.outputs, self.grads = inputs, outputs, grads
-        self.plan, self.needs = plan, needs
-        self.size = self.w_hh.shape[1]
-        self.pieces = plan.pieces(_piece_rows(self.gates * self.size))
+        self.x, self.w_ih, self.w_hh, self.bias, b_hn, *self.initial = tensors
+        self.cell, self.plan, self.outputs, self.grads = cell, plan, outputs, grads
+        width, self.size = self.w_hh.shape
+        self.products = cell.products(self.w_hh, b_hn)
+        self.pieces = plan.pieces(_piece_rows(width))
         rows = max((len(piece.rows) for piece in self.pieces), default=0)
-        self.memory = self.x.new_empty(rows, self.gates * self.size)
+        self.memory = self.x.new_empty(rows, width)
         self.ones = self.x.new_ones(rows)
         # w_ih, w_hh and the biases: sums of the pieces' shares
-        self.sums = [
-            torch.zeros_like(t) if n else None for t, n in zip(inputs[1:], needs[1:], strict=False)
-        ]
+        pairs = zip(tensors[1:5], needs[1:5], strict=True)
+        self.sums = [torch.zeros_like(t) if need else None for t, need in pairs]
         self.d_x = torch.empty_like(self.x) if needs[0] else None
+        # gradient of c at the step before those done so far, [S, H]; h has none of its own to keep
+        self.dc = self.x.new_zeros(plan.num_segments, self.size) if len(outputs) > 1 else None
 
-    def before(self, which: int, piece: StepBlock) -> Tensor:
+    def gradients(self, saved_gates: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        """The gradients of x, w_ih, w_hh, the biases and the states that segments start from."""
+        later = self.memory[:0]  # gradients of the gates, one step later
+        carry = self.memory[:0, : self.size]  # direct gradient of the last state, h or c
+        for piece in reversed(self.pieces):
+            x = self.x.index_select(0, piece.rows)
+            before = [self._before(which, piece) for which in range(len(self.outputs))]
+            gates = _first_rows(self.memory, piece)
+            if saved_gates is not None:
+                gates.copy_(piece.of(saved_gates))
+                inner = None
+            else:  # one product over all rows, since every state before a row is known
+                torch.addmm(self.bias, x, self.w_ih.t(), out=gates)
+                inner = self.cell.open_(self.cell.views(gates), before[0], self.products, None)
+            cells = None if self.dc is None else self.outputs[1].index_select(0, piece.rows)
+            factors = self.cell.factors_(gates, inner, before, cells)
+            dh = self._output_gradient(0, piece)
+            dh = self.x.new_zeros(len(piece.rows), self.size) if dh is None else dh
+            later, carry = self._steps(piece, gates, factors, dh, (later, carry))
+            later = later.clone()  # the next piece overwrites the memory of these gates
+            self._add_shares(piece, x, before[0], gates, factors, dh)
+        if self.dc is None:
+            d_states = [torch.addmm(carry, later, self.w_hh)]
+        else:
+            d_states = [later @ self.w_hh, self.dc]
+        inverse = self.plan.inverse
+        return (self.d_x, *self.sums, *(each.index_select(0, inverse) for each in d_states))
+
+    def _before(self, which: int, piece: StepBlock) -> Tensor:
         """A state before each row of a piece, ``[R, H]``."""
-        first = self.inputs[len(self.inputs) - len(self.outputs) + which]
         outputs = self.outputs[which]
         if piece.begin:  # every first row is in the first piece
             return outputs.index_select(0, piece.rows - 1)
         inside = outputs.index_select(0, piece.rows[piece.counts[0] :] - 1)
-        return torch.cat([first.index_select(0, self.plan.order), inside])
+        return torch.cat([self.initial[which].index_select(0, self.plan.order), inside])
 
-    def output_gradient(self, which: int, piece: StepBlock) -> Tensor | None:
+    def _output_gradient(self, which: int, piece: StepBlock) -> Tensor | None:
         """The gradient of an output at each row of a piece, ``[R, H]``, in memory of its own."""
         grad = self.grads[which]
         return None if grad is None else grad.index_select(0, piece.rows)
 
-    def hidden_gradient(self, piece: StepBlock) -> Tensor:
-        """The gradient of h at each row of a piece, ``[R, H]``; zeros if h was not used."""
-        grad = self.output_gradient(0, piece)
-        return self.x.new_zeros(len(piece.rows), self.size) if grad is None else grad
+    def _steps(
+        self,
+        piece: StepBlock,
+        gates: Tensor,
+        factors: Factors,
+        dh: Tensor,
+        carried: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """Turn the factors of a piece into the gradients of its gates, in place.
 
-    def add_inputs(self, piece: StepBlock, x: Tensor, d_gates: Tensor) -> None:
-        """Add a piece's share to the gradients of x, w_ih and the bias, from those of the gates."""
-        d_w_ih, _, d_bias, *_ = self.sums
+        dh ``[R, H]`` becomes the whole gradient of h. Returned: the gradients of the first step's
+        gates, and the direct gradient of the last state before that step.
+        """
+        later, carry = carried
+        running, gradients_ = len(later), self.cell.gradients_
+        outer = None if self.dc is None else self._output_gradient(1, piece)
+        outers: Any = repeat(None) if outer is None else reversed(outer.split(piece.counts))
+        views = self.cell.factor_views(factors.gates)
+        steps = reversed(list(piece.steps(dh, gates, *views, *factors.steps)))
+        for (count, dh_now, d_gates, *parts), dc_now in zip(steps, outers, strict=False):
+            if running:  # columns that have a later step
+                before = dh_now[:running]
+                if self.dc is None:
+                    before.add_(carry)
+                before.addmm_(later, self.w_hh)
+            d_states = [dh_now]
+            if self.dc is not None:
+                if count != running:  # shorter segments join in, going back
+                    carry = self.dc[:count]
+                d_states = [dh_now, carry if dc_now is None else carry.add_(dc_now)]
+            carry = gradients_(parts, d_states)
+            later, running = d_gates, count
+        return later, carry
+
+    def _add_shares(
+        self,
+        piece: StepBlock,
+        x: Tensor,
+        hidden: Tensor,
+        d_gates: Tensor,
+        factors: Factors,
+        dh: Tensor,
+    ) -> None:
+        """Add a piece's share to the gradients of x and of the parameters."""
+        d_w_ih, d_w_hh, d_bias, d_b_hn = self.sums
+        ones = self.ones[: len(d_gates)]
+        if d_w_hh is not None:
+            d_w_hh.addmm_(d_gates.t(), hidden)
+        if factors.new_input is not None:
+            # w_hh saw n through r, w_ih sees n itself: the last third of the gates is replaced
+            new = d_gates[:, 2 * self.size :]
+            if d_b_hn is not None:
+                d_b_hn.addmv_(new.t(), ones)
+            torch.mul(factors.new_input, dh, out=new)
         if self.d_x is not None:
             self.d_x.index_copy_(0, piece.rows, d_gates @ self.w_ih)
         if d_w_ih is not None:
             d_w_ih.addmm_(d_gates.t(), x)
         if d_bias is not None:
-            d_bias.addmv_(d_gates.t(), self.ones[: len(d_gates)])
-
-
-class _LSTMBackward(_Backward):
-    gates = 4
-
-    def run(self, saved_gates: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        """The gradients of x, w_ih, w_hh, the bias, h0 and c0."""
-        dc = self.x.new_zeros(self.plan.num_segments, self.size)
-        later = self.memory[:0]  # gradients of the gates, one step later
-        for piece in reversed(self.pieces):
-            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
-            gates = _first_rows(self.memory, piece)
-            if saved_gates is not None:
-                gates.copy_(piece.of(saved_gates))
-            else:  # one product over all rows, since every state before a row is known
-                torch.addmm(self.inputs[3], x, self.w_ih.t(), out=gates)
-                pointwise.lstm_gates_(LSTMGates.of(gates.addmm_(hidden, self.w_hh.t())))
-            # a copy: the next piece overwrites the memory of these gates
-            later = self._steps(piece, gates, dc, later).clone()
-            self.add_inputs(piece, x, gates)
-            if self.sums[1] is not None:
-                self.sums[1].addmm_(gates.t(), hidden)
-        inverse = self.plan.inverse
-        d_states = (later @ self.w_hh).index_select(0, inverse), dc.index_select(0, inverse)
-        return (self.d_x, *self.sums[:3], *d_states)
-
-    def _steps(self, piece: StepBlock, gates: Tensor, dc: Tensor, later: Tensor) -> Tensor:
-        """Turn the gates of a piece into their gradients, in place; return the first step's."""
-        cell = self.outputs[1].index_select(0, piece.rows)
-        factors, hidden_to_cell, forget = pointwise.lstm_factors_(
-            gates, self.before(1, piece), cell
-        )
-        dh, d_cell = self.hidden_gradient(piece), self.output_gradient(1, piece)
-        more = () if d_cell is None else (d_cell,)
-        steps = piece.steps(dh, hidden_to_cell, factors[:, :3], factors[:, 3], forget, gates, *more)
-        running = len(later)
-        dc_now = dc[:running]
-        for count, here, to_cell, d_i_f_g, d_o, forget_now, da, *more in reversed(list(steps)):
-            if running:  # columns that have a later step
-                here[:running].addmm_(later, self.w_hh)
-            if count != running:  # shorter segments join in, going back
-                dc_now, running = dc[:count], count
-            if more:
-                dc_now.add_(*more)
-            dc_now.addcmul_(here, to_cell)
-            d_i_f_g.mul_(dc_now.unsqueeze(1))
-            d_o.mul_(here)
-            dc_now.mul_(forget_now)
-            later = da
-        return later
-
-
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        *tensors, plan = inputs
-        hidden = _gru_forward(tensors, plan)
-        ctx.save_for_backward(*tensors, hidden)
-        ctx.plan = plan
-        return hidden
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        *tensors, hidden = ctx.saved_tensors
-        backward = _GRUBackward(tensors, (hidden,), grads, ctx.plan, ctx.needs_input_grad)
-        return (*backward.run(), None)
-
-
-def _gru_forward(tensors: Sequence[Tensor], plan: StepPlan) -> Tensor:
-    x, w_ih, w_hh, bias, b_hn, h0 = tensors
-    size = w_hh.shape[1]
-    out = x.new_empty(len(x), size)
-    pieces = plan.pieces(_piece_rows(3 * size))
-    rows = max((len(piece.rows) for piece in pieces), default=0)
-    gates, scratch = x.new_empty(rows, 3 * size), x.new_empty(plan.num_segments, size)
-    memory = x.new_empty(2, rows, size)
-    # apart: r multiplies the state's share of n alone, before it is added
-    w_rz, w_n = (part.t().contiguous() for part in w_hh.split([2 * size, size]))
-    h, running = h0.index_select(0, plan.order), plan.num_segments
-    for number, piece in enumerate(pieces):
-        hidden = _first_rows(memory[number % 2], piece)
-        sums = torch.addmm(
-            bias, x.index_select(0, piece.rows), w_ih.t(), out=_first_rows(gates, piece)
-        )
-        for count, *opened, after in piece.steps(*GRUGates.of(sums), hidden):
-            if count != running:
-                h, scratch, running = h[:count], scratch[:count], count
-            now = GRUGates(*opened)
-            now.r_z.addmm_(h, w_rz)
-            pointwise.gru_gates_(now, torch.addmm(b_hn, h, w_n, out=scratch))
-            pointwise.gru_state(now, h, after)
-            h = after
-        out.index_copy_(0, piece.rows, hidden)
-    return out
-
-
-class _GRUBackward(_Backward):
-    gates = 3
-
-    def run(self) -> tuple[Tensor | None, ...]:
-        """The gradients of x, w_ih, w_hh, the bias, b_hn and h0."""
-        later, direct = self.memory[:0], self.memory[:0, : self.size]
-        for piece in reversed(self.pieces):
-            x, hidden = self.x.index_select(0, piece.rows), self.before(0, piece)
-            gates, inner = self._recompute_gates(piece, x, hidden)
-            factors, hidden_to_new, update = pointwise.gru_factors_(gates, inner, hidden)
-            dh = self.hidden_gradient(piece)
-            count = piece.counts[0]
-            self._steps(piece, (factors, update, dh), (later, direct))
-            later, direct = gates[:count].clone(), update[:count]
-            # w_hh saw n through r, w_ih sees n itself: the last third of the gates is replaced
-            self._add_states(gates, hidden)
-            torch.mul(hidden_to_new, dh, out=gates[:, 2 * self.size :])
-            self.add_inputs(piece, x, gates)
-        d_state = torch.addmm(direct, later, self.w_hh).index_select(0, self.plan.inverse)
-        return (self.d_x, *self.sums[:4], d_state)
-
-    def _recompute_gates(
-        self, piece: StepBlock, x: Tensor, hidden: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        w_rz, w_n = self.w_hh.split([2 * self.size, self.size])
-        gates = torch.addmm(self.inputs[3], x, self.w_ih.t(), out=_first_rows(self.memory, piece))
-        gates[:, : 2 * self.size].addmm_(hidden, w_rz.t())
-        inner = torch.addmm(self.inputs[4], hidden, w_n.t())
-        pointwise.gru_gates_(GRUGates.of(gates), inner)
-        return gates, inner
-
-    def _steps(
-        self,
-        piece: StepBlock,
-        piece_factors: tuple[Tensor, Tensor, Tensor],
-        carried: tuple[Tensor, Tensor],
-    ) -> None:
-        """Turn the factors of a piece into gradients of its gates, in place."""
-        # dh [R, H] becomes the whole gradient of h; update [R, H] becomes dh * z, the share that
-        # reaches the state before without the gates
-        factors, update, dh = piece_factors
-        later, direct = carried
-        running = len(later)
-        steps = piece.steps(dh, factors, update, factors.flatten(1))
-        for count, here, da, to_before, d_gates in reversed(list(steps)):
-            if running:
-                here[:running].add_(direct).addmm_(later, self.w_hh)
-            da.mul_(here.unsqueeze(1))
-            later, direct, running = d_gates, to_before.mul_(here), count
-
-    def _add_states(self, d_gates: Tensor, hidden: Tensor) -> None:
-        """Add a piece's share to the gradients of w_hh and b_hn."""
-        _, d_w_hh, _, d_b_hn = self.sums[:4]
-        if d_w_hh is not None:
-            d_w_hh.addmm_(d_gates.t(), hidden)
-        if d_b_hn is not None:
-            d_b_hn.addmv_(d_gates[:, 2 * self.size :].t(), self.ones[: len(d_gates)])
+            d_bias.addmv_(d_gates.t(), ones)
 
 
 def _piece_rows(width: int) -> int:
-    return max(MIN_ROWS, CELLS // width)
+    return max(MIN_ROWS, GATES // width)
 
 
 def _first_rows(memory: Tensor, piece: StepBlock) -> Tensor:
     return memory[: len(piece.rows)]
+
+
+@dataclass(frozen=True)
+class StepBlock:
+    """Successive steps of a batch, each over all segments that are long enough."""
+
+    rows: Tensor  # row of each cell, step after step, int64 [R], counted over real rows
+    counts: list[int]  # how many segments take part in each step, descending
+    begin: int  # cells in earlier pieces
+
+    def steps(self, *parts: Tensor) -> Iterator[tuple[Any, ...]]:
+        """Split tensors ``[R, ...]`` into views of steps; cheaper than one slice per step."""
+        return zip(self.counts, *(part.split(self.counts) for part in parts), strict=True)
+
+    def of(self, cells: Tensor) -> Tensor:
+        """Slice this piece out of a tensor over all cells of the batch, ``[M, ...]``."""
+        return cells[self.begin : self.begin + len(self.rows)]
+
+
+class StepPlan:
+    """The steps of a batch: step t holds row t of every segment longer than t."""
+
+    # Columns are the segments from the longest to the shortest, so that the columns of a step are
+    # the first ones of the step before.
+
+    def __init__(self, segments: Segments) -> None:
+        self.order = segments.order
+        self.firsts = segments.offsets[:-1]
+        lengths = segments.lengths[self.order]
+        descending = lengths.cpu().numpy()  # the one copy to the host
+        longest = int(descending[0]) if len(descending) else 0
+        ends = np.searchsorted(descending[::-1], np.arange(longest), side="right")
+        counts = len(descending) - ends  # segments longer than t, for each step t
+        self.counts: list[int] = counts.tolist()
+        device = lengths.device
+        steps = torch.from_numpy(np.repeat(np.arange(longest), counts)).to(device)
+        begins = np.repeat(np.cumsum(counts) - counts, counts)
+        columns = torch.from_numpy(np.arange(len(begins)) - begins).to(device)
+        self.rows = self.firsts[self.order][columns] + steps
+        self._pieces: dict[int, list[StepBlock]] = {}
+
+    @property
+    def num_segments(self) -> int:
+        """Number of segments."""
+        return self.order.shape[0]
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """Column of each segment, int64 ``[S]``."""
+        columns = torch.arange(self.num_segments, device=self.order.device)
+        return torch.empty_like(self.order).index_copy_(0, self.order, columns)
+
+    def pieces(self, min_rows: int) -> list[StepBlock]:
+        """Cut time into pieces of at least ``min_rows`` rows; the last may have fewer."""
+        if min_rows not in self._pieces:
+            self._pieces[min_rows] = self._cut(min_rows)
+        return self._pieces[min_rows]
+
+    def _cut(self, min_rows: int) -> list[StepBlock]:
+        pieces: list[StepBlock] = []
+        counts: list[int] = []
+        begin = end = 0
+        for step, count in enumerate(self.counts):
+            counts.append(count)
+            end += count
+            if end - begin >= min_rows or step + 1 == len(self.counts):
+                pieces.append(StepBlock(self.rows[begin:end], counts, begin))
+                counts, begin = [], end
+        return pieces
+
+
+def step_plan(segments: Segments) -> StepPlan:
+    """Lay segments out by time; cached as long as the segments live."""
+    if segments not in _plans:
+        _plans[segments] = StepPlan(segments)
+    return _plans[segments]
+
+
+_plans: WeakKeyDictionary[Segments, StepPlan] = WeakKeyDictionary()

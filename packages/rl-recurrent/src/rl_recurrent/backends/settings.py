@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rl_layout import Segments
+
 PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 
@@ -51,3 +53,8 @@ class Settings:
         if length is not None and (not isinstance(length, int) or length < 1):
             msg = f"max_length must be at least 1: got {self.max_length}."
             raise ValueError(msg)
+
+
+def is_dense(segments: Segments) -> bool:
+    """Tell whether there are segments, all of one length: their rows are then ``[S, T]``."""
+    return 0 < segments.num_real == segments.max_length * len(segments)

@@ -1,1 +1,7 @@
 """What an LSTM and a GRU differ in, as one record each."""
+
+from rl_recurrent.cells.cell import Cell, CellName
+from rl_recurrent.cells.gru import GRU
+from rl_recurrent.cells.lstm import LSTM
+
+CELLS: dict[CellName, Cell] = {"lstm": LSTM, "gru": GRU}

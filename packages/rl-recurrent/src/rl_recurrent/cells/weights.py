@@ -51,27 +51,9 @@ class RowWeights(NamedTuple):
     def inner_bias(self) -> Tensor:
         """The bias that the reset gate multiplies, ``[H]``."""
         if self.b_hn is None:
-            msg = "the weights of a GRU need b_hn: build them with gru_row_weights."
+            msg = "the weights of a GRU need b_hn, the bias that its reset gate multiplies."
             raise ValueError(msg)
         return self.b_hn
-
-
-def lstm_row_weights(layer: LayerWeights) -> RowWeights:
-    """Merge the two biases of an LSTM, which are added to the same sum."""
-    if layer.b_ih is None or layer.b_hh is None:
-        return RowWeights(layer.w_ih, layer.w_hh, layer.w_hh.new_zeros(layer.w_hh.shape[0]))
-    return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
-
-
-def gru_row_weights(layer: LayerWeights) -> RowWeights:
-    """Merge the biases of a GRU, except the one that its reset gate multiplies."""
-    size = layer.w_hh.shape[1]
-    if layer.b_ih is None or layer.b_hh is None:
-        bias, b_hn = layer.w_hh.new_zeros(3 * size), layer.w_hh.new_zeros(size)
-    else:
-        reset_update, b_hn = layer.b_hh.split([2 * size, size])
-        bias = layer.b_ih + torch.nn.functional.pad(reset_update, (0, size))
-    return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
 
 
 def unprojected(

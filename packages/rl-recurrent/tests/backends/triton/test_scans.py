@@ -2,15 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from types import ModuleType
 
 import pytest
 import torch
 
 from rl_layout import Segments
-from rl_recurrent.backends.triton import gru, lstm
-from rl_recurrent.backends.triton.launch import apply_scan
+from rl_recurrent.backends.triton.layer import planned_scan, scan
 from rl_recurrent.backends.triton.plan import LaunchPlan
+from rl_recurrent.cells import CELLS
 
 
 def lstm_loop(gates, w_hh, h0, c0, lengths):
@@ -56,29 +55,26 @@ def walked(step, gates, states, lengths):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell under test: its scan, its loop, and where its tensors differ from the other's."""
+    """A cell under test: its loop, and where its tensors differ from the other's."""
 
     name: str
-    module: ModuleType
     loop: Callable
     num_gates: int
     has_bias: bool  # one that the reset gate scales
     num_states: int
 
-    @property
-    def kernels(self):
-        """The autograd function that launches the kernels."""
-        return getattr(self.module, f"{self.name.upper()}Scan")
-
     def by(self, plan, tensors, segments, **options):
         """The states of every row, by a given plan."""
-        made = apply_scan(self.kernels, plan, list(tensors), segments, **options)
-        return made if isinstance(made, tuple) else (made,)
+        return planned_scan(CELLS[self.name], self.inputs(tensors), segments, plan, **options)
 
     def scan(self, *tensors, segments, **options):
-        """The states of every row, by the public function."""
-        made = getattr(self.module, f"{self.name}_scan")(*tensors, segments, **options)
-        return made if isinstance(made, tuple) else (made,)
+        """The states of every row, by the checked function."""
+        return scan(CELLS[self.name], self.inputs(tensors), segments, **options)
+
+    def inputs(self, tensors):
+        """Gates, weights, the bias or None, and the states."""
+        gates, w_hh, *rest = tensors
+        return [gates, w_hh, *([] if self.has_bias else [None]), *rest]
 
     def drawn(self, lengths, size, device="cpu", seed=0):
         """Gates, weights at torch's initial scale, a bias if there is one, and initial states."""
@@ -94,8 +90,8 @@ class Cell:
         return [tensor.to(device).requires_grad_() for tensor in tensors]
 
 
-LSTM = Cell("lstm", lstm, lstm_loop, 4, has_bias=False, num_states=2)
-GRU = Cell("gru", gru, gru_loop, 3, has_bias=True, num_states=1)
+LSTM = Cell("lstm", lstm_loop, 4, has_bias=False, num_states=2)
+GRU = Cell("gru", gru_loop, 3, has_bias=True, num_states=1)
 each_cell = pytest.mark.parametrize("cell", [LSTM, GRU], ids=lambda cell: cell.name)
 
 

@@ -16,9 +16,9 @@ from torch.nn.functional import dropout
 
 from rl_layout import contradictions, keys, must_compare_observations
 from rl_recurrent.backends.settings import Settings
-from rl_recurrent.backends.static.scan import gru_scan_rows, lstm_scan_rows, window_steps
-from rl_recurrent.cells.weights import gru_row_weights, lstm_row_weights, unprojected
-from rl_recurrent.layers import States
+from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
+from rl_recurrent.cells.cell import States
+from rl_recurrent.cells.weights import LayerWeights, unprojected
 from rl_recurrent.network import Network
 from rl_tensordict import find
 
@@ -135,17 +135,18 @@ class StaticRun:
         """One layer in one direction: h, which is the output, and c of an LSTM."""
         layer, before = self.network.layers[which], tuple(state[:, which] for state in states)
         layout = self.starts, torch.arange(len(x), device=x.device), self.length, self.steps
-        if self.network.cell == "gru":
-            return (gru_scan_rows(x, *gru_row_weights(layer), *before, *layout),)
-        h, c = before
+        cell = self.network.equations
+
+        def run(x: Tensor, layer: LayerWeights, before: States) -> States:
+            inputs = scan_inputs(x, cell.row_weights(layer), before)
+            return tuple(scan_rows(inputs, *layout[:2], cell.name, *layout[2:]))
+
         if layer.w_hr is None:
-            w_ih, w_hh, bias, _ = lstm_row_weights(layer)
-            states_after: States = lstm_scan_rows(x, w_ih, w_hh, bias, h, c, *layout)
-            return states_after
+            return run(x, layer, before)
+        h, c = before
         x, whole = unprojected(x, h * self.starts[:, None], layer, layer.w_hr)
-        w_ih, w_hh, bias, _ = lstm_row_weights(whole)
-        hidden, cell = lstm_scan_rows(x, w_ih, w_hh, bias, torch.zeros_like(c), c, *layout)
-        return hidden @ layer.w_hr.t(), cell
+        hidden, c = run(x, whole, (torch.zeros_like(c), c))
+        return hidden @ layer.w_hr.t(), c
 
     def _mirror(self) -> Tensor:
         """For each row, the row at its place in its reversed segment, int64 ``[N]``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 from torch import Tensor
@@ -9,16 +11,26 @@ from torch import Tensor
 from rl_layout import Segments
 from rl_recurrent.backends.settings import PRECISIONS
 from rl_recurrent.backends.triton import tiles
+from rl_recurrent.cells.cell import Cell
 
 DTYPES = (torch.float32, torch.bfloat16)
 Projection = tuple[Tensor, Tensor, Tensor | None]
 
 
-def check_scan(
-    tensors: dict[str, Tensor], shapes: dict[str, tuple[int, ...]], segments: Segments
-) -> None:
-    """Raise for a wrong shape, dtype or device; ``tensors`` and ``shapes`` share their names."""
-    gates = tensors["gates"]
+def check_scan(cell: Cell, given: Sequence[Tensor | None], segments: Segments) -> None:
+    """Raise for a wrong shape, dtype or device of gates, w_hh, b_hn and the states."""
+    names = ("gates", "w_hh", "b_hn", *("h0", "c0")[: cell.num_states])
+    pairs = zip(names, given, strict=True)
+    tensors = {name: tensor for name, tensor in pairs if tensor is not None}
+    gates, size = tensors["gates"], tensors["w_hh"].shape[-1]
+    width, states = cell.num_gates * size, (len(segments), size)
+    shapes: dict[str, tuple[int, ...]] = {
+        "gates": (segments.num_real, width),
+        "w_hh": (width, size),
+        "b_hn": (size,),
+        "h0": states,
+        "c0": states,
+    }
     check_device(gates)
     for name, tensor in tensors.items():
         if tuple(tensor.shape) != shapes[name]:
@@ -29,8 +41,8 @@ def check_scan(
             raise ValueError(msg)
         allowed = DTYPES if gates.is_cuda else (torch.float32,)
         if tensor.dtype not in allowed:
-            names = " or ".join(str(dtype) for dtype in allowed)
-            msg = f"{name}: expected {names} on {gates.device.type}, got {tensor.dtype}."
+            dtypes = " or ".join(str(dtype) for dtype in allowed)
+            msg = f"{name}: expected {dtypes} on {gates.device.type}, got {tensor.dtype}."
             raise TypeError(msg)
     for name, device in (
         (n, t.device) for n, t in {**tensors, "segments": segments.starts}.items()

@@ -1,0 +1,59 @@
+"""The record of what an LSTM and a GRU differ in; all other code serves both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from rl_recurrent.cells.weights import LayerWeights, RowWeights
+
+CellName: TypeAlias = Literal["lstm", "gru"]
+States: TypeAlias = tuple[Tensor, ...]  # h, then c of an LSTM
+
+
+class Factors(NamedTuple):
+    """The partial derivatives of steps, which depend on their states and gates alone."""
+
+    gates: Tensor  # of the gates by the states after the step, [n, G, H]
+    steps: States  # what a step of the backward pass multiplies by besides, [n, H] each
+    new_input: Tensor | None = None  # of a GRU: of the inputs' share of n by h, [n, H]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of cell: gates, states, layout of the parameters, equations, twins in torch.
+
+    The equations work in place on n rows, as `LSTM` and `GRU` write them out.
+    """
+
+    name: CellName
+    num_gates: int  # G: blocks of H rows in w_ih and w_hh
+    num_states: int  # h alone, or h and c
+    # signs of a large input to each gate that keeps c as it is; None where there is no c
+    hold: tuple[int, ...] | None
+    # parameters of torch -> with the biases merged that are added to the same sum
+    row_weights: Callable[[LayerWeights], RowWeights]
+    # x [n, I], states before, parameters -> states after, in differentiable operations
+    step: Callable[[Tensor, States, LayerWeights], States]
+    # the same in one call of torch, without a projection: w_ih, w_hh, b_ih, b_hh one by one
+    torch_step: Callable[..., States]
+    # x, states [L, S, H], parameters, options of torch's network -> output, states at the end
+    torch_layers: Callable[..., States]
+    # gates [n, G * H] -> views of them, which may be cut into steps
+    views: Callable[[Tensor], tuple[Tensor, ...]]
+    # w_hh, b_hn -> what multiplies h in a step, and what is added
+    products: Callable[[Tensor, Tensor | None], tuple[Tensor, ...]]
+    # views of the inputs' sums, h before, products, scratch -> h's share of n in a GRU; opens gates
+    open_: Callable[[Sequence[Tensor], Tensor, Sequence[Tensor], Tensor | None], Tensor | None]
+    # views of open gates, states before, states after, scratch: writes the states after
+    advance: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Tensor], None]
+    # open gates, h's share of n, states before, c after: all are overwritten but h
+    factors_: Callable[[Tensor, Any, Sequence[Tensor], Any], Factors]
+    # factors of gates -> views of them, which may be cut into steps
+    factor_views: Callable[[Tensor], tuple[Tensor, ...]]
+    # views and steps of factors, gradients of the states after -> direct gradient of the last state
+    # before, without that through w_hh; the factors become the gradients of the gates
+    gradients_: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
