@@ -26,7 +26,7 @@ from torch.distributions import Categorical
 import rl_policies as ours
 from rl_envs import policy_plan
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.plan_binding import bind_calls, bind_plan
+from rl_envs.rollouts.policy_plan import bind_plan
 from rl_policies.distributions.fast_sampling import direct_draw
 from rl_specs import Bounded, OneHot
 from rl_specs import Categorical as Choice
@@ -145,7 +145,8 @@ def compare(title: str, rows: int, sides: dict[str, Any], by_hand: Callable[...,
     mine, root = sides["ours"], {("observation",): observation}
     plan = policy_plan(mine)
     plan(root, batch.batch_size)
-    run, least = bind_calls(plan.entries), drawn_by_hand(mine)
+    run, least = plan.bound(), drawn_by_hand(mine)
+    assert run is not None
     calls: dict[str, Callable[[], object]] = {
         "by hand": lambda: by_hand(observation),
         "ours, by hand": lambda: least(observation),

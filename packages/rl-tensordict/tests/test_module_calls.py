@@ -311,3 +311,14 @@ def test_a_copy_of_a_sequence_lists_calls_of_its_own(duplicate):
     assert other(batch())["b"].equal(a + 3)
     other.module[1] = layer()
     assert other.step(a)[0].equal(other.module[1].module(a))
+
+
+def test_the_call_that_fails_is_found_with_what_it_was_given():
+    module = TensorDictSequential(layer(), layer("b", "c", (4, 2)))
+    given = dict(leaves(batch()))
+    call, seen = ModuleCalls(module).find_failure(given)
+    assert call.function is module.module[1].module
+    assert seen.keys() == {B}
+    assert seen[B].equal(module.module[0].module(given[A]))
+    assert ModuleCalls(layer()).find_failure(given) is None
+    assert ModuleCalls(TensorDictSequential(Opaque(), module)).find_failure(given) is None

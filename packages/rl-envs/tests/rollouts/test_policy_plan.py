@@ -2,20 +2,11 @@ import re
 
 import pytest
 import torch
-from tensordict import TensorDict
-from tensordict.nn import (
-    InteractionType,
-    ProbabilisticTensorDictModule,
-    TensorDictModule,
-    TensorDictModuleBase,
-    TensorDictSequential,
-    set_interaction_type,
-)
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import nn
 
-from rl_envs import GymEnv, policy_plan
+from rl_envs import GymEnv, PolicyPlan, policy_plan
 from rl_envs.testing import CountingEnv
-from rl_layout import keys
 
 VALUES = {("observation",): torch.linspace(-1, 1, 6).reshape(2, 3)}
 ROWS = torch.Size([2])
@@ -25,146 +16,11 @@ def linear():
     return TensorDictModule(nn.Linear(3, 5), ["observation"], ["logits"])
 
 
-def sampling():
-    return ProbabilisticTensorDictModule(
-        ["logits"], ["action"], distribution_class=torch.distributions.Categorical
-    )
-
-
-def through_tensordict(policy):
-    made = policy(TensorDict({"observation": VALUES["observation",].clone()}, ROWS))
-    return {key: leaf for key, leaf in keys.leaves(made) if key not in VALUES}
-
-
-class Steps(TensorDictModuleBase):
-    in_keys, out_keys = ["observation"], ["action", ("next", "hidden")]
-
-    def step(self, seen):
-        return seen + 1, seen * 2
-
-    def forward(self, tensordict):
-        action, hidden = self.step(tensordict["observation"])
-        return tensordict.set("action", action).set(("next", "hidden"), hidden)
-
-
-def drawn():
-    return TensorDictSequential(linear(), sampling())
-
-
-POLICIES = {
-    "module": linear,
-    "sequence": lambda: TensorDictSequential(linear(), linear()),
-    "nested sequence": lambda: TensorDictSequential(TensorDictSequential(linear())),
-    "step": Steps,
-    "sampling": drawn,
-    "callable": lambda: lambda td: td.set("action", td["observation"] + 1),
-    "dropped output": lambda: TensorDictModule(
-        lambda seen: (seen, seen + 1), ["observation"], ["_", "action"]
-    ),
-    "keyword arguments": lambda: TensorDictModule(
-        lambda *, seen: seen + 1, {"seen": "observation"}, ["action"]
-    ),
-    "dictionary": lambda: TensorDictModule(
-        lambda seen: {"action": seen + 1}, ["observation"], ["action"]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_a_plan_does_what_the_policy_does(name):
-    policy = POLICIES[name]()
-    with set_interaction_type(InteractionType.RANDOM):
-        torch.manual_seed(7)
-        expected = [through_tensordict(policy) for _ in range(3)]
-        torch.manual_seed(7)
-        plan = policy_plan(policy)
-        found = [plan(VALUES, ROWS) for _ in range(3)]
-    assert list(VALUES) == [("observation",)]
-    for one, other in zip(expected, found, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[key], other[key]) for key in one)
-
-
-@pytest.mark.parametrize(
-    ("name", "flat"), [("sequence", True), ("step", True), ("sampling", False), ("callable", False)]
-)
-def test_stats_say_how_the_policy_is_called(name, flat):
-    plan = policy_plan(POLICIES[name]())
-    plan(VALUES, ROWS)
-    assert plan.stats()["flat"] is flat
-    assert plan.stats()["verified"]
-    assert plan.stats()["fallback"] == ""
-
-
-def test_stock_modules_are_called_without_a_tensordict():
-    plan = policy_plan(TensorDictSequential(linear(), linear()))
-    assert plan.in_keys == [("observation",)]
-    assert all(isinstance(entry.call, nn.Linear) for entry in plan.entries)
-
-
-class Liar(Steps):
-    def step(self, seen):
-        return seen + 5, seen * 2
-
-    def forward(self, tensordict):
-        return tensordict.set("action", tensordict["observation"] + 1)
-
-
-@pytest.mark.parametrize(
-    ("policy", "reason"),
-    [
-        (Liar(), "'action' has other values"),
-        (TensorDictModule(lambda s: {"action": s}, ["observation"], ["action"]), "is no tensor"),
-    ],
-)
-def test_a_plan_that_differs_falls_back_and_says_so(policy, reason):
-    plan = policy_plan(policy)
-    found = [plan(VALUES, ROWS)["action",] for _ in range(2)]
-    assert reason in plan.stats()["fallback"] or "'next'" in plan.stats()["fallback"]
-    assert torch.equal(*found)
-    assert torch.equal(found[0], through_tensordict(policy)["action",])
-
-
-def test_a_plan_that_fails_falls_back():
-    class Fails(Steps):
-        def step(self, seen):
-            msg = "only on tensordicts"
-            raise TypeError(msg)
-
-        def forward(self, tensordict):
-            return tensordict.set("action", tensordict["observation"] + 1)
-
-    plan = policy_plan(Fails())
-    assert plan(VALUES, ROWS)["action",].shape == (2, 3)
-    assert plan.stats()["fallback"] == "TypeError: only on tensordicts"
-
-
-def test_hooks_are_not_skipped():
-    module = linear()
-    module.register_forward_hook(lambda mod, args, out: out.set("hooked", out["logits"]))
-    plan = policy_plan(module)
-    assert ("hooked",) in plan(VALUES, ROWS)
-    assert not plan.is_flat
-
-
-def test_verifying_leaves_buffers_as_one_call_does():
-    norm = TensorDictModule(nn.BatchNorm1d(3, momentum=0.5), ["observation"], ["action"])
-    plan = policy_plan(norm)
-    plan(VALUES, ROWS)
-    assert norm.module.num_batches_tracked == 1
-
-
-def test_a_callable_with_state_of_its_own_is_called_once_a_step():
-    actions = iter([torch.zeros(1), torch.ones(1)])
-    plan = policy_plan(lambda td: td.set("action", next(actions)))
-    made = [plan({("observation",): torch.zeros(3)}, torch.Size([]))[("action",)] for _ in range(2)]
-    assert [action.item() for action in made] == [0.0, 1.0]
-
-
 def test_a_key_that_the_environment_lacks_is_named():
     plan = policy_plan(TensorDictModule(nn.Identity(), ["hidden"], ["action"]))
     with pytest.raises(KeyError, match=r"reads \['hidden'\].*lacks: it shows \['observation'\]"):
         plan(VALUES, ROWS)
+    assert not plan.is_verified
 
 
 def test_policy_plan_refuses_objects_that_cannot_be_called():
@@ -174,22 +30,27 @@ def test_policy_plan_refuses_objects_that_cannot_be_called():
 
 def test_a_plan_is_planned_already():
     plan = policy_plan(linear())
+    plan(VALUES, ROWS)
     assert policy_plan(plan) is plan
+    assert plan.is_verified
 
 
-def test_a_fallback_draws_no_more_than_the_policy():
-    class Draws(Steps):
-        def step(self, seen):
-            return torch.rand(2), torch.rand(2)
+def test_a_plan_is_made_anew_after_a_part_of_its_policy_was_replaced():
+    policy = TensorDictSequential(linear())
+    plan = policy_plan(policy)
+    plan(VALUES, ROWS)
+    policy.module[0] = linear()
+    assert policy_plan(plan) is plan
+    found = plan(VALUES, ROWS)["logits",]
+    assert torch.equal(found, policy.module[0].module(VALUES["observation",]))
 
-        def forward(self, tensordict):
-            return tensordict.set("action", torch.rand(2))
 
-    torch.manual_seed(3)
-    policy_plan(Draws())(VALUES, ROWS)
-    following = torch.rand(1)
-    torch.manual_seed(3)
-    assert torch.equal(torch.rand(3)[2:], following)
+def test_two_modules_with_one_recurrent_state_are_refused():
+    def cell():
+        return TensorDictModule(nn.GRUCell(3, 3), ["observation", "h"], [("next", "h")])
+
+    with pytest.raises(ValueError, match="carry their recurrent state under one key, 'h'"):
+        PolicyPlan(TensorDictSequential(cell(), cell()))
 
 
 def wrong_sizes():
@@ -197,7 +58,12 @@ def wrong_sizes():
     return TensorDictSequential(made, TensorDictModule(nn.Linear(4, 2), ["logits"], ["action"]))
 
 
-class WrongStep(Steps):
+class WrongStep(TensorDictModuleBase):
+    in_keys, out_keys = ("observation",), ("action",)
+
+    def forward(self, tensordict):
+        return tensordict.set("action", self.step(tensordict["observation"]))
+
     def step(self, seen):
         raise ValueError("no step")
 

@@ -177,6 +177,25 @@ class ModuleCalls:
             made |= written
         return made
 
+    def find_failure(self, values: Mapping[Key, Any]) -> tuple[Call, Values] | None:
+        """Find the call that fails, by making the calls again; for notes on errors.
+
+        Args:
+            values: tensors by key. They are not changed.
+
+        Returns:
+            The call and what it was given; None where no call on tensors fails.
+        """
+        scope = dict(values)
+        for call in self.calls:
+            if call.in_keys is None:
+                return None
+            try:
+                run_steps([call[:3]], scope)
+            except Exception:
+                return call, {key: scope[key] for key in call.in_keys if key in scope}
+        return None
+
 
 def run_steps(steps: Iterable[Any], values: Values) -> Values:
     """Make calls one after another; their outputs are added to the values."""

@@ -48,6 +48,11 @@ class VerifiedCalls:
         return self._calls.is_flat
 
     @property
+    def is_verified(self) -> bool:
+        """Whether the calls were compared with the policy."""
+        return self._is_verified
+
+    @property
     def in_keys(self) -> list[Key] | None:
         """Inputs of the policy that it does not compute itself; None where they are unknown."""
         return self._calls.in_keys
@@ -56,6 +61,19 @@ class VerifiedCalls:
     def out_keys(self) -> list[Key] | None:
         """What the policy writes; None where that is unknown."""
         return self._calls.out_keys
+
+    def may_share(self, group: str) -> bool:
+        """Tell whether two calls may write one entry of a group of the root.
+
+        Args:
+            group: the first part of the keys of its entries.
+
+        Returns:
+            False where the calls say that none of them does.
+        """
+        listed = [call.out_keys for call in self._calls.calls]
+        written = [key for names in listed for key in names or () if key[0] == group]
+        return None in listed or len(set(written)) < len(written)
 
     def stats(self) -> dict[str, Any]:
         """Report how the policy is called.

@@ -33,8 +33,8 @@ def can_play(env: Environment, request: Request, root: TensorDictBase | None = N
     if looks or not plain or not env.batch_locked:
         return False
     if request.policy is not None:
-        outputs = [entry.out_keys for entry in policy_plan(request.policy).entries]
-        if any(names is None or any(key[0] == keys.NEXT for key in names) for names in outputs):
+        written = policy_plan(request.policy).out_keys
+        if written is None or any(key[0] == keys.NEXT for key in written):
             return False
     return holds_only_shown(env, root)
 

@@ -15,8 +15,7 @@ from rl_envs.env import checks
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
-from rl_envs.rollouts.plan_binding import bind_plan
-from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
+from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan, policy_plan
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_loop import Request
 from rl_layout import keys

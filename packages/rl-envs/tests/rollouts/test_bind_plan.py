@@ -6,8 +6,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.plan_binding import bind_plan
-from rl_envs.rollouts.policy_plan import PolicyPlan
+from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
 
 BATCH, STEPS = torch.Size([2]), 5
 A, B, C = ("a",), ("b",), ("n", "c")
@@ -46,7 +45,6 @@ class Listed(TensorDictModuleBase):
         return b, a[:, 1:2] * b[:, :1]
 
     def step_calls(self):
-        self.listed = getattr(self, "listed", 0) + 1
         one, other = parts().module
         return [(one.module, ["a"], ["b", "_"]), (other.module, ["a", "b"], [C])]
 
@@ -57,9 +55,9 @@ class Listed(TensorDictModuleBase):
 @pytest.mark.parametrize("make", [parts, Whole, Listed])
 def test_a_bound_plan_writes_what_the_plan_returns(make):
     found, plan = columns(), PolicyPlan(make())
-    assert plan.calls is None  # not before it has been checked against its policy
+    assert plan.bound() is None  # not before it has been checked against its policy
     plan(found.at(0, [A]), BATCH)
-    assert (plan.calls is None) == (make is Whole)
+    assert (plan.bound() is None) == (make is Whole)
     act = bind_plan(plan, found, [A], [B, C])
     for t in (1, 3):
         act(t)
@@ -69,18 +67,6 @@ def test_a_bound_plan_writes_what_the_plan_returns(make):
             found.tensors[C][:, t, 0] == found.tensors[A][:, t, 1] * found.tensors[B][:, t, 0]
         ).all()
     assert not found.tensors[B][:, [0, 2, 4]].any()
-
-
-def test_the_calls_of_a_step_are_listed_where_a_plan_is_bound():
-    policy, found = Listed(), columns()
-    plan = PolicyPlan(policy)
-    plan(found.at(0, [A]), BATCH)
-    plan(found.at(1, [A]), BATCH)
-    assert not hasattr(policy, "listed")
-    act = bind_plan(plan, found, [A], [B, C])
-    act(1)
-    act(2)
-    assert policy.listed == 1
 
 
 def test_outputs_of_a_policy_are_copied():

@@ -1,0 +1,285 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictModule,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+    set_interaction_type,
+)
+from torch import nn
+
+from rl_tensordict import VerifiedCalls, leaves
+
+VALUES = {("observation",): torch.linspace(-1, 1, 6).reshape(2, 3)}
+ROWS = torch.Size([2])
+
+
+def linear():
+    return TensorDictModule(nn.Linear(3, 5), ["observation"], ["logits"])
+
+
+def sampling():
+    return ProbabilisticTensorDictModule(
+        ["logits"], ["action"], distribution_class=torch.distributions.Categorical
+    )
+
+
+def through_tensordict(policy):
+    made = policy(TensorDict({"observation": VALUES["observation",].clone()}, ROWS))
+    return {key: leaf for key, leaf in leaves(made) if key not in VALUES}
+
+
+class Steps(TensorDictModuleBase):
+    in_keys, out_keys = ["observation"], ["action", ("next", "hidden")]
+
+    def step(self, seen):
+        return seen + 1, seen * 2
+
+    def forward(self, tensordict):
+        action, hidden = self.step(tensordict["observation"])
+        return tensordict.set("action", action).set(("next", "hidden"), hidden)
+
+
+def drawn():
+    return TensorDictSequential(linear(), sampling())
+
+
+POLICIES = {
+    "module": linear,
+    "sequence": lambda: TensorDictSequential(linear(), linear()),
+    "nested sequence": lambda: TensorDictSequential(TensorDictSequential(linear())),
+    "step": Steps,
+    "sampling": drawn,
+    "callable": lambda: lambda td: td.set("action", td["observation"] + 1),
+    "dropped output": lambda: TensorDictModule(
+        lambda seen: (seen, seen + 1), ["observation"], ["_", "action"]
+    ),
+    "keyword arguments": lambda: TensorDictModule(
+        lambda *, seen: seen + 1, {"seen": "observation"}, ["action"]
+    ),
+    "dictionary": lambda: TensorDictModule(
+        lambda seen: {"action": seen + 1}, ["observation"], ["action"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_calls_do_what_the_policy_does(name):
+    policy = POLICIES[name]()
+    with set_interaction_type(InteractionType.RANDOM):
+        torch.manual_seed(7)
+        expected = [through_tensordict(policy) for _ in range(3)]
+        torch.manual_seed(7)
+        calls = VerifiedCalls(policy)
+        found = [calls(VALUES, ROWS) for _ in range(3)]
+    assert list(VALUES) == [("observation",)]
+    for one, other in zip(expected, found, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "flat"), [("sequence", True), ("step", True), ("sampling", False), ("callable", False)]
+)
+def test_stats_say_how_the_policy_is_called(name, flat):
+    calls = VerifiedCalls(POLICIES[name]())
+    calls(VALUES, ROWS)
+    assert calls.stats()["flat"] is flat
+    assert calls.stats()["verified"]
+    assert calls.stats()["fallback"] == ""
+
+
+def test_stock_modules_are_called_without_a_tensordict():
+    calls = VerifiedCalls(TensorDictSequential(linear(), linear()))
+    assert calls.in_keys == [("observation",)]
+    assert calls.out_keys == [("logits",)]
+
+
+class Liar(Steps):
+    def forward(self, tensordict):
+        return super().forward(tensordict).set("action", tensordict["observation"] - 1)
+
+
+def test_calls_that_differ_fall_back_and_say_so():
+    policy = Liar()
+    calls = VerifiedCalls(policy)
+    found = [calls(VALUES, ROWS)["action",] for _ in range(2)]
+    assert calls.stats()["fallback"] == "'action' has other values"
+    assert torch.equal(*found)
+    assert torch.equal(found[0], through_tensordict(policy)["action",])
+
+
+class Differs(Steps):
+    """Its `step` returns something else than its `forward` writes."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.other = step
+
+    def step(self, seen):
+        return self.other(seen)
+
+    def forward(self, tensordict):
+        seen = tensordict["observation"]
+        return tensordict.set("action", seen + 1).set(("next", "hidden"), seen * 2)
+
+
+DIFFERENCES = {
+    "values": (lambda seen: (seen + 1, seen), "('next', 'hidden') has other values"),
+    "shape": (lambda seen: (seen[:1] + 1, seen * 2), "'action' has another shape or dtype"),
+    "dtype": (lambda seen: (seen.double() + 1, seen * 2), "'action' has another shape or dtype"),
+    "kind": (lambda seen: ("word", seen * 2), "'action' is no tensor"),
+    "number": (lambda seen: (seen + 1,), "ValueError: expected a tensor for each of"),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_entry_that_differs_is_named(name):
+    step, reason = DIFFERENCES[name]
+    calls = VerifiedCalls(Differs(step))
+    calls(VALUES, ROWS)
+    assert calls.stats()["fallback"].startswith(reason)
+
+
+def test_calls_that_fail_fall_back():
+    class Fails(Steps):
+        def step(self, seen):
+            msg = "only on tensordicts"
+            raise TypeError(msg)
+
+        def forward(self, tensordict):
+            return tensordict.set("action", tensordict["observation"] + 1)
+
+    calls = VerifiedCalls(Fails())
+    assert calls(VALUES, ROWS)["action",].shape == (2, 3)
+    assert calls.stats()["fallback"] == "TypeError: only on tensordicts"
+
+
+def test_hooks_are_not_skipped():
+    module = linear()
+    module.register_forward_hook(lambda mod, args, out: out.set("hooked", out["logits"]))
+    calls = VerifiedCalls(module)
+    assert ("hooked",) in calls(VALUES, ROWS)
+    assert not calls.is_flat
+
+
+def test_verifying_leaves_buffers_as_one_call_does():
+    norm = TensorDictModule(nn.BatchNorm1d(3, momentum=0.5), ["observation"], ["action"])
+    calls = VerifiedCalls(norm)
+    calls(VALUES, ROWS)
+    assert norm.module.num_batches_tracked == 1
+
+
+def test_a_callable_with_state_of_its_own_is_called_once_a_step():
+    actions = iter([torch.zeros(1), torch.ones(1)])
+    calls = VerifiedCalls(lambda td: td.set("action", next(actions)))
+    made = [
+        calls({("observation",): torch.zeros(3)}, torch.Size([]))[("action",)] for _ in range(2)
+    ]
+    assert [action.item() for action in made] == [0.0, 1.0]
+
+
+def test_a_fallback_draws_no_more_than_the_policy():
+    class Draws(Steps):
+        def step(self, seen):
+            return torch.rand(2), torch.rand(2)
+
+        def forward(self, tensordict):
+            return tensordict.set("action", torch.rand(2))
+
+    torch.manual_seed(3)
+    VerifiedCalls(Draws())(VALUES, ROWS)
+    following = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(3)[2:], following)
+
+
+class Listed(Steps):
+    """A module of another package, which says what its step calls."""
+
+    listed = 0
+
+    def step_calls(self):
+        self.listed += 1
+        return [
+            (lambda seen: seen + 1, ["observation"], ["action"]),
+            (lambda seen: (seen * 2, seen), ["observation"], [("next", "hidden"), "_"]),
+        ]
+
+
+@pytest.mark.parametrize("make", [linear, Steps, Listed])
+def test_bound_calls_write_what_the_calls_return(make):
+    calls = VerifiedCalls(make())
+    assert calls.bound() is None  # not before they have been compared with the policy
+    calls(VALUES, ROWS)
+    made, expected = calls.bound()(dict(VALUES)), calls(VALUES, ROWS)
+    assert all(torch.equal(made[key], value) for key, value in expected.items())
+    assert list(expected) == calls.out_keys
+
+
+@pytest.mark.parametrize("make", [drawn, lambda: lambda td: td])
+def test_calls_on_a_tensordict_are_not_bound(make):
+    calls = VerifiedCalls(make())
+    calls(VALUES, ROWS)
+    assert calls.bound() is None
+    assert calls.in_keys is calls.out_keys is None
+    assert "can only be called on a tensordict" in calls.stats()["reason"]
+
+
+def test_the_calls_of_a_foreign_step_are_listed_where_they_are_bound():
+    policy = Listed()
+    calls = VerifiedCalls(policy)
+    calls(VALUES, ROWS)
+    calls(VALUES, ROWS)
+    assert policy.listed == 0
+    run = calls.bound()
+    run(dict(VALUES))
+    run(dict(VALUES))
+    assert policy.listed == 1
+
+
+def test_calls_are_listed_and_verified_anew_after_a_part_was_replaced():
+    policy = TensorDictSequential(linear())
+    calls = VerifiedCalls(policy)
+    before = calls(VALUES, ROWS)["logits",]
+    calls.refresh()
+    assert calls.is_verified
+    policy.module[0] = linear()
+    calls.refresh()
+    assert not calls.is_verified
+    found = calls(VALUES, ROWS)["logits",]
+    assert torch.equal(found, through_tensordict(policy)["logits",])
+    assert not torch.equal(found, before)
+    policy.register_forward_hook(lambda *_: None)
+    calls.refresh()
+    assert not calls.is_flat
+
+
+def test_a_policy_that_fell_back_stays_as_it_is():
+    calls = VerifiedCalls(Liar())
+    calls(VALUES, ROWS)
+    calls.refresh()
+    assert calls.is_verified
+    assert calls.stats()["fallback"] == calls.stats()["reason"] != ""
+
+
+@pytest.mark.parametrize("make", [linear, drawn])
+def test_each_step_is_one_range_of_the_profiler(make):
+    calls = VerifiedCalls(make(), profile="policy of a test")
+    with torch.profiler.profile() as found:
+        calls(VALUES, ROWS)
+        calls(VALUES, ROWS)
+        (calls.bound() or (lambda values: calls(values, ROWS)))(dict(VALUES))
+    assert [event.name for event in found.events()].count("policy of a test") == 3
+
+
+def test_calls_tell_whether_two_of_them_may_write_one_entry():
+    def cell():
+        return TensorDictModule(lambda x: x, ["observation"], [("next", "h")])
+
+    assert not VerifiedCalls(TensorDictSequential(cell(), linear(), linear())).may_share("next")
+    assert VerifiedCalls(TensorDictSequential(cell(), linear(), cell())).may_share("next")
+    assert VerifiedCalls(drawn()).may_share("next")
