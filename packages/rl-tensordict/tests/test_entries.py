@@ -4,7 +4,17 @@ import pytest
 import torch
 from tensordict import NonTensorData, TensorDict, lazy_stack
 
-from rl_tensordict import entries, entries_of, find, insert, names_of, put, require
+from rl_tensordict import (
+    copied,
+    entries,
+    entries_of,
+    find,
+    insert,
+    names_of,
+    put,
+    put_group,
+    require,
+)
 
 
 def source():
@@ -100,3 +110,49 @@ def test_names_of_lists_names_only_where_there_are_some(monkeypatch, has_flag):
 def test_require_lists_what_is_there(key):
     with pytest.raises(KeyError, match="is missing: there are a, "):
         require(TensorDict(source(), [3]), key)
+
+
+KINDS = {
+    "plain": lambda: TensorDict(source(), [3]),
+    "named": lambda: TensorDict(source(), [3], names=["time"]),
+    "placed": lambda: TensorDict(source(), [3], device="cpu"),
+    "objects": lambda: TensorDict({**source(), "word": NonTensorData("yes", [3])}, [3]),
+    "lazy": lambda: lazy_stack([TensorDict(source(), [3]) for _ in range(2)]),
+    "locked": lambda: TensorDict(source(), [3]).lock_(),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_copies_share_leaves_and_no_structure(make):
+    batch = make()
+    copy, public = copied(batch), batch.copy()
+    assert type(copy) is type(public)
+    assert (copy.batch_size, copy.device, copy.names) == (
+        public.batch_size,
+        public.device,
+        public.names,
+    )
+    assert set(copy.keys(True)) == set(public.keys(True))
+    assert not copy.is_locked
+    copy["next", "deep", "more"] = torch.zeros(*batch.batch_size)
+    copy["more"] = torch.zeros(*batch.batch_size)
+    assert set(batch.keys(True)) == set(public.keys(True))
+    if type(batch) is TensorDict:
+        assert copy["next", "b"] is batch["next", "b"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "named", "placed", "objects"])
+def test_groups_are_put_as_set_puts_them(kind):
+    fast, public = KINDS[kind](), KINDS[kind]()
+    group = TensorDict({"reward": torch.ones(3, 1)}, [3])
+    put_group(fast, "group", group)
+    public.set("group", group)
+    for one in (fast, public):
+        assert torch.equal(one["group", "reward"], group["reward"])
+    assert fast["group"].names == public["group"].names
+    assert fast["group"].device == public["group"].device
+
+
+def test_put_group_refuses_a_locked_tensordict():
+    with pytest.raises(RuntimeError, match="lock"):
+        put_group(KINDS["locked"](), "group", TensorDict({}, [3]))

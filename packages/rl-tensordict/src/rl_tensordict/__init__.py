@@ -1,7 +1,16 @@
 """Tensordicts without the overhead: construction, reads, writes, leaves, and modules as calls."""
 
 from rl_tensordict.construction import Entries, build, build_flat
-from rl_tensordict.entries import entries_of, find, insert, names_of, put, require
+from rl_tensordict.entries import (
+    copied,
+    entries_of,
+    find,
+    insert,
+    names_of,
+    put,
+    put_group,
+    require,
+)
 from rl_tensordict.flatten import leaves, nest, tensors
 from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple, is_key, sibling
@@ -23,6 +32,7 @@ __all__ = [
     "as_tuple",
     "build",
     "build_flat",
+    "copied",
     "entries_of",
     "find",
     "insert",
@@ -33,6 +43,7 @@ __all__ = [
     "note_call",
     "outputs_of",
     "put",
+    "put_group",
     "require",
     "sibling",
     "tensors",
