@@ -6,7 +6,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.env.specs import leaves_of
+from rl_envs.env.spec_leaves import leaves_of
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite, TensorSpec
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs.env.done import complete_done, complete_done_spec, derive_flags, done_groups, ends
+from rl_envs.env.done import complete_done_spec, derive_flags, ends, groups_of
+from rl_envs.env.layout import EnvLayout
 from rl_specs import Binary, Composite
 
 YES, NO = torch.tensor([True]), torch.tensor([False])
@@ -40,14 +41,14 @@ def test_flags_that_do_not_tell_are_refused(given, error, words):
 
 def test_each_group_is_completed():
     step = TensorDict({"a": {"terminated": NO}, "b": {"done": YES}})
-    complete_done(step, [("a",), ("b",)], "step")
+    EnvLayout.complete_done(step, [("a",), ("b",)], "step")
     assert not step["a", "done"].item()
     assert step["b", "terminated"].item()
 
 
 def test_a_group_without_any_flag_is_named():
     with pytest.raises(KeyError, match=r"\('a', 'done'\)"):
-        complete_done(TensorDict(), [("a",)], "step")
+        EnvLayout.complete_done(TensorDict(), [("a",)], "step")
 
 
 def test_specs_are_completed_and_not_changed():
@@ -58,7 +59,7 @@ def test_specs_are_completed_and_not_changed():
 
 
 def test_the_root_alone_decides_where_it_has_a_flag():
-    groups = done_groups(Composite(agents=Composite(done=FLAG), done=FLAG))
+    groups = groups_of([("agents", "done"), ("done",)])
     step = TensorDict({"done": NO, "agents": {"done": YES}})
     assert ends(step, groups) == {(): NO}
     assert set(ends(step, [("agents",)])) == {("agents",)}

@@ -2,11 +2,15 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_envs import TransformedEnv
-from rl_envs.env.checks import check_form, check_leaves, check_value, fit_columns
-from rl_envs.testing import CountingEnv
-from rl_specs import Bounded, Unbounded
-from rl_transforms import StepCounter
+from rl_envs.env.leaf_checks import (
+    array_test,
+    check_form,
+    check_leaves,
+    check_value,
+    choice_test,
+    passes,
+)
+from rl_specs import Binary, Bounded, Categorical, MultiCategorical, MultiOneHot, OneHot, Unbounded
 
 
 def test_dynamic_sizes_fit_any():
@@ -32,31 +36,81 @@ def test_long_values_are_summed_up():
         check_value(("a",), Bounded(0, 1, (30,)), torch.arange(30).clamp(max=5).float(), "step")
 
 
-def test_fit_columns_adds_the_last_dimension_of_flags_and_rewards():
-    after = TensorDict({"done": torch.tensor(True), "reward": torch.tensor(1.0)}, [])
-    fit_columns(CountingEnv(), after, torch.Size())
-    assert after["done"].shape == after["reward"].shape == (1,)
-    with pytest.raises(TypeError, match=r"'done': expected dtype torch\.bool, got torch\.int64"):
-        fit_columns(CountingEnv(), TensorDict({"done": torch.ones(1).long()}, []), torch.Size())
+LOWS = torch.tensor([-1.0, 0.0, 2.0])
+SPECS = {
+    "flags": Binary(shape=(3,), dtype=torch.bool),
+    "bits": Binary(3),
+    "floats": Unbounded((3,)),
+    "numbers": Unbounded((3,), dtype=torch.int64),
+    "discrete floats": Unbounded((3,), dtype=torch.float32, domain="discrete"),
+    "halves": Unbounded((3,), dtype=torch.bfloat16),
+    "box": Bounded(-1.0, 1.0, (3,)),
+    "own bounds": Bounded(LOWS, LOWS + 2),
+    "open": Bounded(LOWS, torch.full((3,), torch.inf)),
+    "bytes": Bounded(0, 255, (3,), dtype=torch.uint8),
+    "few bytes": Bounded(2, 5, (3,), dtype=torch.uint8),
+    "choices": Categorical(3, shape=(3,)),
+    "masked": Categorical(3, shape=(3,), mask=torch.tensor([True, False, True])),
+    "one hot": OneHot(3),
+    "one hot rows": OneHot(3, shape=(5, 3)),
+    "masked one hot": OneHot(3, mask=torch.tensor([True, False, True])),
+    "one hot numbers": OneHot(3, dtype=torch.int64),
+    "several": MultiCategorical([2, 3]),
+    "several one hot": MultiOneHot([2, 3]),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_values_that_pass_a_quick_test_are_in_their_spec_and_no_nan(spec):
+    torch.manual_seed(0)
+    drawn = [spec.rand() for _ in range(20)]
+    near = [value * 2 for value in drawn if value.dtype != torch.bool]
+    near += [value.clone().fill_(fill) for value in drawn[:3] for fill in (0, 1, 2, 5)]
+    if spec.dtype.is_floating_point:
+        near += [torch.full_like(drawn[0], torch.nan), torch.full_like(drawn[0], torch.inf)]
+    for value in drawn + near:
+        refused = not spec.is_in(value) or bool(value.isnan().any())
+        assert not (passes(array_test(spec), value) and refused)
 
 
 @pytest.mark.parametrize(
-    ("masks", "kwargs", "told"),
-    [
-        (torch.ones(1), {}, "masks of a reset"),
-        ({}, "text", "by name: got 'text'"),
-        ({}, {1: 2}, "1"),
-    ],
+    "name", ["flags", "floats", "box", "own bounds", "open", "bytes", "choices", "one hot rows"]
 )
-def test_a_reset_asked_for_by_another_environment_names_wrong_arguments(masks, kwargs, told):
-    with pytest.raises(TypeError, match=told):
-        CountingEnv().reset_checked(None, masks, kwargs)
+def test_members_of_the_usual_specs_pass_the_quick_test(name):
+    assert all(passes(array_test(SPECS[name]), SPECS[name].rand()) for _ in range(20))
 
 
-@pytest.mark.parametrize("root", [None, 1.5, [1]])
-def test_a_step_through_an_environment_names_wrong_arguments(root):
-    env = TransformedEnv(CountingEnv(), StepCounter(3))
-    with pytest.raises(TypeError, match="a root as a tensordict"):
-        env.step_through(root, lambda inner, raw: raw)
-    with pytest.raises(TypeError, match="a function that steps an environment"):
-        env.step_through(env.reset(), root)
+@pytest.mark.parametrize("name", ["masked", "masked one hot", "one hot", "several", "floats"])
+def test_the_quick_test_of_choices_ignores_masks(name):
+    spec = SPECS[name]
+    given = spec.clone()
+    if name.startswith("masked"):
+        given.update_mask(None)
+    torch.manual_seed(0)
+    found = [passes(choice_test(spec), given.rand()) for _ in range(20)]
+    assert all(found) == (name != "several")
+    two = torch.tensor([True, True, False])
+    assert not passes(choice_test(OneHot(3)), two)
+
+
+def test_a_mask_that_is_set_later_counts():
+    spec = Categorical(3, shape=())
+    test, one = array_test(spec), torch.tensor(1)
+    assert passes(test, one)
+    spec.update_mask(torch.tensor([True, False, True]))
+    assert not passes(test, one)
+
+
+def test_choices_of_unknown_number_pass_no_quick_test():
+    spec = Categorical(-1, shape=())
+    test, one = array_test(spec), torch.tensor(1)
+    assert not passes(test, one)
+    spec.set_provisional_n(2)
+    assert passes(test, one)
+
+
+def test_tensors_that_numpy_cannot_read_pass_no_quick_test():
+    test = array_test(Unbounded((3,)))
+    assert passes(test, torch.ones(3, requires_grad=True))
+    assert not passes(test, torch.ones(3).to_sparse())
+    assert not passes(test, "text")

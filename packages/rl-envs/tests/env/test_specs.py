@@ -3,7 +3,7 @@ import torch
 
 from rl_envs import EnvBase
 from rl_envs.testing import CountingEnv, MultiAgentEnv, NestedEnv
-from rl_specs import Binary, Bounded, Composite, Unbounded
+from rl_specs import Binary, Bounded, Unbounded
 
 
 def test_action_spec_is_the_one_leaf_or_a_composite_of_several():
@@ -37,10 +37,3 @@ def test_a_missing_spec_is_named():
     for name in ("observation_spec", "action_spec"):
         with pytest.raises(AttributeError, match=f"EnvBase has no {name}"):
             getattr(EnvBase(), name)
-
-
-def test_setting_a_spec_again_forgets_what_followed_from_it():
-    env = CountingEnv()
-    assert env.after_leaves[0][0] == ("observation",)
-    env.observation_spec = Composite(other=Unbounded((3,)))
-    assert env.after_leaves[0][0] == ("other",)

@@ -338,8 +338,8 @@ def _collect(env, act, carried, num_steps, found):
     def columns(leaves, number):
         return {key: spec.zero().numpy()[:, None].repeat(number, 1) for key, spec in leaves}
 
-    shown = (*env.observation_leaves, *env.done_leaves, *env.action_leaves)
-    root, after = columns(shown, num_steps + 1), columns(env.after_leaves, num_steps)
+    shown = (*env.layout.shown, *env.layout.action)
+    root, after = columns(shown, num_steps + 1), columns(env.layout.after, num_steps)
     root["collector", "mask"] = np.zeros((4, num_steps + 1), bool)
     binding = env.bind(root, after)
     if carried is None:

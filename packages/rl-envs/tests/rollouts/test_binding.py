@@ -13,10 +13,10 @@ ENDINGS = [(2, "terminated"), (3, "truncated")]
 def play(env, num_steps, binding=None):
     """Step through columns by the binding, whose room for roots is one step more."""
     root, after = Columns(env.batch_size, num_steps + 1), Columns(env.batch_size, num_steps)
-    root.add_leaves([*env.observation_leaves, *env.done_leaves, *env.action_leaves])
-    after.add_leaves(env.after_leaves)
+    root.add_leaves([*env.layout.shown, *env.layout.action])
+    after.add_leaves(env.layout.after)
     torch.manual_seed(0)
-    for key, spec in env.action_leaves:
+    for key, spec in env.layout.action:
         actions = spec.rand((num_steps + 1,)).movedim(0, len(env.batch_size))
         root.tensors[key].copy_(actions)
     bound = (binding or env.bind)(root.arrays, after.arrays)

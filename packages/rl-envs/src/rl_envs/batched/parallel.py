@@ -20,18 +20,17 @@ from rl_envs.batched.serial import (
     split_root,
     stack_rows,
 )
-from rl_envs.batched.shared_step_buffers import RESET, SharedStepBuffers, schema_of
+from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
 from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
-from rl_envs.env.specs import has_form, leaves_of
+from rl_envs.env.spec_leaves import has_form, leaves_of
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_slabs import Slab
-from rl_specs import Composite, stack_specs
-from rl_tensordict import build, nest
+from rl_specs import stack_specs
 from rl_workers import StartMethod, WorkerPool
 
 
@@ -126,18 +125,10 @@ class ParallelEnv(EnvBase):
         self._buffers = SharedStepBuffers(Slab.shared(schema, self.num_workers))
         for process in range(len(self.pool)):
             self._attach(process)
-        declared = (*self.observation_leaves, *self.done_leaves)
-        self._shown = {key: self._buffers.root[key] for key, _ in declared}
-        inputs = self.action_leaves
-        if not self.reads_actions_only:
-            inputs = [*inputs, *self.observation_leaves, *self.state_leaves]
+        self._shown = {key: self._buffers.root[key] for key, _ in self.layout.shown}
+        inputs = self.layout.action if self.reads_actions_only else self.layout.inputs
         self._inputs = {key: self._buffers.root[key] for key, _ in inputs}
         self._input_specs = dict(inputs)
-        self._group_sizes: dict[tuple[str, ...], torch.Size] = {(): self.batch_size}
-        for spec in (self.observation_spec, self.full_reward_spec, self.full_done_spec):
-            for key, group in spec.items(True):
-                if isinstance(group, Composite):
-                    self._group_sizes[keys.as_tuple(key)] = group.shape
         self._declared = set(self._buffers.root)
         self.native_rows = self.reads_actions_only and self.done_groups == [()]
 
@@ -174,7 +165,7 @@ class ParallelEnv(EnvBase):
             ([1], [0.0, 0.0, 0.0])
         """
         checks.check_open(self)
-        self._is_started = False
+        self.is_started = False
         self._num_moves += 1
         processes = self.pool.revive(timeout_s=timeout_s)
         for process in processes:
@@ -193,30 +184,6 @@ class ParallelEnv(EnvBase):
 
     # rows
 
-    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start trajectories and write their first root into numpy rows."""
-        if not self.native_rows:
-            super().reset_into(rows, mask)
-            return
-        self._restart(mask)
-        for key, row in rows.items():
-            if mask is None:
-                row[...] = self._shown[key]
-            else:
-                np.copyto(row, self._shown[key], where=_fitted(mask, row.ndim))
-
-    def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows."""
-        if not self.native_rows:
-            super().step_into(root, after)
-            return
-        for key, row in self._inputs.items():
-            row[...] = root[key]
-        self._signal_step()
-        found = self._rows.after
-        for key, row in after.items():
-            row[...] = found[key]
-
     def render(self) -> Tensor:
         """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
         checks.check_open(self)
@@ -225,6 +192,12 @@ class ParallelEnv(EnvBase):
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
         return ParallelBinding(self, root, after) if self.native_rows else super().bind(root, after)
+
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
+        """Bind columns of one step."""
+        if self._buffers is None:
+            return super().bind_step(root, after)
+        return ParallelBinding(self, root, after)
 
     # tensordicts
 
@@ -236,32 +209,30 @@ class ParallelEnv(EnvBase):
         checks.check_batch(self, tensordict)
         roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
         root = self._each("reset_each", roots, kwargs)
-        self._is_started = True
+        self.is_started = True
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
-        checks.check_step(self, tensordict)
-        if self._buffers is not None and self._is_known(tensordict):
+        if self._buffers is not None:
             return super().step(tensordict)
-        tensordict = checks.cast_actions(self, tensordict)
-        return tensordict.copy().set(keys.NEXT, self._each("step_each", tensordict.unbind(0)))
+        checks.check_step(self, tensordict)
+        root = self.layout.fit_actions(tensordict, checks_values=self.check_values)
+        return root.copy().set(keys.NEXT, self._step(root))
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        if self._buffers is None or kwargs:  # a row holds no arguments
-            roots: Sequence[Any] = [None] * self.num_workers
-            if tensordict is not None:
-                roots = split_root(tensordict, self._shown_by_one)
-            names = [key for key, _ in self._shown_by_one]
-            return self._each("reset_each", roots, kwargs).select(*names)
-        self._restart(None if tensordict is None else tensordict.get(RESET).numpy())
-        return self._as_tensordict(self._shown)
+        roots: Sequence[Any] = [None] * self.num_workers
+        if tensordict is not None:
+            roots = split_root(tensordict, self._shown_by_one)
+        names = [key for key, _ in self._shown_by_one]
+        return self._each("reset_each", roots, kwargs).select(*names)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        for key, row in self._inputs.items():
-            row[...] = keys.require(tensordict, key).detach().numpy()
-        self._signal_step()
-        return self._as_tensordict(self._rows.after)
+        return self._each("step_each", tensordict.unbind(0))
+
+    @property
+    def _resets_by_rows(self) -> bool:
+        return self._buffers is not None  # which hold no arguments
 
     def _each(self, name: str, roots: Sequence[Any], *arguments: Any) -> TensorDictBase:
         """Call a method of every worker with the roots of its environments, as messages."""
@@ -270,25 +241,14 @@ class ParallelEnv(EnvBase):
         # a size of -1 differs from environment to environment: such a stack is a lazy one
         return stack_rows(list(chain(*replies)))
 
-    def _is_known(self, tensordict: TensorDictBase) -> bool:
+    def _steps_by_rows(self, root: TensorDictBase) -> bool:
         """Whether a step can go through the rows without losing what the environment may read."""
-        if self.reads_actions_only:
-            return True
-        given = dict(keys.leaves(tensordict))
+        if self._buffers is None or self.reads_actions_only:
+            return self._buffers is not None
+        given = dict(keys.leaves(root))
         return given.keys() <= self._declared and all(
             key in given and has_form(spec, given[key]) for key, spec in self._input_specs.items()
         )
-
-    def _as_tensordict(self, rows: RowArrays) -> TensorDictBase:
-        leaves = {key: torch.from_numpy(row.copy()) for key, row in rows.items()}
-        return self._grouped(nest(leaves), ())
-
-    def _grouped(self, tree: Mapping[str, Any], prefix: tuple[str, ...]) -> TensorDictBase:
-        entries = {
-            name: self._grouped(entry, (*prefix, name)) if isinstance(entry, dict) else entry
-            for name, entry in tree.items()
-        }
-        return build(entries, self._group_sizes[prefix])
 
     # signals
 
@@ -308,7 +268,7 @@ class ParallelEnv(EnvBase):
                 if mask[share].any():
                     self.pool.signal(process, "reset")
         self.pool.receive_all()
-        self._is_started = True
+        self.is_started = True
 
     def _signal_step(self) -> None:
         self._num_moves += 1
@@ -353,7 +313,7 @@ class ParallelBinding:
         root = {key: np.moveaxis(column, time, 0) for key, column in root.items()}
         after = {key: np.moveaxis(column, time, 0) for key, column in after.items()}
         found = env._rows.after
-        self._over = found["done",]
+        self._over = found.get(("done",), np.zeros(1, bool))
         # columns, each with its row of the exchange
         self._inputs = [(root[key], row) for key, row in env._inputs.items() if key in root]
         self._shown = [(root[key], row) for key, row in env._shown.items() if key in root]
@@ -365,11 +325,12 @@ class ParallelBinding:
         ]
         self._done = after.get(("done",))
 
-    def start(self) -> None:
-        """Reset every environment and write column 0 of the root."""
-        self.env._restart(None)
-        for column, row in self._shown:
-            column[0] = row
+    def start(self, mask: Array | None = None) -> None:
+        """Reset the environments of a mask `[N, *B, 1]`, or all, and write column 0 of the root."""
+        if mask is not None and not self.env.native_rows:  # what a reset may read
+            for column, row in self._shown:
+                row[...] = column[0]
+        self._restart(0, mask)
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
@@ -386,9 +347,12 @@ class ParallelBinding:
             column[t + 1] = row if before is None else before[t]
         done = self._over if self._done is None else self._done[t]
         if done.any():
-            self.env._restart(done)
-            for column, row in self._shown:
-                np.copyto(column[t + 1], row, where=_fitted(done, row.ndim))
+            self._restart(t + 1, done)
+
+    def _restart(self, t: int, mask: Array | None) -> None:
+        self.env._restart(mask)
+        for column, row in self._shown:
+            np.copyto(column[t], row, where=True if mask is None else _fitted(mask, row.ndim))
 
     def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environments."""

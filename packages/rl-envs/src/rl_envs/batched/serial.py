@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_envs.env import checks
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
-from rl_envs.env.specs import SpecLeaves, has_form
+from rl_envs.env.spec_leaves import SpecLeaves, has_form
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
@@ -90,38 +90,24 @@ class SerialEnv(EnvBase):
             seed = env.set_seed(seed, static_seed)
         return seed
 
-    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start trajectories and write their first root into numpy rows."""
-        for i, env in enumerate(self.envs):
-            inner = None if mask is None else mask[i]
-            if inner is None or inner.any():
-                env.reset_into({key: row[i, ...] for key, row in rows.items()}, inner)
-        self._is_started = True
-
-    def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows."""
-        for i, env in enumerate(self.envs):
-            mine = {key: row[i, ...] for key, row in root.items()}
-            env.step_into(mine, {key: row[i, ...] for key, row in after.items()})
-
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or the rows of a mask; see `EnvBase.reset`."""
-        if self.has_fixed_forms:
+        if self.layout.has_fixed_forms:
             return super().reset(tensordict, **kwargs)
         checks.check_open(self)
         checks.check_batch(self, tensordict)
         roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
         pairs = zip(self.envs, roots, strict=True)
         made = stack_rows([env.reset(root, **kwargs) for env, root in pairs])
-        self._is_started = True
+        self.is_started = True
         return made
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Take one step; see `EnvBase.step`."""
-        if self.has_fixed_forms:
+        if self.layout.has_fixed_forms:
             return super().step(tensordict)
         checks.check_step(self, tensordict)
-        tensordict = checks.cast_actions(self, tensordict)
+        tensordict = self.layout.fit_actions(tensordict, checks_values=self.check_values)
         pairs = zip(self.envs, tensordict.unbind(0), strict=True)
         return stack_rows([env.step(root) for env, root in pairs])
 
@@ -137,7 +123,7 @@ class SerialEnv(EnvBase):
         if tensordict is None:
             return stack_rows([env.reset(**kwargs) for env in self.envs])
         first = self.envs[0]
-        shown = [*first.observation_leaves, *first.done_leaves]
+        shown = first.layout.shown
         names = [key for key, _ in shown]
         pairs = zip(self.envs, split_root(tensordict, shown), strict=True)
         return stack_rows([env.reset(root, **kwargs).select(*names) for env, root in pairs])
@@ -181,11 +167,12 @@ class SerialBinding:
             inner.bind(_row(root, i), _row(after, i)) for i, inner in enumerate(env.envs)
         ]
 
-    def start(self) -> None:
-        """Reset every environment and write column 0 of the root."""
-        for binding in self.bindings:
-            binding.start()
-        self.env._is_started = True
+    def start(self, mask: Array | None = None) -> None:
+        """Reset the environments of a mask `[N, *B, 1]`, or all, and write column 0 of the root."""
+        for i, binding in enumerate(self.bindings):
+            if mask is None or mask[i].any():
+                binding.start(None if mask is None else mask[i])
+        self.env.is_started = True
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rl_envs.env.interface import Environment
-from rl_envs.env.specs import SpecLeaves, has_fixed_form
+from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
 from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
@@ -42,10 +42,10 @@ def schema_of(env: Environment) -> RowSchema | None:
     """The schema of one environment's row; None where its entries do not fit into shared rows."""
     # shared rows need a fixed shape, a dtype that numpy has, and the CPU; specs are [N, *B, ...],
     # a row is [*B, ...]
-    shown = [*env.observation_leaves, *env.done_leaves]
-    root: SpecLeaves = [*shown, *env.action_leaves, *env.state_leaves]
+    shown = env.layout.shown
+    root: SpecLeaves = [*shown, *env.layout.action, *env.layout.state]
     parts = [((_ROOT, *key), spec) for key, spec in root]
-    parts += [((keys.NEXT, *key), spec) for key, spec in env.after_leaves]
+    parts += [((keys.NEXT, *key), spec) for key, spec in env.layout.after]
     if env.device.type != "cpu" or not all(_fits(spec) for _, spec in parts):
         return None
     leaves: dict[Any, Any] = {key: (spec.dtype, spec.shape[1:]) for key, spec in parts}

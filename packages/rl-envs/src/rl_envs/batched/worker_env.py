@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.env import EnvBase
+from rl_envs.rollouts.binding import bind_rows
 from rl_layout import keys
 from rl_slabs import Slab
 
@@ -66,26 +67,22 @@ class EnvWorker:
     def attach(self, slab: Slab, first: int) -> None:
         """Attach the shared rows of the environments here, the first of which is row `first`."""
         self._rows = SharedStepBuffers(slab, slice(first, first + len(self.env.envs)))
-        shown = (*self.env.observation_leaves, *self.env.done_leaves)
-        inputs = (*self.env.action_leaves, *self.env.observation_leaves, *self.env.state_leaves)
-        self._shown = {key: self._rows.root[key] for key, _ in shown}
-        self._inputs = {key: self._rows.root[key] for key, _ in inputs}
+        self._binding = bind_rows(self.env, self._rows.root, self._rows.after)
 
     # signals
 
     def step(self) -> None:
         """Step every environment: inputs and results are in the shared rows."""
-        assert self._rows is not None
-        self.env.step_into(self._inputs, self._rows.after)
+        self._binding.step(0)
 
     def restart(self) -> None:
         """Reset every environment into the rows."""
-        self.env.reset_into(self._shown)
+        self._binding.start()
 
     def reset(self) -> None:
         """Reset the rows that the mask selects; the others keep their root."""
         assert self._rows is not None
-        self.env.reset_into(self._shown, self._rows.mask)
+        self._binding.start(self._rows.mask)
 
     # messages
 

@@ -16,48 +16,22 @@ Prefix = tuple[str, ...]
 RESET = "_reset"
 
 
-def done_groups(full_done_spec: Composite) -> list[Prefix]:
+def groups_of(names: Iterable[Prefix]) -> list[Prefix]:
     """List the prefixes of the groups with done flags, the root's `()` first."""
-    prefixes = {
-        keys.as_tuple(key)[:-1]: None
-        for key in full_done_spec.keys(True, True)
-        if keys.as_tuple(key)[-1] in keys.DONE_KEYS
-    }
+    prefixes = {key[:-1]: None for key in names if key[-1] in keys.DONE_KEYS}
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
 
 
 def complete_done_spec(full_done_spec: Composite) -> Composite:
     """Return a spec with `done`, `terminated` and `truncated` in every group."""
     spec = full_done_spec.clone()
-    for prefix in done_groups(spec):
+    for prefix in groups_of(map(keys.as_tuple, spec.keys(True, True))):
         there = [name for name in keys.DONE_KEYS if spec.get((*prefix, name)) is not None]
         model = spec[*prefix, there[0]]
         for name in keys.DONE_KEYS:
             flag = Binary(shape=model.shape, dtype=torch.bool, device=model.device)
             spec.set((*prefix, name), flag)
     return spec
-
-
-def complete_done(
-    tensordict: TensorDictBase,
-    groups: Iterable[Prefix],
-    what: str,
-    *,
-    waits: bool = True,
-    agree: bool = True,
-) -> None:
-    """Write the missing done flags of a step `[*B]`, in place."""
-    # waits: compare redundant flags, which synchronises with the device; otherwise terminated and
-    # truncated win. agree=False: three flags that are there stay, whether or not they agree
-    for prefix in groups:
-        holder = tensordict if not prefix else tensordict.get(prefix, None)
-        flags = {} if holder is None else {n: holder.get(n, None) for n in keys.DONE_KEYS}
-        if not agree and len(flags) == sum(flag is not None for flag in flags.values()) > 0:
-            continue
-        done, terminated, truncated = derive_flags(flags, prefix, what, waits=waits)
-        holder.set(keys.DONE, done)
-        holder.set(keys.TERMINATED, terminated)
-        holder.set(keys.TRUNCATED, truncated)
 
 
 def derive_flags(
@@ -86,7 +60,9 @@ def derive_flags(
         truncated = done & ~terminated
     truncated = torch.zeros_like(terminated) if truncated is None else truncated
     either = terminated | truncated
-    if waits and done is not None and not torch.equal(done, either):
+    if waits and done is not None:
+        if torch.equal(done, either):
+            return done, terminated, truncated
         if flags.get(keys.TRUNCATED) is not None or bool((terminated & ~done).any()):
             msg = (
                 f"{what}: {(*prefix, 'done')} must be terminated or truncated: got {done.tolist()} "

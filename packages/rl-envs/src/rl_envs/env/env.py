@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Self
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rl_envs.env import arguments, checks
 from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
-from rl_envs.env.done import Prefix, complete_done, ends
+from rl_envs.env.done import Prefix, ends
 from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import merge, reset_masks, with_masks, without_masks
 from rl_envs.env.rendering import Renderable
@@ -21,8 +22,8 @@ from rl_envs.env.specs import EnvSpecs
 from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts import device_loop, in_place_loop, tensordict_loop
 from rl_envs.rollouts.tensordict_loop import Request
-from rl_layout import step_mdp
-from rl_tensordict import NestedKey
+from rl_layout import keys, step_mdp
+from rl_tensordict import NestedKey, copied, find, put_group
 from rl_transforms import Place
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -62,6 +63,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         mask_keys: entries of a root that say which actions `rand_action` may draw.
         device: of its data.
         is_closed: whether `close` was called.
+        is_started: whether it was reset, and can be stepped.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -81,7 +83,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         self.device = arguments.named_device("cpu" if device is None else device)
         self.batch_size = arguments.sizes_of(batch_size)
         self.is_closed = False
-        self._is_started = False
+        self.is_started = False
 
     # what a subclass gives
 
@@ -176,11 +178,11 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             return kept
         whole = kept is None or not masks or (waits and selects_every_row(masks))
         root = self.reset_checked(None if whole else with_masks(kept, masks), masks, kwargs)
-        self._is_started = True
+        self.is_started = True
         if kept is not None:
             root = kept.update(root) if whole else merge(kept, root, masks)
         if self.check_values:
-            checks.check_values(self.observation_leaves, root, "reset")
+            self.layout.check_observation(root)
         return root
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -207,14 +209,18 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             >>> step["next", "reward"].shape, step["next", "done"].item()
             (torch.Size([1]), False)
         """
-        checks.check_step(self, tensordict)
-        fitted = checks.cast_actions(self, tensordict)
+        if self.is_closed or not self.is_started or not self.layout.has_sizes(tensordict):
+            checks.check_step(self, tensordict)
+        fitted = self.layout.fit_actions(tensordict, checks_values=self.check_values)
         self._num_moves += 1
-        root = fitted.copy() if fitted is tensordict else fitted
+        root = copied(tensordict) if fitted is tensordict else fitted
         self._forget(root)
-        after = self.complete_step(self._step(root))
-        given = root.get("next", None)
-        root.set("next", after if given is None else given.update(after))
+        if self._steps_by_rows(root):
+            after = self._one_column.step(root)
+        else:
+            after = self.complete_step(self._step(root))
+        given = find(root, (keys.NEXT,))
+        put_group(root, keys.NEXT, after if given is None else given.update(after))
         return root
 
     def step_and_maybe_reset(
@@ -376,7 +382,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             True
         """
         checks.check_batch(self, tensordict)
-        shape = () if tensordict is None else checks.leading_sizes(self, tensordict)
+        shape = () if tensordict is None else self.layout.lead_of(tensordict)
         drawn = self.full_action_spec.rand(shape)
         return drawn if tensordict is None else tensordict.copy().update(drawn)
 
@@ -466,7 +472,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         place = arguments.device_of(device)
         if place != arguments.device_of(self.device):
             self._to(place)
-            self.device, self._is_started = place, False
+            self.device, self.is_started = place, False
             self._move_specs()
         return self
 
@@ -485,7 +491,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             False
         """
         checks.check_open(self)
-        return {"is_started": self._is_started, "state": self._get_state()}
+        return {"is_started": self.is_started, "state": self._get_state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a state, saved by this environment or one like it.
@@ -503,9 +509,16 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             >>> CountingEnv().load_state_dict(CountingEnv().state_dict())
         """
         self._num_moves += 1
-        with checks.restore_on_error(self, state_dict):
+        checks.check_open(self)
+        checks.check_saved(state_dict)
+        before = deepcopy(self._get_state())
+        checks.check_state(self, state_dict, before)
+        try:
             self._set_state(state_dict["state"])
-        self._is_started = bool(state_dict["is_started"])
+        except BaseException:  # loading failed halfway
+            self._set_state(before)
+            raise
+        self.is_started = bool(state_dict["is_started"])
 
     # life
 
@@ -550,9 +563,9 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     def _forget(self, root: TensorDictBase) -> None:
         """Drop the result of an earlier step, in place; entries of a policy alone are kept."""
-        old = root.get("next", None)
-        if old is not None and any(old.get(key, None) is not None for key in self.done_keys):
-            del root["next"]
+        old = find(root, (keys.NEXT,))
+        if old is not None and any(find(old, key) is not None for key, _ in self.layout.done):
+            del root[keys.NEXT]
 
     def next_root(self, step: TensorDictBase) -> TensorDictBase:
         """Make the root `[*B]` after a step, without rewards and actions; done flags are kept."""
@@ -569,22 +582,22 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if tensordict is not None:
             checks.check_started(self)
         self._num_moves += 1
-        root = checks.check_returned(self, self._reset(tensordict, **kwargs), "reset")
-        return checks.check_reset(self, self._own(root), masks)
+        if self._resets_by_rows and not kwargs:
+            mask = None if tensordict is None else masks[()].cpu().numpy()
+            return self._one_column.reset(mask)
+        root = self._own(checks.check_returned(self, self._reset(tensordict, **kwargs), "reset"))
+        return self.layout.complete_reset(root, masks, waits=can_sync(self))
 
     def _own(self, returned: TensorDictBase) -> TensorDictBase:
         """Copy the structure of what a subclass returned; objects name no device, as roots do."""
-        copy = returned.copy()
-        return copy.clear_device_() if self._has_objects else copy
+        copy = copied(returned)
+        return copy.clear_device_() if self.layout.has_objects else copy
 
     def complete_step(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete what `_step` returned, on a copy."""
-        after = self._own(checks.check_returned(self, after, "step"))
-        lead = checks.leading_sizes(self, after)
-        checks.fit_columns(self, after, lead)
-        waits, agree = can_sync(self), self.flags_agree
-        complete_done(after, self.done_groups, "step", waits=waits, agree=agree)
-        checks.check_leaves(self.after_leaves, after, lead, "step")
-        if self.check_values:
-            checks.check_values(self.after_leaves, after, "step")
-        return after
+        return self.layout.complete_step(
+            self._own(checks.check_returned(self, after, "step")),
+            waits=can_sync(self),
+            agree=self.flags_agree,
+            checks_values=self.check_values,
+        )

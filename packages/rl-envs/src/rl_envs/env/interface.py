@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env.done import Prefix
-from rl_envs.env.specs import SpecLeaves
+from rl_envs.env.layout import EnvLayout
 from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
@@ -20,8 +20,8 @@ from rl_transforms import Compose
 class Binding(Protocol):
     """An environment bound to the columns of a batch `[*B, T, ...]`, root and `"next"`."""
 
-    def start(self) -> None:
-        """Reset every row and write column 0 of the root."""
+    def start(self, mask: Array | None = None) -> None:
+        """Reset the rows of a mask, bool `[*B, 1]`, or all, and write them to column 0."""
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
@@ -42,11 +42,12 @@ class Environment(Protocol):
     check_values: bool
     waits_for_device: bool
     native_rows: bool
+    reads_actions_only: bool
     resets_by_stepping: bool
     leftover: SurplusSteps | None
     reached: TensorDictBase | None
     is_closed: bool
-    _is_started: bool
+    is_started: bool
 
     @property
     def observation_spec(self) -> Composite:
@@ -96,37 +97,15 @@ class Environment(Protocol):
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns of a batch."""
 
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
+        """Bind columns of one step, for steps and resets by hand."""
+
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
         """Split into what must step and the transforms that can wait for finished rows."""
 
-    # derived from the specs
     @property
-    def action_leaves(self) -> SpecLeaves:
-        """Key and spec of each action."""
-
-    @property
-    def observation_leaves(self) -> SpecLeaves:
-        """Key and spec of each observation."""
-
-    @property
-    def reward_leaves(self) -> SpecLeaves:
-        """Key and spec of each reward, without `"next"`."""
-
-    @property
-    def done_leaves(self) -> SpecLeaves:
-        """Key and spec of each done flag."""
-
-    @property
-    def state_leaves(self) -> SpecLeaves:
-        """Key and spec of each state that a step reads."""
-
-    @property
-    def after_leaves(self) -> SpecLeaves:
-        """Key and spec of each entry under `"next"`: observations, rewards, done flags."""
-
-    @property
-    def has_fixed_forms(self) -> bool:
-        """Whether all entries are tensors of fixed shapes."""
+    def layout(self) -> EnvLayout:
+        """The leaves of its data and its done groups."""
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase: ...
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase: ...

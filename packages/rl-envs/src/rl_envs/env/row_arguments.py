@@ -9,20 +9,24 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rl_envs.env.specs import has_fixed_form
+from rl_envs.env.spec_leaves import has_fixed_form
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-METHODS = ("reset_into", "step_into", "bind", "split")
+METHODS = ("reset_into", "step_into", "bind", "bind_step", "split")
 FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def explain_arguments(method: Method) -> Method:
     """Wrap a method on numpy rows so that its errors name the wrong argument."""
-    # arguments are checked after a failure only: these methods are called at every step
-    signature = inspect.signature(method)
+    # rows are checked first, the other arguments after a failure only: a binding is made often
+    signature, takes_rows = inspect.signature(method), method.__name__.endswith("_into")
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if takes_rows:
+            reason = _reason(self, method.__name__, signature.bind(self, *args, **kwargs).arguments)
+            if reason is not None and not isinstance(reason, KeyError):
+                raise reason
         try:
             return method(self, *args, **kwargs)
         except FAILURES as error:
@@ -46,7 +50,9 @@ def _reason(env: Any, name: str, given: Mapping[str, Any]) -> Exception | None:
         return TypeError(f"{who}: expected each of in_keys as a tuple of strings: got {keys!r}.")
     for argument in ("rows", "root", "after"):
         if argument in given:
-            reason = _reason_of_rows(env, f"{who}: {argument}", given[argument], name == "bind")
+            reason = _reason_of_rows(
+                env, f"{who}: {argument}", given[argument], name.startswith("bind")
+            )
             if reason is not None:
                 return reason
     mask, shape = given.get("mask"), (*env.batch_size, 1)
@@ -62,7 +68,7 @@ def _reason_of_rows(env: Any, what: str, rows: Any, has_time: bool) -> Exception
     sizes = "[*B, T, ...]" if has_time else "[*B, ...]"
     if not isinstance(rows, Mapping):
         return TypeError(f"{what}: expected arrays {sizes} by key, in a dictionary: got {rows!r}.")
-    leaves = dict((*env.after_leaves, *env.action_leaves, *env.state_leaves))
+    leaves = dict((*env.layout.after, *env.layout.action, *env.layout.state))
     rank = len(env.batch_size)
     for key, array in rows.items():
         if not isinstance(key, tuple) or not isinstance(array, np.ndarray):
@@ -77,7 +83,7 @@ def _reason_of_rows(env: Any, what: str, rows: Any, has_time: bool) -> Exception
             expected = (*spec.shape[:rank], *(["T"] if has_time else []), *spec.shape[rank:])
             return ValueError(f"{what} {key}: expected shape {expected}, got {shape}.")
     if what.endswith("step_into: root"):
-        lacking = [key for key, _ in env.action_leaves if key not in rows]
+        lacking = [key for key, _ in env.layout.action if key not in rows]
         if lacking:
             return KeyError(f"{what}: the actions {lacking} are missing: got {list(rows)}.")
     return None

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import cast
 
-import numpy as np
-import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explain_arguments
 from rl_envs.rollouts.arrays import Array, RowArrays
-from rl_envs.rollouts.binding import RowBinding
+from rl_envs.rollouts.binding import OneColumn, RowBinding, bind_rows
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_layout import keys
-from rl_tensordict import build, nest
 from rl_transforms import Compose
 
 
@@ -79,12 +76,13 @@ class EnvRows:
 
         Example:
             >>> from rl_envs.testing import CountingEnv
+            >>> import numpy as np
             >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
             >>> CountingEnv().reset_into(rows)
             >>> rows["observation",].tolist()
             [0.0]
         """
-        reset_into(cast("Environment", self), rows, mask)
+        bind_rows(cast("Environment", self), rows, {}).start(mask)
 
     @explain_arguments
     def step_into(self, root: RowArrays, after: RowArrays) -> None:
@@ -101,6 +99,7 @@ class EnvRows:
 
         Example:
             >>> from rl_envs.testing import CountingEnv
+            >>> import numpy as np
             >>> env = CountingEnv()
             >>> after = {("reward",): np.zeros(1, dtype="float32")}
             >>> env.reset_into({})
@@ -108,7 +107,7 @@ class EnvRows:
             >>> after["reward",].tolist()
             [1.0]
         """
-        step_into(cast("Environment", self), root, after)
+        bind_rows(cast("Environment", self), root, after).step(0)
 
     @explain_arguments
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
@@ -124,6 +123,7 @@ class EnvRows:
 
         Example:
             >>> from rl_envs.testing import CountingEnv
+            >>> import numpy as np
             >>> root = {("observation",): np.full((4, 1), 9.0, dtype="float32")}
             >>> CountingEnv().bind(root, {}).start()
             >>> root["observation",].flatten().tolist()
@@ -131,31 +131,28 @@ class EnvRows:
         """
         return RowBinding(cast("Environment", self), root, after)
 
+    @explain_arguments
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
+        """Bind columns of one step, for steps and resets by hand.
 
-def reset_into(env: Environment, rows: RowArrays, mask: Array | None) -> None:
-    """Reset an environment through a tensordict, and write the root into rows."""
-    if mask is None:
-        write(rows, env.reset())
-        return
-    root = as_tensordict(rows, env.batch_size)
-    root.set("_reset", torch.from_numpy(mask.copy()))
-    write(rows, env.reset(root))
+        Args:
+            root: arrays `[*B, 1, ...]` by key.
+            after: arrays `[*B, 1, ...]` by key without `"next"`.
 
+        Returns:
+            The same as `bind`, except where steps by hand follow other rules.
+        """
+        return self.bind(root, after)
 
-def step_into(env: Environment, root: RowArrays, after: RowArrays) -> None:
-    """Step an environment through a tensordict, and write what comes into rows."""
-    step = env.step(as_tensordict(root, env.batch_size))
-    write(after, step.get("next"))
+    @cached_property
+    def _one_column(self) -> OneColumn:
+        return OneColumn(cast("Environment", self))
 
+    def _steps_by_rows(self, root: TensorDictBase) -> bool:
+        """Whether a step from this root can go through rows, where nothing of it is lost."""
+        return self.native_rows and self.reads_actions_only
 
-def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:
-    """Copy rows into a tensordict: environments may keep their inputs."""
-    return build(
-        nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
-    )
-
-
-def write(rows: RowArrays, tensordict: TensorDictBase) -> None:
-    """Write the entries of a tensordict into rows, in place."""
-    for key, row in rows.items():
-        row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()
+    @property
+    def _resets_by_rows(self) -> bool:
+        """Whether resets can go through rows."""
+        return self.native_rows and self.reads_actions_only

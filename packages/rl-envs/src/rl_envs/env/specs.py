@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from rl_envs.env.done import Prefix, complete_done_spec, done_groups
+from rl_envs.env.done import Prefix, complete_done_spec
+from rl_envs.env.layout import EnvLayout
+from rl_envs.env.spec_leaves import leaves_of, sizes_of_groups
 from rl_layout import keys
-from rl_specs import Binary, Composite, NonTensor, StackedComposite, TensorSpec, Unbounded
+from rl_specs import Binary, Composite, TensorSpec, Unbounded
 
-SpecLeaves = list[tuple[tuple[str, ...], TensorSpec]]
-DERIVED = (
-    "_groups",
-    "action_leaves",
-    "observation_leaves",
-    "reward_leaves",
-    "done_leaves",
-    "state_leaves",
-    "after_leaves",
-    "has_fixed_forms",
-    "_has_objects",
-)
+DERIVED = ("layout", "_one_column")
 
 
 class EnvSpecs:
@@ -159,54 +149,26 @@ class EnvSpecs:
     @property
     def done_groups(self) -> list[Prefix]:
         """Prefix of each group with done flags of its own; `()` is the root."""
-        return self._groups
-
-    # what a step reads of the specs, derived once
+        return self.layout.groups
 
     @cached_property
-    def _groups(self) -> list[Prefix]:
-        return done_groups(self.full_done_spec)
+    def layout(self) -> EnvLayout:
+        """The leaves of its data and its done groups, derived once from the specs."""
+        return EnvLayout(
+            self.batch_size,
+            observation=leaves_of(self.observation_spec),
+            action=leaves_of(self.full_action_spec),
+            reward=leaves_of(self.full_reward_spec),
+            done=leaves_of(self.full_done_spec),
+            state=leaves_of(self.state_spec),
+            group_sizes=sizes_of_groups(
+                self.observation_spec, self.full_reward_spec, self.full_done_spec
+            ),
+        )
 
-    @cached_property
-    def action_leaves(self) -> SpecLeaves:
-        """Key and spec of each action."""
-        return leaves_of(self.full_action_spec)
-
-    @cached_property
-    def observation_leaves(self) -> SpecLeaves:
-        """Key and spec of each observation."""
-        return leaves_of(self.observation_spec)
-
-    @cached_property
-    def reward_leaves(self) -> SpecLeaves:
-        """Key and spec of each reward, without `"next"`."""
-        return leaves_of(self.full_reward_spec)
-
-    @cached_property
-    def done_leaves(self) -> SpecLeaves:
-        """Key and spec of each done flag."""
-        return leaves_of(self.full_done_spec)
-
-    @cached_property
-    def state_leaves(self) -> SpecLeaves:
-        """Key and spec of each state that a step reads."""
-        return leaves_of(self.state_spec)
-
-    @cached_property
-    def after_leaves(self) -> SpecLeaves:
-        """Key and spec of each entry under `"next"`: observations, rewards, done flags."""
-        return leaves_of(self.observation_spec, self.full_reward_spec, self.full_done_spec)
-
-    @cached_property
-    def has_fixed_forms(self) -> bool:
-        """Whether all entries are tensors whose shapes never vary."""
-        leaves = (*self.after_leaves, *self.action_leaves, *self.state_leaves)
-        return all(has_fixed_form(spec) for _, spec in leaves)
-
-    @cached_property
-    def _has_objects(self) -> bool:
-        """Whether some entries are no tensors."""
-        return any(isinstance(spec, NonTensor) for _, spec in self.after_leaves)
+    def __getstate__(self) -> dict[str, Any]:
+        # what is derived holds functions, which a copy would share with this environment
+        return {name: held for name, held in self.__dict__.items() if name not in DERIVED}
 
     def _move_specs(self) -> None:
         """Follow the environment to its device."""
@@ -248,41 +210,3 @@ def _only(spec: Composite) -> Any:
     """The one leaf of a tree, or the tree if there are several."""
     names = list(spec.keys(True, True))
     return spec[names[0]] if len(names) == 1 else spec
-
-
-def leaves_of(*specs: Composite) -> SpecLeaves:
-    """List key and spec of every leaf."""
-    # a StackedComposite counts as one leaf, because its parts differ in their leaves
-    return [leaf for spec in specs for leaf in _leaves_of(spec, ())]
-
-
-def _leaves_of(
-    spec: Composite, prefix: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], TensorSpec]]:
-    for name, entry in spec.items():
-        key = (*prefix, *keys.as_tuple(name))
-        if isinstance(entry, Composite) and not isinstance(entry, StackedComposite):
-            yield from _leaves_of(entry, key)
-        elif entry is not None:
-            yield key, entry
-
-
-def has_fixed_form(spec: TensorSpec) -> bool:
-    """Whether the values of a spec are tensors of one shape and dtype."""
-    stacked = isinstance(spec, StackedComposite)
-    return not stacked and spec.dtype is not None and -1 not in spec.shape
-
-
-def has_form(spec: TensorSpec, value: Any, lead: torch.Size = torch.Size()) -> bool:  # noqa: B008
-    """Whether a value has the shape and the dtype of its spec."""
-    if not isinstance(value, torch.Tensor) or isinstance(spec, StackedComposite):
-        return not isinstance(value, torch.Tensor) and spec.is_in(value)
-    return value.dtype == spec.dtype and matches(value.shape, lead + spec.shape)
-
-
-def matches(found: torch.Size, expected: torch.Size) -> bool:
-    """Whether sizes are the expected ones, of which -1 represents any."""
-    return found == expected or (
-        len(found) == len(expected)
-        and all(e in (-1, f) for f, e in zip(found, expected, strict=True))
-    )

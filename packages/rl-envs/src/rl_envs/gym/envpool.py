@@ -13,8 +13,8 @@ from gymnasium.vector.utils import batch_space
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env import checks
-from rl_envs.env.specs import leaves_of
+from rl_envs.env.leaf_checks import cast_action, check_form
+from rl_envs.env.spec_leaves import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
@@ -212,11 +212,11 @@ class PoolRollout:
         self.env, self.num_steps, self.plan = env, num_steps, plan
         self._actions = list(leaves_of(env.single_action_spec))
         self.columns = Columns(env.batch_size, num_steps + num_steps // 8 + 3)
-        self._shown = [*env.observation_leaves, *env.done_leaves]
-        self.columns.add_leaves([*self._shown, *env.action_leaves])
-        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.after_leaves])
+        self._shown = env.layout.shown
+        self.columns.add_leaves([*self._shown, *env.layout.action])
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
         self.at = np.zeros(env.num_envs, np.int64)  # [num_envs], the column of each row
-        self._written = {key for key, _ in env.action_leaves}
+        self._written = {key for key, _ in env.layout.action}
         self._is_checked = False
         self._read = [key for key, _ in self._shown]
         if plan is not None and plan.in_keys is not None:
@@ -305,7 +305,7 @@ class PoolRollout:
     def _fitted(self, made: dict[Key, Tensor]) -> dict[Key, Tensor]:
         """Cast actions to the dtype of their specs; every time, since numpy would cast the rest."""
         cast = {
-            key: checks.cast_action(key, spec, made[key])
+            key: cast_action(key, spec, made[key])
             for key, spec in self._actions
             if isinstance(made.get(key), Tensor) and made[key].dtype != spec.dtype
         }
@@ -329,7 +329,7 @@ class PoolRollout:
                 names = [keys.as_key(name) for name in made]
                 msg = f"the action {keys.as_key(key)!r} is missing: the policy wrote {names}."
                 raise KeyError(msg)
-            checks.check_form(key, spec, made[key], size, "action")
+            check_form(key, spec, made[key], size, "action")
         for key, value in made.items():
             if key not in self.columns.tensors:
                 self.columns.add(key, value.shape[1:], value.dtype)

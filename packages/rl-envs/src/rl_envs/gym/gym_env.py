@@ -95,23 +95,8 @@ class GymEnv(EnvBase):
         self._one_action = len(taken) == 1 and not taken[0].path
         self._blank = {
             key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
-            for key, leaf in self.observation_leaves
+            for key, leaf in self.layout.observation
         }
-
-    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start an episode and write its first root into numpy rows."""
-        if mask is not None and not mask.any():
-            return
-        self._write(rows, self._restart())
-        for name in ("done", "terminated", "truncated"):
-            if (name,) in rows:
-                rows[name,][...] = False
-
-    def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows."""
-        observation, reward, terminated, truncated = self._take(self._read_action(root))
-        self._write(after, observation)
-        self._finish(after, ..., (reward, terminated, truncated))
 
     def render(self) -> Tensor:
         """Draw the environment: a frame uint8 `[H, W, 3]`. It needs `render_mode="rgb_array"`."""
@@ -126,13 +111,10 @@ class GymEnv(EnvBase):
         return self._as_tensordict(self._restart(**kwargs))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        root = {key: tensordict.get(key).detach().cpu().numpy() for key, _ in self._readers}
-        observation, reward, terminated, truncated = self._take(self._read_action(root))
-        after = self._as_tensordict(observation)
-        after.set("reward", torch.tensor([reward], dtype=torch.float32, device=self.device))
-        after.set("terminated", torch.tensor([bool(terminated)], device=self.device))
-        after.set("truncated", torch.tensor([bool(truncated)], device=self.device))
-        return after
+        return self._one_column.step(tensordict)
+
+    def _steps_by_rows(self, root: TensorDictBase) -> bool:
+        return True
 
     def _to(self, device: torch.device) -> None:
         self.native_rows = self.reads_actions_only = device.type == "cpu"
@@ -162,7 +144,7 @@ class GymEnv(EnvBase):
         self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
         observation, _ = self._expect(self.env.reset(**kwargs), 2, "reset")
-        self._seed, self._is_over, self._is_started = None, False, True
+        self._seed, self._is_over, self.is_started = None, False, True
         return observation
 
     def _read_action(self, root: Mapping[Any, Array]) -> Any:
@@ -193,13 +175,13 @@ class GymEnv(EnvBase):
         raise TypeError(msg)
 
     def _require_ready(self) -> None:
-        if not self._is_started or self._is_over or self.is_closed:
+        if not self.is_started or self._is_over or self.is_closed:
             raise RuntimeError(self._reason_not_ready())
 
     def _reason_not_ready(self) -> str:
         if self.is_closed:
             return "this GymEnv is closed: make a new one."
-        if not self._is_started:
+        if not self.is_started:
             return "this GymEnv was not reset yet: call reset() first."
         return "the episode of this GymEnv is over: call reset() before the next step."
 
@@ -207,14 +189,6 @@ class GymEnv(EnvBase):
         for key, path, write in self._writers:
             if key in rows:
                 write(rows[key], value_at(observation, path))
-
-    @staticmethod
-    def _finish(after: RowArrays, place: Any, results: tuple[Any, bool, bool]) -> None:
-        reward, terminated, truncated = results
-        values = (reward, terminated, truncated, terminated or truncated)
-        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
-            if (name,) in after:
-                after[name,][place] = value
 
     def _as_tensordict(self, observation: Any) -> TensorDictBase:
         rows = {key: np.empty(*form) for key, form in self._blank.items()}
@@ -243,9 +217,10 @@ class GymBinding:
         flags = [after.get((name,), spare).reshape(-1) for name in names]
         self._reward, self._terminated, self._truncated, self._done = flags
 
-    def start(self) -> None:
+    def start(self, mask: Array | None = None) -> None:
         """Reset the environment and write column 0 of the root."""
-        self._restart(0)
+        if mask is None or mask.any():
+            self._restart(0)
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether it is done."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
+from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
@@ -26,7 +26,6 @@ from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.binding import RowBinding
 from rl_layout import keys
 from rl_specs import Composite
-from rl_tensordict import build, nest
 
 DISABLED = AutoresetMode.DISABLED
 FLAGS = {(name,) for name in keys.DONE_KEYS}
@@ -145,39 +144,6 @@ class GymVectorEnv(EnvBase):
             seed = seed if static_seed else next_seed(seed)
         return seed
 
-    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start trajectories and write their first root into numpy rows."""
-        which = np.ones(len(self._over), bool) if mask is None else mask.reshape(-1)
-        if not which.any():
-            return
-        self._restart(None if mask is None else which)
-        for key, path, write in self._writers:
-            if key in rows:
-                row = rows[key]
-                if which.all():
-                    write(row, value_at(self._shown, path))
-                else:
-                    fresh = np.empty_like(row)
-                    write(fresh, value_at(self._shown, path))
-                    row[which] = fresh[which]
-        for name in ("done", "terminated", "truncated"):
-            if (name,) in rows:
-                rows[name,][which] = False
-
-    def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows."""
-        self._refuse_over()
-        reward, terminated, truncated, info = self._take(root)
-        for key, path, write in self._writers:
-            if key in after:
-                write(after[key], value_at(self._shown, path))
-                if self._keeps_final:
-                    self._write_final(after[key], path, write, info)
-        values = (reward, terminated, truncated, self._over)
-        for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
-            if (name,) in after:
-                after[name,][...] = value[:, None]
-
     def render(self) -> Tensor:
         """Draw every copy: frames uint8 `[num_envs, H, W, 3]`; needs `render_mode="rgb_array"`."""
         check_renders(self.env)
@@ -187,12 +153,11 @@ class GymVectorEnv(EnvBase):
         """Bind the columns `[num_envs, T, ...]` of a batch."""
         if self.resets_by_stepping:
             return NextStepBinding(self, root, after)
-        return super().bind(root, after)
+        return VectorBinding(self, root, after)
 
-    def _write_final(self, row: Array, path: tuple[str, ...], write: Any, info: Any) -> None:
-        """Put the real last observations where Gymnasium has put those of its resets."""
-        for i in np.flatnonzero(self._over):
-            write(row[i, ...], value_at(info["final_obs"][i], path))
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
+        """Bind columns of one step, which resets no row."""
+        return VectorBinding(self, root, after)
 
     def _restart(self, which: Array | None) -> None:
         self._check_alive()
@@ -213,7 +178,7 @@ class GymVectorEnv(EnvBase):
             self._seeds, self._over = [None] * len(self._seeds), np.zeros_like(self._over)
         else:
             self._over = self._over & ~which
-        self._is_started = True
+        self.is_started = True
 
     def _refuse_reset(self, which: Array) -> None:
         if self.resets_by_stepping:
@@ -256,7 +221,7 @@ class GymVectorEnv(EnvBase):
 
     def _take(self, root: RowArrays) -> tuple[Array, Array, Array, Any]:
         self._check_alive()
-        if not self._is_started:
+        if not self.is_started:
             msg = "this GymVectorEnv was not reset yet: call reset() first."
             raise RuntimeError(msg)
         self.leftover = None  # surplus steps are out of date after a step by hand
@@ -272,16 +237,10 @@ class GymVectorEnv(EnvBase):
         return reward, terminated, truncated, info
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        mask = None if tensordict is None else tensordict.get("_reset").numpy()
-        rows = self._blank(self.observation_leaves)
-        self.reset_into(rows, mask)
-        return self._built(rows)
+        return self._one_column.reset(None if tensordict is None else tensordict.get(RESET).numpy())
 
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        root = {key: tensordict.get(key).detach().numpy() for key, _ in self._readers}
-        after = self._blank(self.after_leaves)
-        self.step_into(root, after)
-        return self._built(after)
+    def _steps_by_rows(self, root: TensorDictBase) -> bool:
+        return True
 
     def _set_seed(self, seed: int) -> None:
         """Every copy has a seed of its own, for the next whole reset."""
@@ -289,38 +248,71 @@ class GymVectorEnv(EnvBase):
     def _close(self) -> None:
         self.env.close()
 
-    def _blank(self, leaves: Any) -> dict[Any, Array]:
-        return {key: spec.zero().numpy() for key, spec in leaves}
-
-    def _built(self, rows: dict[Any, Array]) -> TensorDictBase:
-        leaves = {key: torch.from_numpy(row) for key, row in rows.items()}
-        return build(nest(leaves), self.batch_size)
-
     def _many(self, spec: Composite) -> Composite:
         many: Composite = spec.expand(*self.batch_size, *spec.shape)
         return many
 
 
-class NextStepBinding(RowBinding):
-    """A vector environment that resets rows while others step, bound to the columns of a batch."""
-
-    # every column is one step of the whole batch; the root's ("collector", "mask") is False in
-    # rows that were only reset, which is no transition
+class VectorBinding(RowBinding):
+    """A vector environment bound to the columns of a batch."""
 
     env: GymVectorEnv
 
     def __init__(self, env: GymVectorEnv, root: RowArrays, after: RowArrays) -> None:
         super().__init__(env, root, after)
         self._inputs = {key: root[key] for key, _ in env._readers if key in root}
-        self._results = [(after[k], path, write) for k, path, write in env._writers if k in after]
+        self._seen = [(root.get(k), after.get(k), path, write) for k, path, write in env._writers]
+        self._shown = {key: column for key, column in self._shown.items() if key not in FLAGS}
         # entries without a column go into a spare one: cheaper than a test at every step
         num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
-        spare = np.zeros((env.num_envs, num_steps, 1))
+        self._spare = np.zeros((env.num_envs, num_steps, 1))
         names = ("reward", "terminated", "truncated", "done")
-        flags = [np.moveaxis(after.get((name,), spare)[:, :, 0], 1, 0) for name in names]
+        flags = [np.moveaxis(after.get((name,), self._spare)[:, :, 0], 1, 0) for name in names]
         self._reward, self._terminated, self._truncated, self._done = flags
-        self._real = np.moveaxis(root.get(keys.MASK, spare[:, :, 0]), 1, 0)
-        self._shown = {key: column for key, column in self._shown.items() if key not in FLAGS}
+
+    def reset(self, t: int, mask: Array | None) -> None:
+        """Reset the rows of a mask, or all, and write column t of the root."""
+        which = np.ones(self.env.num_envs, bool) if mask is None else mask.reshape(-1)
+        if not which.any():
+            return
+        self.env._restart(None if mask is None else which)
+        for column, _, path, write in self._seen:
+            if column is None:
+                continue
+            fresh = value_at(self.env._shown, path)
+            if which.all():
+                write(column[:, t], fresh)
+            else:
+                rows = np.empty_like(column[:, t])
+                write(rows, fresh)
+                column[which, t] = rows[which]
+
+    def step(self, t: int) -> bool:
+        """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        env = self.env
+        env._refuse_over()
+        rows = {key: column[:, t] for key, column in self._inputs.items()}
+        self._reward[t], self._terminated[t], self._truncated[t], info = env._take(rows)
+        for _, column, path, write in self._seen:
+            if column is not None:
+                write(column[:, t], value_at(env._shown, path))
+                if env._keeps_final:
+                    # the real last observations, where Gymnasium has put those of its resets
+                    for i in np.flatnonzero(env._over):
+                        write(column[i, t, ...], value_at(info["final_obs"][i], path))
+        self._done[t] = env._over
+        return 1 in env._over.tobytes()  # any() takes ten times as long
+
+
+class NextStepBinding(VectorBinding):
+    """A vector environment that resets rows while others step, bound to the columns of a batch."""
+
+    # every column is one step of the whole batch; the root's ("collector", "mask") is False in
+    # rows that were only reset, which is no transition
+
+    def __init__(self, env: GymVectorEnv, root: RowArrays, after: RowArrays) -> None:
+        super().__init__(env, root, after)
+        self._real = np.moveaxis(root.get(keys.MASK, self._spare[:, :, 0]), 1, 0)
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
@@ -328,8 +320,9 @@ class NextStepBinding(RowBinding):
         np.logical_not(env._over, out=self._real[t])
         rows = {key: column[:, t] for key, column in self._inputs.items()}
         self._reward[t], self._terminated[t], self._truncated[t], _ = env._take(rows)
-        for column, path, write in self._results:
-            write(column[:, t], value_at(env._shown, path))
+        for _, column, path, write in self._seen:
+            if column is not None:
+                write(column[:, t], value_at(env._shown, path))
         self._done[t] = env._over
         return 1 in env._over.tobytes()  # any() takes ten times as long
 

@@ -1,33 +1,52 @@
-"""The default binding of an environment to the columns of a batch."""
+"""The default binding of an environment to the columns of a batch, and bindings of one column."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_envs.env.interface import Environment
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs.env.interface import Binding, Environment
+from rl_envs.env.spec_leaves import SpecLeaves
 from rl_envs.rollouts.arrays import Array, RowArrays
+from rl_layout import keys
+from rl_tensordict import build, build_flat, find, nest
+
+Key = tuple[str, ...]
 
 
 class RowBinding:
-    """Binds any environment by its `reset_into` and `step_into`."""
+    """Binds any environment: its steps and resets are given tensordicts of copies."""
 
     def __init__(self, env: Environment, root: RowArrays, after: RowArrays) -> None:
         self.env, self.root, self.after = env, root, after
         self._before: tuple[Any, ...] = (slice(None),) * len(env.batch_size)
-        inputs = (*env.action_leaves, *env.observation_leaves, *env.state_leaves)
-        self._inputs = {key: root[key] for key, _ in inputs if key in root}
-        shown = (*env.observation_leaves, *env.done_leaves)
-        self._shown = {key: root[key] for key, _ in shown if key in root}
+        self._inputs = {key: root[key] for key, _ in env.layout.inputs if key in root}
+        self._shown = {key: root[key] for key, _ in env.layout.shown if key in root}
 
-    def start(self) -> None:
-        """Reset every row and write column 0 of the root."""
-        self.env.reset_into(self._column(self._shown, 0))
+    def start(self, mask: Array | None = None) -> None:
+        """Reset the rows of a mask, bool `[*B, 1]`, or all, and write them to column 0."""
+        self.reset(0, mask)
+
+    def reset(self, t: int, mask: Array | None) -> None:
+        """Reset the rows of a mask, or all, and write column t of the root."""
+        rows = self._column(self._shown, t)
+        if mask is None:
+            write(rows, self.env.reset())
+            return
+        root = as_tensordict(rows, self.env.batch_size)
+        root.set("_reset", torch.from_numpy(mask.copy()))
+        write(rows, self.env.reset(root))
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
-        self.env.step_into(self._column(self._inputs, t), self._column(self.after, t))
-        return bool(self.after["done",][(*self._before, t)].any())
+        step = self.env.step(as_tensordict(self._column(self._inputs, t), self.env.batch_size))
+        write(self._column(self.after, t), step.get(keys.NEXT))
+        done = self.after.get((keys.DONE,))
+        return done is not None and bool(done[(*self._before, t)].any())
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done in column t are reset."""
@@ -36,11 +55,89 @@ class RowBinding:
             row[...] = self.after[key][(*self._before, t)]
         done = self.after["done",][(*self._before, t)]
         if done.any():
-            self.env.reset_into(rows, done)
+            self.reset(t + 1, done)
 
-    def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
+    def set_policy_next_keys(self, names: set[Key]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environment."""
 
-    def _column(self, columns: Mapping[tuple[str, ...], Array], t: int) -> dict[Any, Array]:
+    def _column(self, columns: Mapping[Key, Array], t: int) -> dict[Any, Array]:
         # the ellipsis keeps a row without dimensions an array that can be written to
         return {key: column[(*self._before, t, ...)] for key, column in columns.items()}
+
+
+class OneColumn:
+    """An environment bound to a batch of one step, through which its steps by hand go."""
+
+    # everything that can be is prepared once: what is left at a step is to copy rows
+
+    def __init__(self, env: Environment) -> None:
+        self._env, layout = env, env.layout
+        root = blank_rows(env, [*layout.action, *layout.shown, *layout.state])
+        after = blank_rows(env, layout.after)
+        self._binding = bind_rows(env, root, after)
+        inputs = layout.action if env.reads_actions_only else layout.inputs
+        self._inputs = [(key, root[key]) for key, _ in inputs]
+        self._shown = [(key, root[key]) for key, _ in layout.shown]
+        self._results, self._after = [(key, after[key]) for key, _ in layout.after], after
+        self._flat = all(len(key) == 1 for key, _ in self._results)
+
+    def step(self, root: TensorDictBase) -> TensorDictBase:
+        """Step from a root `[*B]`; returns what is under `"next"`."""
+        for key, row in self._inputs:
+            row[...] = find(root, key).detach().cpu().numpy()
+        self._binding.step(0)
+        if self._env.check_values:
+            self._env.layout.check_arrays(self._after)
+        return self._copied(self._results)
+
+    def reset(self, mask: Array | None = None) -> TensorDictBase:
+        """Reset the rows of a mask, bool `[*B, 1]`, or all; other rows mean nothing."""
+        self._binding.start(mask)
+        return self._copied(self._shown)
+
+    def _copied(self, rows: Sequence[tuple[Key, Array]]) -> TensorDictBase:
+        leaves = {key: torch.from_numpy(row.copy()) for key, row in rows}
+        if self._env.device.type != "cpu":
+            leaves = {key: leaf.to(self._env.device) for key, leaf in leaves.items()}
+        if self._flat:
+            entries: Any = {name: leaf for (name,), leaf in leaves.items()}
+            return build_flat(entries, self._env.batch_size)
+        return self._grouped(nest(leaves), ())
+
+    def _grouped(self, tree: Mapping[str, Any], prefix: Key) -> TensorDictBase:
+        sizes = self._env.layout.group_sizes[prefix] if prefix else self._env.batch_size
+        return build(
+            {
+                name: self._grouped(entry, (*prefix, name)) if isinstance(entry, dict) else entry
+                for name, entry in tree.items()
+            },
+            sizes,
+        )
+
+
+def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[Key, Array]:
+    """Make a row of zeros `[*B, ...]` for each leaf."""
+    return {key: torch.zeros(spec.shape, dtype=spec.dtype).numpy() for key, spec in leaves}
+
+
+def bind_rows(env: Environment, root: RowArrays, after: RowArrays) -> Binding:
+    """Bind rows `[*B, ...]` as columns of one step; results without a row are dropped."""
+    time = len(env.batch_size)
+    results = blank_rows(env, env.layout.after) | dict(after)
+    columns = (
+        {key: np.expand_dims(row, time) for key, row in rows.items()} for rows in (root, results)
+    )
+    return env.bind_step(*columns)
+
+
+def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:
+    """Copy rows into a tensordict: environments may keep their inputs."""
+    return build(
+        nest({key: torch.from_numpy(np.array(row)) for key, row in rows.items()}), batch_size
+    )
+
+
+def write(rows: RowArrays, tensordict: TensorDictBase) -> None:
+    """Write the entries of a tensordict into rows, in place."""
+    for key, row in rows.items():
+        row[...] = keys.require(tensordict, keys.as_key(key)).detach().cpu().numpy()

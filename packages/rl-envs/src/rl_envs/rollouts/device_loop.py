@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_envs.env import checks
 from rl_envs.env.done import RESET, derive_flags
 from rl_envs.env.interface import Environment
+from rl_envs.env.leaf_checks import cast_action
 from rl_envs.env.partial_reset import fit_mask
 from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
@@ -29,7 +30,7 @@ def can_play(env: Environment, request: Request, root: TensorDictBase | None = N
     # shapes; and for a policy that is no flat plan or writes under "next"
     breaks = request.break_when_any_done or request.break_when_all_done
     looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
-    plain = env.done_groups == [()] and not env.state_leaves and env.has_fixed_forms
+    plain = env.done_groups == [()] and not env.layout.state and env.layout.has_fixed_forms
     if looks or not plain or not env.batch_locked:
         return False
     if request.policy is not None:
@@ -61,7 +62,7 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
 
 
 def _shown(env: Environment) -> list[Key]:
-    return [key for key, _ in (*env.observation_leaves, *env.done_leaves)]
+    return [key for key, _ in env.layout.shown]
 
 
 def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
@@ -76,11 +77,11 @@ def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
 def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
     made = plan(values, env.batch_size)
     if not checked:
-        checks.cast_actions(env, build(nest(made), env.batch_size))
+        env.layout.fit_actions(build(nest(made), env.batch_size), checks_values=env.check_values)
         checked.append(True)
-    for key, spec in env.action_leaves:
+    for key, spec in env.layout.action:
         if made[key].dtype != spec.dtype:
-            made = {**made, key: checks.cast_action(key, spec, made[key])}
+            made = {**made, key: cast_action(key, spec, made[key])}
     return made
 
 
@@ -90,15 +91,15 @@ def _step(env: Environment, given: Leaves, *, is_first: bool) -> Leaves:
         return {
             key: leaf for key, leaf in keys.leaves(env.complete_step(raw)) if _is_known(env, key)
         }
-    found = {key: raw.get(key, None) for key, _ in env.after_leaves}
+    found = {key: raw.get(key, None) for key, _ in env.layout.after}
     flags = {name: _column(env, found[(name,)]) for name in keys.DONE_KEYS}
     names = zip(keys.DONE_KEYS, derive_flags(flags, (), "step", waits=False), strict=True)
-    rewards = {key: _column(env, found[key]) for key, _ in env.reward_leaves}
+    rewards = {key: _column(env, found[key]) for key, _ in env.layout.reward}
     return found | rewards | {(name,): flag for name, flag in names}
 
 
 def _is_known(env: Environment, key: Key) -> bool:
-    return any(key == known for known, _ in env.after_leaves)
+    return any(key == known for known, _ in env.layout.after)
 
 
 def _column(env: Environment, leaf: Tensor) -> Tensor:
@@ -113,11 +114,11 @@ def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
     fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))
     checks.check_returned(env, fresh, "reset")
     if is_first:
-        fresh = checks.check_reset(env, fresh.copy(), {(): mask})
+        fresh = env.layout.complete_reset(fresh.copy(), {(): mask}, waits=False)
     values: Leaves = {}
-    for key, _ in env.observation_leaves:
+    for key, _ in env.layout.observation:
         leaf = fresh.get(key)
         values[key] = torch.where(fit_mask(mask, leaf), leaf, root[key])
-    for key, _ in env.done_leaves:
+    for key, _ in env.layout.done:
         values[key] = torch.zeros_like(mask)
     return values

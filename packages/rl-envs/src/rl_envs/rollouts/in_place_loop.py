@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_envs.env import checks
 from rl_envs.env.interface import Binding, Environment
+from rl_envs.env.leaf_checks import cast_action, check_choice, check_value
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan, policy_plan
@@ -35,12 +36,7 @@ def holds_only_shown(env: Environment, root: TensorDictBase | None) -> bool:
     """Whether a root holds what a reset writes, and nothing that would be lost."""
     if root is None:
         return True
-    shown = dict((*env.observation_leaves, *env.done_leaves))
-    held = dict(keys.leaves(root))
-    return held.keys() == shown.keys() and all(
-        (held[key].shape, held[key].dtype) == (spec.shape, spec.dtype)
-        for key, spec in shown.items()
-    )
+    return env.layout.has_forms(root, env.layout.shown)
 
 
 def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
@@ -57,7 +53,7 @@ def play(env: Environment, request: Request, root: TensorDictBase | None = None)
         stepping, deferred = env.split(None)
     rollout = InPlaceRollout(stepping, request, plan)
     batch = rollout.play(root, leftover)
-    env._is_started = True
+    env.is_started = True
     if env.check_values:
         check_rows(stepping, batch)
     if request.set_truncated:
@@ -90,13 +86,13 @@ class InPlaceRollout:
         self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row in them
         self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
-        root = (*env.observation_leaves, *env.done_leaves, *env.action_leaves)
+        root = (*env.layout.shown, *env.layout.action)
         self.columns.add_leaves(list(root))
-        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.after_leaves])
-        self._written = {key for key, _ in env.action_leaves}
+        self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
+        self._written = {key for key, _ in env.layout.action}
         if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
-        shown = (*env.observation_leaves, *env.done_leaves)
+        shown = env.layout.shown
         self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
         if plan is not None and plan.in_keys is not None:
             plan.check_reads(self._read)
@@ -226,14 +222,14 @@ class InPlaceRollout:
         if stop <= start:
             return
         time = len(self.env.batch_size)
-        for key, spec in self.env.action_leaves:
+        for key, spec in self.env.layout.action:
             drawn = spec.rand((stop - start,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, stop - start).copy_(drawn)
 
     def _act(self, t: int, *, is_first: bool) -> None:
         if self.plan is None:
             if self._drawn is not None and t >= self._drawn:
-                for key, spec in self.env.action_leaves:
+                for key, spec in self.env.layout.action:
                     self.columns.write(t, key, spec.rand())
             return
         if is_first:
@@ -248,11 +244,11 @@ class InPlaceRollout:
     def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
         given = build(nest(made), self.env.batch_size)
-        fitted = checks.cast_actions(self.env, given)
+        fitted = self.env.layout.fit_actions(given, checks_values=self.env.check_values)
         if fitted is not given:
-            made.update((key, fitted.get(key)) for key, _ in self.env.action_leaves)
+            made.update((key, fitted.get(key)) for key, _ in self.env.layout.action)
             self.columns.casts = {
-                key: partial(checks.cast_action, key, spec) for key, spec in self.env.action_leaves
+                key: partial(cast_action, key, spec) for key, spec in self.env.layout.action
             }
         rows = len(self.env.batch_size)
         if resumes and made.keys() != self._written:
@@ -302,13 +298,13 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
 def check_rows(env: Environment, batch: TensorDictBase) -> None:
     """Raise for values outside their specs, all steps of a leaf at once."""
     rows = len(env.batch_size)
-    for key, spec in env.after_leaves:
+    for key, spec in env.layout.after:
         value: Tensor = batch.get((keys.NEXT, *key))
-        checks.check_value(key, spec, value.movedim(rows, 0), "step")
-    for key, spec in env.observation_leaves:
-        checks.check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
-    for key, spec in env.action_leaves:
-        checks.check_choice(key, spec, batch.get(key).movedim(rows, 0))
+        check_value(key, spec, value.movedim(rows, 0), "step")
+    for key, spec in env.layout.observation:
+        check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
+    for key, spec in env.layout.action:
+        check_choice(key, spec, batch.get(key).movedim(rows, 0))
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:

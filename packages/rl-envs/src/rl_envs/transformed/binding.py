@@ -69,11 +69,11 @@ class TransformedBinding:
         steps = {array.shape[self._time] for array in (*root.values(), *after.values())}
         self._num_steps = max(steps)
         base = self.base
-        shown = dict((*base.observation_leaves, *base.done_leaves))
+        shown = dict(base.layout.shown)
         self._raw_root = {key: self._own(key, leaf, root) for key, leaf in shown.items()}
-        results = dict(base.after_leaves)
+        results = dict(base.layout.after)
         self._raw_after = {key: self._own(key, leaf, after) for key, leaf in results.items()}
-        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base.action_leaves,)}
+        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base.layout.action,)}
         # outputs and inputs of the transforms, as tensors on the memory of the columns
         self._out = {name: _tensors(given) for name, given in (("root", root), ("after", after))}
         self._raw = {
@@ -85,7 +85,7 @@ class TransformedBinding:
         )
         self._carried = [
             key
-            for key, _ in (*env.observation_leaves, *env.state_leaves)
+            for key, _ in (*env.layout.observation, *env.layout.state)
             if key in root and key in after and self._raw_root.get(key) is not root[key]
         ]
         self._carries = self._passive_columns()
@@ -144,13 +144,17 @@ class TransformedBinding:
         self._has_bound_steps = False
         self._binding.set_policy_next_keys(names)
 
-    def start(self) -> None:
-        """Reset the environment inside, and write column 0 of the root."""
+    def start(self, mask: Array | None = None) -> None:
+        """Reset the rows of a mask, bool `[*B, 1]`, or all, and write column 0 of the root."""
+        if mask is not None:
+            self._binding.start(mask)
+            self._reset_rows(0, mask)
+            return
         self._binding.start()
         raw = self._at(self._raw["root"], 0, self._raw_root)
         fresh = self.env.outer.reset(raw)
         self._write(self._root, fresh, raw, 0, None)
-        self.env._is_started = True
+        self.env.is_started = True
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
@@ -207,7 +211,7 @@ class TransformedBinding:
         if not bind_steps(pipeline, self.env.outer):
             return None
         results = []
-        for key, _ in (*self.env.observation_leaves, *self.env.done_leaves):
+        for key, _ in self.env.layout.shown:
             column = self._root.get(key)
             found = pipeline.now(key)
             is_raw = column is self._raw_root.get(key) and not pipeline.has_changed(key)
@@ -224,7 +228,7 @@ class TransformedBinding:
         fresh = ~real[..., t]
         self._fresh = {}
         if fresh.any():
-            columns = {key: self._raw_after[key] for key, _ in self.base.observation_leaves}
+            columns = {key: self._raw_after[key] for key, _ in self.base.layout.observation}
             self._fresh = {key: self._column(col, t)[fresh] for key, col in columns.items()}
         truly: Array = self._column(self._raw_after["done",], t).reshape(self._rows).copy()
         return truly
@@ -236,22 +240,25 @@ class TransformedBinding:
         for read, write in self._carrying:
             write(t + 1)[...] = read(t)
         mask = self._done_at(t) if self._real is None else ~self._real[..., t]
-        if not mask.any():
-            return
+        if mask.any():
+            for key, rows in self._fresh.items():
+                self._column(self._raw_root[key], t + 1)[mask.reshape(self._rows)] = rows
+            self._reset_rows(t + 1, mask)
+
+    def _reset_rows(self, t: int, mask: Array) -> None:
+        """Pass the roots of rows that were reset through the transforms."""
         mask = mask.reshape(self._rows)
-        for key, rows in self._fresh.items():
-            self._column(self._raw_root[key], t + 1)[mask] = rows
         if self._at_reset is not None:
             pipeline, results = self._at_reset
-            pipeline.run(t + 1)
+            pipeline.run(t)
             for column, cell in results:
-                place = column(t + 1)
+                place = column(t)
                 where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
-                np.copyto(place, cell(t + 1), where=where)
+                np.copyto(place, cell(t), where=where)
             return
-        root = self._at(self._raw["root"], t + 1, self._raw["root"])
+        root = self._at(self._raw["root"], t, self._raw["root"])
         fresh = self.env.outer.reset(root, torch.from_numpy(mask.copy()))
-        self._write(self._root, fresh, root, t + 1, mask)
+        self._write(self._root, fresh, root, t, mask)
 
     def _invert(self, root: TensorDictBase, t: int) -> None:
         inner = self.env.outer.inv(root)

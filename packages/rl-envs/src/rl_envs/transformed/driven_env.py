@@ -142,7 +142,7 @@ def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
     if not bool(rows.any()):
         return _resting(env)
     after = env.step(root).get(keys.NEXT) if bool(rows.all()) else step_selected(env, root, rows)
-    return after.select(*[key for key, _ in env.after_leaves])
+    return after.select(*[key for key, _ in env.layout.after])
 
 
 def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
@@ -152,7 +152,7 @@ def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> Ten
     for process, goes in enumerate(going):
         if goes:
             env.pool.begin(process, "step_each", [roots[process].clone()])
-    names = [key for key, _ in env.after_leaves]
+    names = [key for key, _ in env.layout.after]
     resting = _resting(env)
     stepped = [
         env.pool.receive(process)[0].select(*names) if goes else resting[process]

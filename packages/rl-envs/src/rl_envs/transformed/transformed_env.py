@@ -81,9 +81,9 @@ class TransformedEnv(EnvBase):
         given: list[Change] = [one for one in (*transforms, transform) if one is not None]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]
-            started, base_env = base_env._is_started, base_env.base_env
+            started, base_env = base_env.is_started, base_env.base_env
         else:
-            started = base_env._is_started
+            started = base_env.is_started
         super().__init__(device=base_env.device, batch_size=base_env.batch_size)
         self.base_env = base_env
         self.batch_locked = base_env.batch_locked
@@ -91,7 +91,7 @@ class TransformedEnv(EnvBase):
         self.resets_by_stepping = base_env.resets_by_stepping
         self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
         # an environment that continues without a reset lacks what the transforms write at one
-        self._is_started = started and not given
+        self.is_started = started and not given
         self.transforms = Compose(*_unpacked(given))
         self._describe()
 
@@ -147,7 +147,7 @@ class TransformedEnv(EnvBase):
         self.transforms = Compose(*members)
         self._split.clear()
         self._describe()
-        self._is_started = False
+        self.is_started = False
         return self
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -225,8 +225,8 @@ class TransformedEnv(EnvBase):
         if in_keys is None:
             return self, waiting
         inner, deferred = self._parts(in_keys)
-        gone = {key for key, _ in self.observation_leaves}
-        gone -= {key for key, _ in inner.observation_leaves}
+        gone = {key for key, _ in self.layout.observation}
+        gone -= {key for key, _ in inner.layout.observation}
         gone |= {keys.as_tuple(k) for one in deferred if not one.rows_only for k in one.out_keys}
         return (self, waiting) if gone & set(in_keys) else (inner, deferred)
 
@@ -269,7 +269,7 @@ class TransformedEnv(EnvBase):
             if asked.is_empty():
                 return self._outer.reset(self._inner.reset(**kwargs))
             whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
-            self._inner._is_started = True  # every row is about to be
+            self._inner.is_started = True  # every row is about to be
             raw = self._inner.reset_checked(asked.copy().set(RESET, whole), {(): whole}, kwargs)
             return self._outer.reset(asked.update(raw))
         masks = reset_masks(tensordict, self.done_groups, self.batch_size)

@@ -9,7 +9,7 @@ from torch import nn
 
 from rl_envs.env.env import EnvBase
 from rl_envs.env.metaclass import EnvType
-from rl_envs.env.specs import leaves_of
+from rl_envs.env.spec_leaves import leaves_of
 from rl_envs.transformed.transformed_env import TransformedEnv
 from rl_layout import keys, refuse_shared_states
 from rl_transforms import ExcludeTransform, InitTracker, SelectTransform, TensorDictPrimer
