@@ -29,6 +29,22 @@ def test_a_batch_keeps_every_promise(make):
     check_conformance(lambda: SerialEnv(2, make))
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda env: env,
+        lambda env: GymEnv(env.env),
+        lambda env: TransformedEnv(env, InitTracker()),
+        lambda env: SerialEnv(1, lambda: env),
+    ],
+    ids=["same", "gym", "transformed", "serial"],
+)
+def test_workers_that_step_one_environment_are_refused(wrap):
+    env = GymEnv("CartPole-v1")
+    with pytest.raises(ValueError, match=r"workers 0 and 1 step one environment, <CartPole.* new"):
+        SerialEnv(2, lambda: wrap(env))
+
+
 def test_each_row_is_what_its_environment_gives_alone():
     makers = [
         lambda n=n: EpisodeStepEnv([(2, "terminated")], first_episode=100 * n) for n in (1, 2)

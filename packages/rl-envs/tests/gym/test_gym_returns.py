@@ -44,6 +44,21 @@ def test_a_step_that_returns_something_else_is_named(found, plays_rows):
         env.rollout(5, callback=callback)
 
 
+@pytest.mark.parametrize("reward", [np.zeros(2), None, "much", [1.0, 2.0]], ids=repr)
+@pytest.mark.parametrize("plays_rows", [True, False])
+def test_a_reward_that_is_no_number_is_named(reward, plays_rows):
+    env = GymEnv(Broken(GOOD, (GOOD[0], reward, False, False, {})))
+    callback = None if plays_rows else (lambda env, step: None)
+    with pytest.raises(TypeError, match=r"the reward of <Broken.* must be one number: got "):
+        env.rollout(5, callback=callback)
+
+
+@pytest.mark.parametrize("reward", [2, np.float64(2), np.float32(2), np.array([2.0])], ids=repr)
+def test_a_reward_may_be_any_number(reward):
+    env = GymEnv(Broken(GOOD, (GOOD[0], reward, False, False, {})))
+    assert env.rollout(3)["next", "reward"].flatten().tolist() == [0, 0, 2]
+
+
 def broken():
     return GymEnv(Broken(GOOD, None))
 

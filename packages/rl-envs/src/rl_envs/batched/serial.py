@@ -39,8 +39,8 @@ class SerialEnv(EnvBase):
 
     Raises:
         TypeError: an environment was given, and no function that makes one.
-        ValueError: the number of functions is another one, the environments differ in specs, or
-            one has a transform that must stand outside.
+        ValueError: the number of functions is another one, the environments differ in specs, two
+            of them step the same object, or one has a transform that must stand outside.
 
     Example:
         >>> from rl_envs.testing import CountingEnv
@@ -63,6 +63,7 @@ class SerialEnv(EnvBase):
             checks.check_masks(env)
             env.check_place("worker")
             _check_alike(first, env, number)
+        _check_apart(self.envs)
         super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
         self.observation_spec = self._stacked(first.observation_spec)
         self.action_spec = self._stacked(first.full_action_spec)
@@ -244,6 +245,20 @@ def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
         if one != other:
             msg = f"worker {number} differs from worker 0 in {name}: {other} against {one}."
             raise ValueError(msg)
+
+
+def _check_apart(envs: Sequence[EnvBase]) -> None:
+    """Raise for two environments of which a step of the one moves the other."""
+    owners: dict[int, int] = {}
+    for number, env in enumerate(envs):
+        for stepped in env._stepped:
+            owner = owners.setdefault(id(stepped), number)
+            if owner != number:
+                msg = (
+                    f"workers {owner} and {number} step one environment, {stepped}: make a new "
+                    "one in each call of create_env_fn."
+                )
+                raise ValueError(msg)
 
 
 def saved_states(state: Mapping[str, Any], count: int) -> list[Any]:

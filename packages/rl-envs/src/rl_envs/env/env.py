@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Self
 
@@ -144,6 +144,14 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     def _inside(self) -> Sequence[EnvBase]:
         """The environments that this one steps, which others may step too."""
         return ()
+
+    @property
+    def _stepped(self) -> Iterator[object]:
+        """The objects that a step changes; rows of one batch must not have one in common."""
+        if not self._inside:
+            yield self
+        for env in self._inside:
+            yield from env._stepped
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or the rows of a mask.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -98,6 +98,10 @@ class GymEnv(EnvBase):
             for key, leaf in self.layout.observation
         }
 
+    @property
+    def _stepped(self) -> Iterator[object]:
+        yield self.env.unwrapped
+
     def render(self) -> Tensor:
         """Draw the environment: a frame uint8 `[H, W, 3]`. It needs `render_mode="rgb_array"`."""
         check_renders(self.env)
@@ -163,7 +167,17 @@ class GymEnv(EnvBase):
             self._expect(found, 5, "step")
         observation, reward, terminated, truncated, _ = found
         self._is_over = terminated or truncated
+        if not isinstance(reward, float):  # one of numpy's is
+            reward = self._number(reward)
         return observation, reward, terminated, truncated
+
+    def _number(self, reward: Any) -> float:
+        found = np.asarray(reward)
+        if found.size != 1 or found.dtype.kind not in "biuf":
+            what = f"shape {list(found.shape)}" if found.size != 1 else type(reward).__name__
+            msg = f"the reward of {self.env} must be one number: got {what}, {reward!r:.200}."
+            raise TypeError(msg)
+        return float(found.item())
 
     def _expect(self, found: Any, count: int, name: str) -> Any:
         """Raise unless the environment inside has returned as many parts as Gymnasium says."""
