@@ -1,8 +1,10 @@
+import inspect
+
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_envs import EnvBase
+from rl_envs import EnvBase, GymEnv
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv, NestedEnv
 from rl_specs import Bounded, OneHot
 
@@ -248,3 +250,16 @@ def test_an_unlocked_environment_steps_any_batch():
     root = TensorDict({"observation": torch.zeros(5, 1), "action": torch.ones(5, 1)}, [5])
     assert env.step(root)["next", "observation"].sum() == 5
     assert env.rand_action(root)["action"].shape == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (GymEnv, ["env", "categorical_action_encoding", "info_keys", "policy", "kwargs"]),
+        (CountingEnv, ["max_steps", "batch_size", "policy"]),
+    ],
+)
+def test_the_signature_of_an_environment_shows_its_arguments(kind, names):
+    shown = list(inspect.signature(kind).parameters)
+    assert [name for name in shown if name in names] == names
+    assert "args" not in shown

@@ -1,5 +1,6 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
@@ -21,6 +22,11 @@ def test_a_key_that_the_environment_lacks_is_named():
     with pytest.raises(KeyError, match=r"reads \['hidden'\].*lacks: it shows \['observation'\]"):
         plan(VALUES, ROWS)
     assert not plan.is_verified
+
+
+def test_a_policy_that_returns_no_tensordict_is_named():
+    with pytest.raises(TypeError, match="returns it with its entries, or None: got ndarray"):
+        GymEnv("Pendulum-v1").rollout(3, lambda root: np.zeros(1))
 
 
 def test_policy_plan_refuses_objects_that_cannot_be_called():

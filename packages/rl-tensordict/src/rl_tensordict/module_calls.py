@@ -214,6 +214,12 @@ def through_tensordict(
     root: TensorDictBase = build(nest(values), batch_size)
     made = function(root)
     made = root if made is None else made
+    if not isinstance(made, TensorDictBase):
+        msg = (
+            f"expected a function of a tensordict that returns it with its entries, or None: got "
+            f"{type(made).__name__}. Write the entry: tensordict.set('action', ...)."
+        )
+        raise TypeError(msg)
     return {key: value for key, value in leaves(made) if value is not values.get(key, None)}
 
 

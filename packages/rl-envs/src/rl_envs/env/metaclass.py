@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,17 @@ class EnvType(type):
         """Make a class whose methods on numpy rows name the arguments that they fail on."""
         named = {key: explain_arguments(namespace[key]) for key in METHODS if key in namespace}
         return super().__new__(mcs, name, bases, namespace | named)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The arguments of the constructor, and `policy`: what `help` shows."""
+        constructor: Callable[..., None] = getattr(cls, "__init__")  # noqa: B009 - for mypy
+        taken = inspect.signature(constructor)
+        arguments = list(taken.parameters.values())[1:]  # without self
+        policy = inspect.Parameter("policy", inspect.Parameter.KEYWORD_ONLY, default=None)
+        at = next((n for n, one in enumerate(arguments) if one.kind is one.VAR_KEYWORD), None)
+        arguments.insert(len(arguments) if at is None else at, policy)
+        return taken.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
 
     def __call__(cls, *args: Any, policy: Any = None, **kwargs: Any) -> Any:
         """Make an environment."""
