@@ -22,7 +22,6 @@ from bench import medians_us, report, session
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.checkpoint.buffer import dump_buffer, load_buffer
 
 ROWS, TURNS, PIECE = 1_000_000, 7, 8 << 20
 
@@ -82,10 +81,10 @@ def main(parent: str | None) -> None:
         raw = np.random.default_rng(0).integers(256, size=100 * ROWS, dtype=np.uint8).data
         contenders: dict[str, Callable[[], object]] = {
             "the disk alone": lambda: write_alone(folder / "alone", raw),
-            "dump": lambda: dump_buffer(whole, folder / "whole"),
-            "dump, 1 % full": lambda: dump_buffer(part, folder / "part"),
-            "dump, each observation once": lambda: dump_buffer(once, folder / "once"),
-            "load": lambda: load_buffer(other, folder / "whole"),
+            "dump": lambda: whole.dumps(folder / "whole"),
+            "dump, 1 % full": lambda: part.dumps(folder / "part"),
+            "dump, each observation once": lambda: once.dumps(folder / "once"),
+            "load": lambda: other.loads(folder / "whole"),
         }
         theirs = peer(ROWS)
         if theirs is not None:

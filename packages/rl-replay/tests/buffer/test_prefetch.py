@@ -83,7 +83,7 @@ def test_epochs_end_where_they_do_without_prefetching() -> None:
 def test_nothing_that_predates_a_change_is_handed_out(change, seen) -> None:
     buffer = filled(3)
     buffer.sample()
-    assert len(buffer._prefetch) == 3
+    assert buffer.stats()["prefetched"] == 3
     change(buffer)
     for _ in range(5):
         assert seen(buffer.sample())

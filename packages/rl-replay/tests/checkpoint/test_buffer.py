@@ -17,7 +17,6 @@ from rl_replay import (
     TensorStorage,
 )
 from rl_replay.checkpoint import dump
-from rl_replay.checkpoint.buffer import dump_buffer, load_buffer
 
 MARKED = [("next", "done"), ("next", "truncated"), "is_init", "collector"]
 STORAGES = {
@@ -85,8 +84,8 @@ def test_a_loaded_buffer_goes_on_as_the_dumped_one(tmp_path, storage, sampler, e
     for turn in range(extends):
         write(one, 10 * turn)
         one.sample()
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     assert len(one) == len(two)
     assert_same(one[:], two[:])
     assert_same(one.sample(), two.sample())
@@ -104,8 +103,8 @@ def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
     rows = batch([7])
     one, two = (buffer(STORAGES[storage](), SliceSampler(num_slices=1)) for _ in range(2))
     one.extend(rows[:4])
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     two.extend(rows[4:])
     assert two.storage.trajectories().lengths().tolist() == [7]
 
@@ -125,8 +124,8 @@ def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked
     early, late = rows[..., :8], rows[..., 8:]
     one.extend(early)
     if how == "dump":
-        dump_buffer(one, tmp_path)
-        load_buffer(two, tmp_path)
+        one.dumps(tmp_path)
+        two.loads(tmp_path)
     elif how == "state":
         two.load_state_dict(one.state_dict())
     else:
@@ -139,8 +138,8 @@ def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked
 def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     write(one, 0)
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     before = two[:]["next", "observation"]
     rows = torch.tensor([1, 5, 6])
     two.update_rows(rows, TensorDict({"observation": torch.ones(3, 3)}, [3]))
@@ -151,8 +150,8 @@ def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     for turn in range(4):
         write(one, 10 * turn)
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     slots = one.storage.store.explain(23)["side_slots"]
     assert 0 < slots < 8
     assert two.storage.store.explain(23)["side_slots"] == slots
@@ -163,16 +162,16 @@ def test_a_dump_replaces_what_a_buffer_held(tmp_path):
     write(one, 0)
     write(two, 50)
     write(two, 60)
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     assert_same(one[:], two[:])
 
 
 def test_an_empty_buffer_comes_back_empty(tmp_path):
     one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
     write(two, 0)
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     assert len(two) == 0
 
 
@@ -181,8 +180,8 @@ def test_rows_keep_their_numbers(tmp_path):
     for turn in range(3):
         write(one, 10 * turn)
     rows = one.sample()["collector", "row"]
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     written = two.update_rows(rows, TensorDict({"observation": torch.ones(6, 3)}, [6]))
     assert written.all()
 
@@ -195,7 +194,7 @@ def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
         one = buffer(LazyTensorStorage(capacity, lossless=lossless), RandomSampler())
         one.extend(batch([9, 8], frame=True))
         folder = tmp_path / str(capacity)
-        dump_buffer(one, folder)
+        one.dumps(folder)
         sizes.append(sum(file.stat().st_size for file in folder.glob("data-*")))
     assert sizes[0] == sizes[1]
 
@@ -203,7 +202,7 @@ def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
 def test_a_lossless_dump_holds_each_observation_once(tmp_path):
     one = buffer(LazyTensorStorage(200, lossless=True), RandomSampler())
     one.extend(batch([100, 50], frame=True))
-    dump_buffer(one, tmp_path)
+    one.dumps(tmp_path)
     size = sum(file.stat().st_size for file in tmp_path.glob("data-*"))
     assert size < 152 * 335 + 150 * 100
 
@@ -211,16 +210,16 @@ def test_a_lossless_dump_holds_each_observation_once(tmp_path):
 def test_plain_tensors_are_dumped_too(tmp_path):
     one, two = (ReplayBuffer(storage=TensorStorage(torch.zeros(9, 2))) for _ in range(2))
     one.extend(torch.rand(7, 2))
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     assert (one[:] == two[:]).all()
 
 
 def test_trees_keep_their_form(tmp_path):
     one, two = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
     one.extend(({"a": torch.rand(5, 2)}, torch.arange(5)))
-    dump_buffer(one, tmp_path)
-    load_buffer(two, tmp_path)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
     assert isinstance(two[:], tuple)
     assert (two[:][0]["a"] == one[:][0]["a"]).all()
 
@@ -239,9 +238,9 @@ def test_a_dump_of_another_buffer_is_refused_and_nothing_is_lost(tmp_path, other
     write(one, 0)
     write(two, 50)
     before = two[:]
-    dump_buffer(one, tmp_path)
+    one.dumps(tmp_path)
     with pytest.raises(ValueError, match=words):
-        load_buffer(two, tmp_path)
+        two.loads(tmp_path)
     assert_same(two[:], before)
 
 
@@ -250,13 +249,13 @@ def test_an_altered_dump_is_refused_and_nothing_is_lost(tmp_path):
     write(one, 0)
     write(two, 50)
     before = two[:]
-    dump_buffer(one, tmp_path)
+    one.dumps(tmp_path)
     name = next(tmp_path.glob("data-*"))
     raw = bytearray(name.read_bytes())
     raw[len(raw) // 2] ^= 4
     name.write_bytes(raw)
     with pytest.raises(ValueError, match=f"{name.name} was altered"):
-        load_buffer(two, tmp_path)
+        two.loads(tmp_path)
     assert_same(two[:], before)
 
 
@@ -264,13 +263,13 @@ def test_a_list_of_objects_says_why_it_cannot_be_dumped(tmp_path):
     found = ReplayBuffer(storage=ListStorage(5))
     found.extend(["a"])
     with pytest.raises(NotImplementedError, match="only pickles could keep"):
-        dump_buffer(found, tmp_path)
+        found.dumps(tmp_path)
 
 
 def test_a_dump_of_something_else_is_refused(tmp_path):
     dump(tmp_path, {"weights": np.zeros(3)})
     with pytest.raises(ValueError, match="has no"):
-        load_buffer(buffer(STORAGES["memory"](), RandomSampler()), tmp_path)
+        buffer(STORAGES["memory"](), RandomSampler()).loads(tmp_path)
 
 
 LARGER = {

@@ -17,7 +17,6 @@ from rl_replay import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
-from rl_replay.checkpoint.state_dict import load_state, state_of
 from rl_transforms import RewardScaling
 
 
@@ -64,7 +63,7 @@ def take_over(buffer, other, how, folder):
 def assert_stands(buffer, rows, state):
     assert (buffer[:] == rows).all()
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [5, 6, 7]
-    assert torch.equal(buffer._generator.get_state(), state["rng"])
+    assert torch.equal(buffer.sampler.generator.get_state(), state["rng"])
     assert buffer.batch_size == 4
 
 
@@ -73,7 +72,7 @@ def assert_stands(buffer, rows, state):
 def test_what_is_of_another_buffer_changes_nothing(which, how, tmp_path):
     make, message = OTHERS[which]
     buffer = made()
-    rows, state = buffer[:], state_of(buffer)
+    rows, state = buffer[:], buffer.state_dict()
     with pytest.raises(ValueError, match=message):
         take_over(buffer, make(), how, tmp_path)
     assert_stands(buffer, rows, state)
@@ -97,12 +96,12 @@ def test_transforms_with_other_numbers_stand_as_they_stood(how, tmp_path):
 @pytest.mark.parametrize("how", ["state", "dump"])
 def test_a_sampler_that_cannot_go_on_changes_nothing(how, tmp_path, monkeypatch):
     buffer, other = made(sampler=Broken()), made((9, 9), sampler=Broken())
-    rows, state = buffer[:], state_of(buffer)
+    rows, state = buffer[:], buffer.state_dict()
     monkeypatch.setattr(Broken, "fails", True)
     with pytest.raises(KeyError):
         take_over(buffer, other, how, tmp_path)
     assert (buffer[:] == rows).all()
-    assert torch.equal(buffer._generator.get_state(), state["rng"])
+    assert torch.equal(buffer.sampler.generator.get_state(), state["rng"])
 
 
 def test_a_buffer_without_a_generator_stays_without_one():
@@ -111,8 +110,7 @@ def test_a_buffer_without_a_generator_stays_without_one():
     other = ReplayBuffer(storage=LazyTensorStorage(20), generator=torch.Generator())
     other.extend(torch.arange(15))
     with pytest.raises(ValueError, match="of 20 rows and this one has 9"):
-        load_state(buffer, state_of(other))
-    assert buffer._generator is None
+        buffer.load_state_dict(other.state_dict())
     assert buffer.sampler.generator is None
 
 
@@ -121,11 +119,11 @@ def test_a_state_of_lists_is_no_state_of_tensors():
     lists.extend([1, 2])
     tensors.extend(torch.arange(5))
     with pytest.raises(ValueError, match="the state is not of a TensorStorage"):
-        load_state(tensors, state_of(lists))
+        tensors.load_state_dict(lists.state_dict())
     with pytest.raises(ValueError, match="the state is not of a ListStorage"):
-        load_state(lists, state_of(tensors))
+        lists.load_state_dict(tensors.state_dict())
     with pytest.raises(ValueError, match="no state of a buffer: it lacks"):
-        load_state(tensors, {"storage": {}})
+        tensors.load_state_dict({"storage": {}})
     assert (tensors[:] == torch.arange(5)).all()
     assert lists[:].tolist() == [1, 2]
 
@@ -156,7 +154,7 @@ def test_a_sampler_of_ones_own_is_asked_for_its_state():
             return storage.ring.window().numbers(torch.arange(batch_size)), {}
 
     one, other = made(sampler=Newest()), made((9, 9), sampler=Newest())
-    load_state(other, state_of(one))
+    other.load_state_dict(one.state_dict())
     assert (one[:] == other[:]).all()
 
 

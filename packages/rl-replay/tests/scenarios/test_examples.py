@@ -123,7 +123,7 @@ def test_dumps_hold_the_newest_rows_of_columns(tmp_path: Path) -> None:
     batch = environments(3, 220, [31], [EndKind.TRUNCATED])
     for start in range(0, 220, 22):
         first.extend(batch[:, start : start + 22])
-        assert first._storage.max_size == 102
+        assert first.storage.max_size == 102
         first.dumps(tmp_path)
         second.loads(tmp_path)
         assert (second[:] == first[:]).all()

@@ -26,6 +26,7 @@ from rl_replay import (
     SliceSampler,
     TensorDictReplayBuffer,
     TensorStorage,
+    Writer,
 )
 from rl_transforms import MultiStepTransform
 
@@ -228,8 +229,6 @@ def test_batches_made_ahead_do_not_outlive_what_others_drop() -> None:
     buffer.extend(torch.ones(8))
     for _ in range(4):
         assert (copy.sample() == 1).all()
-    for one in (buffer, copy):
-        one._prefetch.close()
 
 
 def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
@@ -240,12 +239,16 @@ def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
     buffer.sample()
     held, over = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with buffer._lock:
-            held.set()
-            over.wait(60)
+    class Held(Writer):
+        """Its check is asked under the lock."""
 
-    thread = threading.Thread(target=hold)
+        def check(self, count: int) -> None:
+            if threading.current_thread() is thread:
+                held.set()
+                over.wait(60)
+
+    buffer.set_writer(Held())
+    thread = threading.Thread(target=lambda: buffer.extend(torch.zeros(1)))
     thread.start()
     held.wait(60)
     child = os.fork()  # while another thread holds the lock
@@ -256,8 +259,7 @@ def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
     over.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert len(buffer) == 11
-    buffer._prefetch.close()
+    assert len(buffer) == 12
 
 
 def test_waiting_ends_when_another_process_has_written() -> None:

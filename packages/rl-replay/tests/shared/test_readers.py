@@ -24,7 +24,7 @@ from rl_replay import (
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
 )
-from rl_replay.buffer.row_source import StoredRows
+from rl_replay.buffer.transforms import StoredRows
 from rl_slabs.lanes.lane import LANE_SHIFT
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads

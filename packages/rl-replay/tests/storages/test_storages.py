@@ -223,7 +223,7 @@ def test_sizes_are_rounded_up_to_whole_columns() -> None:
     storage = LazyTensorStorage(100, ndim=2)
     buffer = ReplayBuffer(storage=storage)
     buffer.extend(environments(3, 22, [9], [EndKind.CUT]))
-    assert buffer._storage.max_size == 102
+    assert buffer.storage.max_size == 102
     assert storage.shape == (34, 3)
 
 

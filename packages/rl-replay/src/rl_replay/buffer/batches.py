@@ -1,8 +1,7 @@
-"""How batches are drawn: choose, gather, mark, collate, transform; at once or ahead of time."""
+"""Batches: rows are drawn, gathered, marked, collated and transformed, at once or ahead of time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,154 +9,124 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
-from rl_replay.buffer.parts import Composition, apply
-from rl_replay.buffer.row_source import StoredRows
-from rl_replay.data.indexing import coordinates
+from rl_replay.buffer.indexing import coordinates
+from rl_replay.buffer.parts import BufferParts
+from rl_replay.buffer.prefetch import DrawnFrom
 from rl_replay.data.structure import Arrangement
-from rl_replay.edges import edge
 from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_replay.storages import TensorStorage
-from rl_slabs.internals import positive
 from rl_tensordict import as_tuple, insert
+
+
+class Sample(NamedTuple):
+    """A batch, and what is known about it."""
+
+    rows: Any  # As they are returned
+    info: dict[str, Any]  # Index and row id of each row, and what the sampler said
+    last: bool  # Whether it ends an epoch
 
 
 class Draw(NamedTuple):
     """Rows that a sampler chose."""
 
-    numbers: torch.Tensor  # Their numbers, int64 [N]
+    numbers: torch.Tensor  # Their row ids, int64 [N]
     info: dict[str, Any]  # What the sampler knows about them
     last: bool  # Whether they end an epoch
     size: int  # How many rows were asked for
 
 
-class Sampling(Composition):
-    """The half of a buffer that hands rows out.
+class BatchMaker:
+    """Makes batches of the rows of a buffer.
 
     Attributes:
-        first_rows_timeout: Seconds that `sample` waits for the first row. 0 unless a producer that
-            writes in the background sets it: then an empty buffer is an error at once.
-
-    Args:
-        pin_memory: Copy samples to pinned memory, if there is a CUDA device.
-        contiguous: Copy the leaves of samples apart.
-        **parts: As for `Composition`.
+        redraws: How many rows were drawn in place of some that other processes overwrote meanwhile.
     """
 
-    first_rows_timeout: float = 0.0
-    _known_in_sample = False  # whether what a sampler knows of each row goes into the sample
-
-    def __init__(self, *, pin_memory: bool, contiguous: bool, **parts: Any) -> None:
-        super().__init__(**parts)
+    def __init__(
+        self, parts: BufferParts, *, pin_memory: bool, contiguous: bool, info_in_sample: bool
+    ) -> None:
+        self._parts = parts
         self._contiguous = contiguous
         self._pins = pin_memory and torch.cuda.is_available()
-        self._redraws = 0  # only other processes can change rows while they are read
+        self._info_in_sample = info_in_sample  # what the sampler knows of each row, too
+        self.redraws = 0
 
-    @edge
-    def sample(
-        self,
-        batch_size: int | None = None,
-        return_info: bool = False,
-        *,
-        timeout: float | None = None,
-    ) -> Any:
-        """Draw a batch.
+    def next_batch(self, size: int) -> Sample:
+        """The next batch of so many rows."""
+        local = self._parts.local
+        if local.prefetch is not None:
+            return self._next_prefetched(size)
+        with local.lock:
+            draw = self._draw(size)
+            rows, info = self._gather(draw)
+        return Sample(self._finish(rows), info, draw.last)
 
-        Args:
-            batch_size: How many rows; those of the constructor unless given.
-            return_info: Return what is known about the rows as well.
-            timeout: Seconds to wait for the first row of an empty buffer, as after the start of a
-                collector in the background; `first_rows_timeout` unless given.
+    def rewind(self) -> None:
+        """Drops the prefetched batches, as if their rows had never been chosen."""
+        parts = self._parts
+        ahead = None if parts.local.prefetch is None else parts.local.prefetch.drop()
+        if ahead is None:
+            return
+        before, rng_after = ahead
+        parts.sampler.load_state_dict(before.sampler)
+        generator = parts.generator
+        if generator is None or before.rng is None or rng_after is None:
+            return
+        if torch.equal(generator.get_state(), rng_after):  # else the caller has seeded it since
+            generator.set_state(before.rng)
 
-        Returns:
-            The batch, or the batch and a dict with "index" and "row" of each of its rows, and
-            whatever the sampler said about them.
+    def stats(self) -> dict[str, int]:
+        """How many batches are prefetched, and how many rows were drawn again."""
+        queue = self._parts.local.prefetch
+        return {"prefetched": 0 if queue is None else len(queue), "redraws": self.redraws}
 
-        Raises:
-            ValueError: No batch size or one below 1, an empty buffer, or what the sampler refuses.
-            TypeError: The batch size is no integer.
-            TimeoutError: No row came in time.
-        """
-        size = self._size(batch_size)
-        limit = self.first_rows_timeout if timeout is None else timeout
-        if limit:
-            self._await_first(limit)
-        batch, info, _ = self._next(size)
-        return (batch, info) if return_info else batch
-
-    def _await_first(self, limit: float) -> None:
-        if not len(self._storage) and not self._wait(1, limit):
-            raise TimeoutError(
-                f"waited {limit:g} s for the first rows of an empty buffer and none came: is "
-                "anyone writing? Give sample(timeout=seconds) more time, or set first_rows_timeout."
-            )
-
-    def __iter__(self) -> Iterator[Any]:
-        """Batches up to the end of an epoch; without end where the sampler knows none."""
-        size = self._size(None)
-        last = False
-        while not last:
-            batch, _, last = self._next(size)
-            yield batch
-
-    def _size(self, batch_size: int | None) -> int:
-        size = self._batch_size if batch_size is None else batch_size
-        if size is None:
-            raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
-        return size if batch_size is None else positive(size, "batch_size")
-
-    def _next(self, size: int) -> tuple[Any, dict[str, Any], bool]:
-        """The next batch, what is known about its rows, and whether it ends an epoch."""
-        if self._prefetch is not None:
-            return self._next_ahead(size)
-        with self._lock:
-            drawn = self._draw(size)
-            rows, info = self._gather(drawn)
-        return self._finish(rows), info, drawn.last
-
-    def _next_ahead(self, size: int) -> tuple[Any, dict[str, Any], bool]:
-        queue = self._prefetch
+    def _next_prefetched(self, size: int) -> Sample:
+        parts = self._parts
+        queue = parts.local.prefetch
         assert queue is not None  # the caller looked
         while True:
-            with self._lock:
-                pending = queue.take(self._stamp, size)
+            with parts.local.lock:
+                pending = queue.take(parts.stamp, size)
                 if pending is None:
-                    self._rewind()
+                    self.rewind()
                     self._submit(size)
-                    pending = queue.take(self._stamp, size)
+                    pending = queue.take(parts.stamp, size)
                 assert pending is not None  # just submitted
                 while len(queue) < queue.depth:
                     self._submit(size)
-            made = pending.future.result()
-            with self._lock:
-                if made is not None and pending.stamp == self._stamp:
-                    return *made, pending.last
+            batch: Sample | None = pending.future.result()
+            with parts.local.lock:
+                # a change meanwhile made it stale, and another one is drawn
+                if batch is not None and pending.stamp == parts.stamp:
+                    return batch
 
     def _submit(self, size: int) -> None:
-        queue, stamp, before = self._prefetch, self._stamp, self._drawn_from()
+        """Draws rows now, in the order of samples, and lets a thread make a batch of them."""
+        parts = self._parts
+        queue, stamp = parts.local.prefetch, parts.stamp
         assert queue is not None  # the caller looked
-        drawn = self._draw(size)
+        before = DrawnFrom(parts.sampler.state_dict(), parts.rng_state())
+        draw = self._draw(size)
 
-        def make() -> tuple[Any, dict[str, Any]] | None:
-            with self._lock:
-                if stamp != self._stamp:
+        def make() -> Sample | None:
+            with parts.local.lock:
+                if stamp != parts.stamp:
                     return None
-                rows, info = self._gather(drawn)
-            return self._finish(rows), info
+                rows, info = self._gather(draw)
+            return Sample(self._finish(rows), info, draw.last)
 
-        queue.submit(
-            make, stamp=stamp, size=size, before=before, rng_after=self._rng(), last=drawn.last
-        )
+        queue.submit(make, stamp=stamp, size=size, before=before, rng_after=parts.rng_state())
 
     def _draw(self, size: int) -> Draw:
-        storage, sampler = self._storage, self._sampler
+        storage, sampler = self._parts.storage, self._parts.sampler
         numbers, info = storage.choose(sampler, size)
         if not sampler.proven:
             self._require_rows(numbers)
         return Draw(numbers, info, sampler.ran_out, size)
 
     def _require_rows(self, numbers: Any) -> None:
-        """Raise for what is no choice of rows, before it is taken for one."""
-        storage, sampler = self._storage, self._sampler
+        """Raises unless a sampler of the caller's chose rows that can be read."""
+        storage, sampler = self._parts.storage, self._parts.sampler
         if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
             raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")
         good = storage.may_be_chosen(numbers)
@@ -167,14 +136,14 @@ class Sampling(Composition):
                 "storage.ring.window() says which can be read."
             )
 
-    def _gather(self, drawn: Draw) -> tuple[Any, dict[str, Any]]:
-        """Copy chosen rows out, with their numbers and marks."""
-        storage = self._storage
+    def _gather(self, draw: Draw) -> tuple[Any, dict[str, Any]]:
+        """Copies the rows of a draw, with their index, row ids and markers."""
+        storage, sampler = self._parts.storage, self._parts.sampler
         rows, numbers, positions, known, redrawn = storage.draw(
-            self._sampler, drawn.size, (drawn.numbers, drawn.info), contiguous=self._contiguous
+            sampler, draw.size, (draw.numbers, draw.info), contiguous=self._contiguous
         )
-        self._redraws += redrawn
-        index = coordinates(storage, positions)
+        self.redraws += redrawn
+        index = coordinates(storage, positions) if storage.columns else positions
         if index is numbers:  # an in-place write to one must not move the other
             index = index.clone()
         if isinstance(storage, TensorStorage) and not storage.on_host:
@@ -186,10 +155,9 @@ class Sampling(Composition):
                 index, numbers = _spread(index, rows), _spread(numbers, rows)
             insert(rows, (keys.INDEX,), index)
             insert(rows, keys.ROW, numbers)
-            if known and self._known_in_sample:
-                _put_known(rows, known)
+            if known and self._info_in_sample:
+                _insert_info(rows, known)
             if "slices" in known:
-                sampler = self._sampler
                 mark_slices(rows, known["slices"], sampler.truncated_key, sampler.end_keys)
         elif "slices" in known and isinstance(storage, TensorStorage):
             rows = self._marked(storage, rows, known["slices"])
@@ -197,29 +165,26 @@ class Sampling(Composition):
 
     def _marked(self, storage: TensorStorage, rows: Any, slices: Slices) -> Any:
         """Slices of trees or classes, in those of the marked leaves that they have."""
-        structure = storage.structure
+        structure, sampler = storage.structure, self._parts.sampler
         assert structure is not None  # there are rows
         cells = structure.take_apart(rows, Arrangement()).cells
         leaves = list(cells.keys(include_nested=True, leaves_only=True))
-        mark_slices(cells, slices, self._sampler.truncated_key, self._sampler.end_keys)
+        mark_slices(cells, slices, sampler.truncated_key, sampler.end_keys)
         return structure.put_together(cells.select(*leaves))
 
     def _finish(self, rows: Any) -> Any:
-        if self._collate is not None:
-            rows = self._collate(rows)
-        if self._transform.changes:
-            rows = apply(self._transform, rows, self._source())
+        parts = self._parts
+        if parts.collate is not None:
+            rows = parts.collate(rows)
+        if parts.transform.changes:
+            rows = parts.transform.apply_to(rows, parts.storage)
         if self._pins and hasattr(rows, "pin_memory"):
             rows = rows.pin_memory()
         return rows
 
-    def _source(self) -> StoredRows | None:
-        storage = self._storage
-        return StoredRows(storage) if isinstance(storage, TensorStorage) else None
 
-
-def _put_known(rows: TensorDictBase, known: dict[str, Any]) -> None:
-    """Put what a sampler knows into a sample, if it is one value a row or one for all."""
+def _insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
+    """Puts what a sampler knows into a sample, if it is one value a row or one for all."""
     for key, value in known.items():
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):
             continue

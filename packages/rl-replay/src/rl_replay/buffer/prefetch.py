@@ -1,4 +1,4 @@
-"""Batches prefetched of time, none of them older than the last change."""
+"""Batches that are made ahead of time, none of them older than the last change."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ Stamp = tuple[int, ...]
 
 
 class DrawnFrom(NamedTuple):
-    """What a choice of rows depended on, alongside the rows."""
+    """The state from which rows were drawn, to draw them once more."""
 
     sampler: dict[str, Any]  # The state of the sampler
-    # The state of the generator; None for torch's own, which others use too
-    rng: torch.Tensor | None
+    rng: torch.Tensor | None  # That of the generator; None for torch's own, which others use too
 
 
 @dataclass
 class PrefetchedBatch:
-    """One batch that is being made."""
+    """A batch that a thread makes."""
 
-    stamp: Stamp  # The buffer's counts of changes when its rows were chosen
+    stamp: Stamp  # The counts of changes when its rows were drawn
     size: int  # How many rows were asked for
-    before: DrawnFrom  # What its rows were chosen from
-    rng_after: torch.Tensor | None  # The state of the generator when they were chosen
-    last: bool  # Whether they end an epoch
+    before: DrawnFrom  # The state from which its rows were drawn
+    rng_after: torch.Tensor | None  # The state of the generator after that
     future: Future[Any]  # The batch; None in place of it where it became stale
 
 
@@ -56,20 +54,19 @@ class Prefetch:
         size: int,
         before: DrawnFrom,
         rng_after: torch.Tensor | None,
-        last: bool,
     ) -> None:
-        """Let a thread make a batch."""
+        """Lets a thread make a batch."""
         future = self._threads.submit(make)
-        self._queue.append(PrefetchedBatch(stamp, size, before, rng_after, last, future))
+        self._queue.append(PrefetchedBatch(stamp, size, before, rng_after, future))
 
     def take(self, stamp: Stamp, size: int) -> PrefetchedBatch | None:
-        """The batch that is next, if it is neither stale nor of another size."""
+        """The next batch, if it is neither stale nor of another size."""
         if self._queue and self._queue[0].stamp == stamp and self._queue[0].size == size:
             return self._queue.popleft()
         return None
 
     def drop(self) -> tuple[DrawnFrom, torch.Tensor | None] | None:
-        """Forget every batch."""
+        """Drops every batch; returns the states before the first and after the last was drawn."""
         if not self._queue:
             return None
         ahead = self._queue[0].before, self._queue[-1].rng_after
@@ -77,8 +74,3 @@ class Prefetch:
             pending.future.cancel()
         self._queue.clear()
         return ahead
-
-    def close(self) -> None:
-        """Let the threads end."""
-        self.drop()
-        self._threads.shutdown(wait=True)

@@ -1,41 +1,46 @@
-"""The replay buffer: rows to write, to sample and to look at."""
+"""The replay buffer: stores transitions, samples batches, and is indexed by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 
-from rl_layout import keys
-from rl_replay.buffer.explain import buffer_lines
-from rl_replay.buffer.parts import apply
-from rl_replay.buffer.persistence import Keeping
+from rl_replay.buffer.batches import BatchMaker, Sample
+from rl_replay.buffer.indexing import (
+    IndexedRows,
+    batch_of_one,
+    coordinates,
+    written_index,
+)
+from rl_replay.buffer.parts import BufferParts, checked_size
+from rl_replay.buffer.process_local import ProcessLocal
+from rl_replay.buffer.transforms import Inverted
+from rl_replay.checkpoint.checkpoint import Checkpoint
+from rl_replay.checkpoint.hooks import Hook
 from rl_replay.data.collate import Collate, stacked
-from rl_replay.data.indexing import coordinates, positions_at, require_numbers
-from rl_replay.data.pytree import count_elements, take_apart
-from rl_replay.data.structure import TENSOR_KEY
-from rl_replay.edges import edge
+from rl_replay.data.pytree import count_elements
+from rl_replay.edges import edge, folder_name
 from rl_replay.samplers import Sampler
-from rl_replay.storages import ListStorage, Storage, TensorStorage
-from rl_replay.writers import Writer
+from rl_replay.storages import ListStorage, Storage
+from rl_replay.writers import RoundRobinWriter, Writer
 from rl_slabs import Span
-from rl_slabs.internals import Field
-from rl_tensordict import NestedKey, insert
-from rl_transforms import Transform
+from rl_slabs.internals import positive
+from rl_transforms import Compose, Transform, as_transform
 
 
-class ReplayBuffer(Keeping):
-    """Rows to write, to sample and to look at.
+class ReplayBuffer:
+    """Stores transitions, samples batches of them, and is indexed like a tensor of rows.
 
     Data go through the inverse of the transforms in reverse order, then into the storage. Samples
     are gathered, marked, collated and transformed. Samples of tensordicts carry `"index"`, which
-    `buffer[...]` takes, and `("collector", "row")`, the number of the row, which is never used
-    again; trees and tensorclasses keep their form, and take of the marks of slices those for which
-    they have leaves. Nothing that is passed in is ever changed. Any number of threads may use a
-    buffer.
+    `buffer[...]` takes, and `("collector", "row")`, the row id, which is never used again; trees
+    and tensorclasses keep their form, and get those markers of slices for which they have leaves.
+    Nothing that is passed in is ever changed. Any number of threads may use a buffer.
 
     Args:
         storage: Where rows live; a list of 1000 objects unless given.
@@ -43,8 +48,8 @@ class ReplayBuffer(Keeping):
         writer: Whether and what may be written; round robin unless given.
         collate_fn: Makes a batch of what the storage returns: rows, or a list of objects.
         pin_memory: Copy samples to pinned memory, if there is a CUDA device.
-        prefetch: Batches to make ahead, each in a thread of its own; needs `batch_size`. With a
-            `generator` samples are those of torch's global one.
+        prefetch: Batches to make ahead of time, each in a thread of its own; needs `batch_size`.
+            With a `generator` the samples are the same as without.
         transform: A transform, or a function of a batch.
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
@@ -53,6 +58,10 @@ class ReplayBuffer(Keeping):
             writes under `torch.compile` need, where else they are views into the gathered rows.
         shared: Let other processes that the buffer is passed to see the same rows, and several of
             them write at a time; see `LazyTensorStorage` for how the capacity divides.
+
+    Attributes:
+        first_rows_timeout: Seconds that `sample` waits for the first row. 0 unless a producer that
+            writes in the background sets it: then an empty buffer is an error at once.
 
     Raises:
         TypeError: A part of the wrong type, or a storage that cannot be shared.
@@ -67,6 +76,10 @@ class ReplayBuffer(Keeping):
         >>> len(buffer), buffer.sample()["collector", "row"].shape
         (5, torch.Size([4]))
     """
+
+    first_rows_timeout: float = 0.0
+    _writer_class: ClassVar[type[Writer]] = RoundRobinWriter
+    _info_in_sample: ClassVar[bool] = False  # whether samples hold what a sampler says of each row
 
     def __init__(  # noqa: PLR0913 - the parts that the seeds name
         self,
@@ -84,21 +97,75 @@ class ReplayBuffer(Keeping):
         contiguous: bool = False,
         shared: bool = False,
     ) -> None:
-        super().__init__(
+        local = ProcessLocal(positive(prefetch, "prefetch") if prefetch else 0)
+        self._parts = BufferParts(
+            local,
             storage=storage,
             sampler=sampler,
-            writer=writer,
+            writer=self._writer_class() if writer is None else writer,
             collate_fn=collate_fn,
-            prefetch=prefetch,
-            batch_size=batch_size,
             dim_extend=dim_extend,
-            generator=generator,
-            pin_memory=pin_memory,
-            contiguous=contiguous,
             shared=shared,
         )
+        self._batches = BatchMaker(
+            self._parts,
+            pin_memory=pin_memory,
+            contiguous=contiguous,
+            info_in_sample=self._info_in_sample,
+        )
+        self._rows = IndexedRows(self._parts)
+        self._checkpoint = Checkpoint(self._parts, self._batches)
+        self._parts.batch_size = checked_size(batch_size)
+        if prefetch and batch_size is None:
+            raise ValueError(f"prefetch={prefetch} needs a batch_size: say how many rows.")
+        if self.sampler.drop_last and batch_size is None:
+            raise ValueError("a sampler with drop_last needs a batch_size: say how many rows.")
+        self.set_rng(generator)
+        self._parts.fit()
         if transform is not None:
             self.append_transform(transform)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it was made with `shared=True`, so that several processes may write at a time."""
+        return self._parts.is_shared
+
+    @property
+    def storage(self) -> Storage:
+        """Where rows are stored."""
+        return self._parts.storage
+
+    @property
+    def sampler(self) -> Sampler:
+        """Which rows a sample holds."""
+        return self._parts.sampler
+
+    @property
+    def writer(self) -> Writer:
+        """Which writes are allowed."""
+        return self._parts.writer
+
+    @property
+    def transform(self) -> Compose:
+        """The transforms of samples, and in reverse of what is stored."""
+        return self._parts.transform
+
+    @property
+    def dim_extend(self) -> int:
+        """The dimension of the data along which the storage grows."""
+        return self._parts.dim_extend
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows of a sample, unless `sample` says otherwise."""
+        return self._parts.batch_size
+
+    @batch_size.setter
+    def batch_size(self, size: int | None) -> None:
+        parts = self._parts
+        with parts.local.lock:
+            parts.batch_size = checked_size(size)
+            parts.changes += 1
 
     @edge
     def add(self, data: Any) -> Any:
@@ -120,20 +187,17 @@ class ReplayBuffer(Keeping):
             >>> buffer.add("a string!"), buffer.extend([30, None]).tolist(), len(buffer)
             (0, [1, 2], 3)
         """
-        storage = self._storage
-        with self._lock:
-            self._writer.check(1)
-            if self._transform.changes:
-                held = self._held_back()
-                try:
-                    found = self._add_inverse(self._as_several(data, self._dim_extend))
-                except BaseException:
-                    self._hold_back(held)
-                    raise
-                return int(found) if storage.ndim == len(found) == 1 else found
+        parts, storage = self._parts, self._parts.storage
+        with parts.local.lock:
+            if parts.checks_writes:
+                parts.writer.check(1)
+            if parts.transform.changes:
+                batch = batch_of_one(storage, data, parts.dim_extend)
+                index = self._store(batch, elements=True)
+                return int(index) if storage.ndim == len(index) == 1 else index
             span = storage.add(data)
-            self._took_in()
-        if storage.ndim > 1:
+            self._note_write()
+        if storage.columns:
             return coordinates(storage, _positions(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 
@@ -162,46 +226,42 @@ class ReplayBuffer(Keeping):
             >>> buffer.extend(torch.arange(3)), buffer.extend(torch.arange(2))
             (tensor([0, 1, 2]), tensor([3, 0]))
         """
-        with self._lock:
-            self._writer.check(count_elements(data, self._storage.ndim))
-            held = self._held_back()
-            try:
-                if isinstance(data, list) and not isinstance(self._storage, ListStorage):
-                    return self._add_inverse(stacked(data, self._dim_extend))
-                return self._extend_inverse(self._inverse(data))
-            except BaseException:
-                self._hold_back(held)
-                raise
+        parts, storage = self._parts, self._parts.storage
+        with parts.local.lock:
+            if parts.checks_writes:
+                parts.writer.check(count_elements(data, storage.ndim))
+            if isinstance(data, list) and not isinstance(storage, ListStorage):
+                return self._store(stacked(data, parts.dim_extend), elements=True)
+            return self._store(data)
+
+    def _store(self, data: Any, *, elements: bool = False) -> torch.Tensor:
+        """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
+        parts, storage = self._parts, self._parts.storage
+        if elements or parts.transform.changes:
+            span = parts.transform.store(storage, data, elements=elements)
+        else:
+            span = storage.extend(data)
+        if span is None:  # transforms hold all of it back
+            shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
+            return torch.empty(shape, dtype=torch.int64)
+        self._note_write()
+        positions = _positions(span)
+        return written_index(storage, positions, parts.dim_extend) if storage.columns else positions
+
+    def _note_write(self) -> None:
+        """Invalidates prefetched batches, and wakes the threads that wait for rows."""
+        parts = self._parts
+        parts.changes += 1
+        if parts.local.waiting:
+            parts.local.written.notify_all()
 
     def __len__(self) -> int:
-        return len(self._storage)
+        return len(self._parts.storage)
 
     @edge
     def __getitem__(self, index: Any) -> Any:
         """Rows as if the buffer were a tensor of them, or one of its leaves by key."""
-        if key := _as_key(index):
-            return self._column(key)
-        with self._lock:
-            positions = positions_at(self._storage, index)
-            positions, rows = self._storage.read_live(positions, some=isinstance(index, slice))
-            if self._transform.needs_rows and isinstance(rows, TensorDictBase):
-                where = torch.as_tensor(positions)
-                numbers = self._storage.ring.numbers_at(where.reshape(-1))
-                insert(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
-        if self._writer.stores_index and isinstance(rows, TensorDictBase):
-            where = torch.as_tensor(positions)
-            found = coordinates(self._storage, where.reshape(-1))
-            insert(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
-        if self._collate is not None and not isinstance(positions, int):
-            rows = self._collate(rows)
-        if (
-            isinstance(positions, int)
-            and self._transform.changes
-            and isinstance(rows, TensorDictBase)
-        ):
-            # transforms change rows, of which this is one
-            return apply(self._transform, rows.unsqueeze(0), self._source())[0]
-        return apply(self._transform, rows, self._source())
+        return self._rows.read(index)
 
     @edge
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -212,17 +272,8 @@ class ReplayBuffer(Keeping):
             TypeError: A leaf of another dtype, or data of another structure.
             ValueError: A leaf of another shape.
         """
-        with self._lock, self._storage.exclusive():
-            self._writer.check(len(self))
-            if key := _as_key(index):
-                self._set_column(key, value)
-            else:
-                positions = positions_at(self._storage, index)
-                value = self._inverse(value)
-                if isinstance(positions, int):
-                    positions, value = torch.tensor([positions]), self._as_several(value, 0)
-                self._storage.replace(positions, value)
-            self._changed()
+        with self._parts.local.lock:
+            self._rows.write(index, value)
 
     @edge
     def update_rows(self, rows: torch.Tensor, tensordict: TensorDictBase) -> torch.Tensor:
@@ -251,33 +302,65 @@ class ReplayBuffer(Keeping):
             >>> buffer.update_rows(torch.tensor([0, 1]), TensorDict({"a": torch.ones(2)}, [2]))
             tensor([False,  True])
         """
-        storage = self._storage
-        if not isinstance(storage, TensorStorage):
-            raise TypeError(f"a {type(storage).__name__} has no leaves: use buffer[index] = value.")
-        require_numbers(rows, tensordict)
-        with self._lock, storage.exclusive():
-            self._writer.check(len(rows))
-            good = storage.ring.is_live(rows)
-            if good.any():
-                chosen = tensordict[good.to(tensordict.device or "cpu")]
-                storage.update_unmarked(rows[good], chosen)
-                self._changed()
-        return good
+        return self._rows.update(rows, tensordict)
 
     def empty(self) -> None:
         """Drop every row; what is written next may have other keys."""
-        with self._lock:
-            self._writer.check(0)
-            self._rewind()
-            self._storage.empty()
-            self._sampler.reset()
-            self._fit()
+        parts = self._parts
+        with parts.local.lock:
+            parts.require_writable(0)
+            self._batches.rewind()
+            parts.storage.empty()
+            parts.sampler.reset()
+            parts.fit()
+
+    @edge
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Draw a batch.
+
+        Args:
+            batch_size: How many rows; those of the constructor unless given.
+            return_info: Return what is known about the rows as well.
+            timeout: Seconds to wait for the first row of an empty buffer, as after the start of a
+                collector in the background; `first_rows_timeout` unless given.
+
+        Returns:
+            The batch, or the batch and a dict with "index" and "row" of each of its rows, and
+            whatever the sampler said about them.
+
+        Raises:
+            ValueError: No batch size or one below 1, an empty buffer, or what the sampler refuses.
+            TypeError: The batch size is no integer.
+            TimeoutError: No row came in time.
+        """
+        parts = self._parts
+        size = parts.size_of(batch_size)
+        limit = self.first_rows_timeout if timeout is None else timeout
+        if limit:
+            parts.local.require_rows(parts.storage, limit)
+        batch, info, _ = self._batches.next_batch(size)
+        return (batch, info) if return_info else batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches up to the end of an epoch; without end where the sampler knows none."""
+        size = self._parts.size_of(None)
+        sample = Sample(None, {}, last=False)
+        while not sample.last:
+            sample = self._batches.next_batch(size)
+            yield sample.rows
 
     @property
     def write_count(self) -> int:
         """Rows ever written, overwritten ones among them."""
-        self._storage.sync()
-        return self._storage.ring.written
+        storage = self._parts.storage
+        storage.sync()
+        return storage.ring.written
 
     @edge
     def wait_until(self, rows: int, timeout: float | None = None) -> None:
@@ -296,12 +379,232 @@ class ReplayBuffer(Keeping):
             >>> _ = buffer.extend([1, 2])
             >>> buffer.wait_until(2, timeout=1.0)
         """
-        if rows > self._storage.max_size:
-            raise ValueError(f"the buffer never holds {rows} rows, only {self._storage.max_size}.")
-        if not self._wait(rows, timeout):
+        storage = self._parts.storage
+        if rows > storage.max_size:
+            raise ValueError(f"the buffer never holds {rows} rows, only {storage.max_size}.")
+        if not self._parts.local.wait(storage, rows, timeout):
             raise TimeoutError(
                 f"waited {timeout} s for {rows} rows and got {len(self)}: is anyone writing?"
             )
+
+    @edge
+    def append_transform(
+        self, transform: Transform | Callable[[Any], Any], *, invert: bool = False
+    ) -> Any:
+        """Put a transform after the others.
+
+        Args:
+            transform: A transform, or a function of a batch.
+            invert: Exchange its two directions.
+
+        Returns:
+            The buffer.
+
+        Raises:
+            TypeError: Neither a transform nor a function.
+            ValueError: A transform that cannot work in a buffer.
+        """
+        return self.insert_transform(len(self.transform), transform, invert=invert)
+
+    @edge
+    def insert_transform(
+        self, index: int, transform: Transform | Callable[[Any], Any], *, invert: bool = False
+    ) -> Any:
+        """Put a transform ahead of the one at a place.
+
+        Args:
+            index: The place.
+            transform: A transform, or a function of a batch.
+            invert: Exchange its two directions.
+
+        Returns:
+            The buffer.
+
+        Raises:
+            TypeError: Neither a transform nor a function.
+            ValueError: A transform that cannot work in a buffer.
+            IndexError: There is no such place.
+        """
+        made = as_transform(transform)
+        made.check_place("buffer")
+        with self._parts.local.lock:
+            self._parts.transform.insert(index, Inverted(made) if invert else made)
+        return self
+
+    @edge
+    def set_storage(self, storage: Storage, collate_fn: Collate | None = None) -> Storage:
+        """Exchange the storage.
+
+        Args:
+            storage: The new one.
+            collate_fn: Makes a batch of what it returns.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No storage, or one that cannot be shared where the buffer is.
+            ValueError: It does not go with the writer.
+            KeyError: It lacks a column that the sampler finds trajectories by.
+            RuntimeError: Its rows lie along another dimension than the buffer's `dim_extend`.
+        """
+        with self._parts.local.lock:
+            self._batches.rewind()
+            return self._parts.set_storage(storage, collate_fn)
+
+    @edge
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Exchange the sampler.
+
+        Args:
+            sampler: The new one.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No sampler.
+            KeyError: There is no column that it finds trajectories by.
+        """
+        with self._parts.local.lock:
+            self._batches.rewind()
+            return self._parts.set_sampler(sampler)
+
+    @edge
+    def set_writer(self, writer: Writer) -> Writer:
+        """Exchange the writer.
+
+        Args:
+            writer: The new one.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No writer.
+            ValueError: It does not go with the storage.
+        """
+        with self._parts.local.lock:
+            self._batches.rewind()
+            return self._parts.set_writer(writer)
+
+    @edge
+    def set_rng(self, generator: torch.Generator | None) -> torch.Generator | None:
+        """Exchange the generator that samples are drawn from.
+
+        Args:
+            generator: The new one; None for torch's own.
+
+        Returns:
+            The old one.
+
+        Raises:
+            TypeError: No generator.
+        """
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(generator).__name__}: use "
+                "torch.Generator().manual_seed(seed)."
+            )
+        with self._parts.local.lock:
+            self._batches.rewind()
+            return self._parts.set_generator(generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next samples depend on, rows included, for `torch.save`.
+
+        `dumps` keeps large buffers better.
+        """
+        return self._checkpoint.state()
+
+    @edge
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Stand as another buffer did.
+
+        Args:
+            state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It is no such state, or of a buffer of other parts or another size; nothing
+                has changed then.
+        """
+        self._checkpoint.load_state(state)
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Write the buffer to a folder: rows, sampler, writer, transforms and generator.
+
+        What is written is as long as the buffer is full. It is written next to a dump that is there
+        already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
+        Others may continue writing a shared buffer: what they overwrite meanwhile is left out.
+
+        Args:
+            path: The folder; created if missing.
+
+        Raises:
+            NotImplementedError: A storage of any objects, which only pickles could keep.
+            RuntimeError: A shared lossless buffer to which others wrote in the meantime.
+            OSError: Too little space, or no way to write there.
+
+        Example:
+            >>> import tempfile
+            >>> import torch
+            >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+            >>> first, second = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
+            >>> _ = first.extend(torch.arange(5))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     first.dumps(folder)
+            ...     second.loads(folder)
+            >>> second[:]
+            tensor([0, 1, 2, 3, 4])
+        """
+        self._checkpoint.dump(folder_name(path))
+
+    def loads(self, path: str | os.PathLike[str], *, rows_only: bool = False) -> None:
+        """Stand as the buffer did that was written to a folder: the next samples are the same.
+
+        In a storage of another size, or of another number of lanes, rows keep their order and an
+        epoch begins anew.
+
+        Args:
+            path: The folder.
+            rows_only: Take the rows alone. Sampler, writer, transforms, batch size and generator
+                stay this buffer's, and an epoch begins anew. So rows that one program collected
+                are sampled by another in its own way.
+
+        Raises:
+            FileNotFoundError: There is no dump.
+            RuntimeError: Other processes hold lanes of a shared buffer.
+            ValueError: A dump that was cut short or altered, of another version, or of a buffer of
+                other parts.
+            TypeError: `rows_only` is no bool.
+            OSError: Too little memory or disk.
+        """
+        name = folder_name(path)
+        if not isinstance(rows_only, bool):
+            raise TypeError(f"rows_only: expected True or False, got {rows_only!r}.")
+        self._checkpoint.load(name, rows_only=rows_only)
+
+    dump = save = dumps
+    load = loads
+
+    @edge
+    def register_save_hook(self, hook: Hook) -> None:
+        """Let a function change the rows that `dumps` writes; only the rows are written then.
+
+        Args:
+            hook: From all rows, the oldest first, to the tensordict to write: `[len(buffer)]`, or
+                `[*B, T]` from a storage of several dimensions. `rl_layout.TED2Flat` is one.
+        """
+        self._checkpoint.save_hooks.append(hook)
+
+    def register_load_hook(self, hook: Hook) -> None:
+        """Let a function change back what save hooks made of the rows.
+
+        Args:
+            hook: From the tensordict that was written to the rows to extend an empty buffer by, the
+                oldest first. `rl_layout.Flat2TED` is one.
+        """
+        self._checkpoint.load_hooks.append(hook)
 
     def stats(self) -> dict[str, float]:
         """Figures: rows, trajectories, the share of rows that continue another, redraws.
@@ -310,9 +613,8 @@ class ReplayBuffer(Keeping):
             >>> ReplayBuffer().stats()["size"]
             0
         """
-        with self._lock:
-            ahead = 0 if self._prefetch is None else len(self._prefetch)
-            return self._storage.stats() | {"prefetched": ahead, "redraws": self._redraws}
+        with self._parts.local.lock:
+            return self.storage.stats() | self._batches.stats()
 
     def explain(self) -> str:
         """Describe what is stored, where boundaries come from, and what it costs.
@@ -323,127 +625,24 @@ class ReplayBuffer(Keeping):
               ListStorage: 0 of 1000 rows
               RandomSampler(), RoundRobinWriter(), no transforms
         """
-        with self._lock:
-            return buffer_lines(self)
+        with self._parts.local.lock:
+            lines = self._parts.explain()
+        return "\n".join([type(self).__name__, *(f"  {line}" for line in lines)])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not self.storage.is_shared:
+            raise TypeError(
+                "this buffer is not shared and stays in its process: make it with shared=True to "
+                "hand it to another one, or use dumps() and loads()."
+            )
+        return object.__reduce_ex__(self, protocol)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._storage!r}, {self._sampler!r}, {self._writer!r})"
-
-    def _extend_inverse(self, data: Any) -> torch.Tensor:
-        storage = self._storage
-        if data is None:
-            shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
-            return torch.empty(shape, dtype=torch.int64)
-        return self._wrote(storage.extend(data))
-
-    def _wrote(self, span: Span) -> torch.Tensor:
-        storage = self._storage
-        self._took_in()
-        positions = _positions(span)
-        if self._dim_extend:
-            grid = positions.view(-1, *storage.columns)
-            positions = grid.transpose(0, self._dim_extend).reshape(-1)
-        return coordinates(storage, positions)
-
-    def _add_inverse(self, rows: Any) -> torch.Tensor:
-        """Store what transforms make of elements that are stacked: rows, or whole trajectories."""
-        storage = self._storage
-        whole = is_tensor_collection(rows) and rows.batch_dims > storage.ndim
-        rows = self._inverse(rows)
-        if whole and rows is not None and isinstance(storage, TensorStorage):
-            return self._wrote(storage.extend_elements(rows))
-        return self._extend_inverse(rows)
-
-    def _as_several(self, data: Any, dim: int) -> Any:
-        """One element as a batch of one."""
-        if isinstance(self._storage, ListStorage):
-            return [data]
-        if isinstance(data, torch.Tensor) or is_tensor_collection(data):
-            return data.unsqueeze(dim)
-        return stacked([data])
-
-    def _took_in(self) -> None:
-        self._changes += 1
-        if self._waiting:
-            self._written.notify_all()
-
-    def _held_back(self) -> Any:
-        """What transforms hold of former calls, ahead of a write that may fail; None mostly."""
-        held = self._transform.write_state() if self._transform.changes else None
-        if held is not None:
-            self._storage.ring.begin_attempt()
-        return held
-
-    def _hold_back(self, held: Any) -> None:
-        """Let transforms hold that again, unless what they passed on is stored."""
-        if held is not None and not self._storage.ring.attempt_stands():
-            self._transform.restore_write_state(held)
-
-    def _inverse(self, data: Any) -> Any:
-        return self._transform.inv(data) if self._transform.changes else data
-
-    def _column(self, key: tuple[str, ...]) -> Any:
-        rows = self[:]
-        if isinstance(rows, torch.Tensor) and key == (TENSOR_KEY,):
-            return rows
-        if not is_tensor_collection(rows) and not isinstance(rows, dict):
-            raise KeyError(f"a {type(self._storage).__name__} has no leaf {key}: use an index.")
-        if key[0] == TENSOR_KEY and len(key) > 1 and rows.get(TENSOR_KEY, None) is None:
-            key = key[1:]  # how buffers of tensordicts used to be addressed
-        if isinstance(rows, dict):
-            return _leaf_at(rows, key)
-        return keys.require(rows, key)
-
-    def _set_column(self, key: tuple[str, ...], value: Any) -> None:
-        storage = self._storage
-        if not isinstance(storage, TensorStorage) or storage.structure is None:
-            raise KeyError(f"{key} is no leaf of what is stored: there are none.")
-        positions = positions_at(storage, slice(None))
-        assert isinstance(positions, torch.Tensor)  # a slice means several rows
-        if key[0] == TENSOR_KEY and len(key) > 1:
-            key = key[1:]
-        assert storage.store is not None  # it is made with the structure
-        field = storage.store.schema[key]
-        storage.replace_leaf(positions, key, _column_like(value, field, positions.shape))
-
-
-def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
-    if isinstance(index, str):
-        return (index,)
-    if isinstance(index, tuple) and index and all(isinstance(part, str) for part in index):
-        return index
-    return None
-
-
-def _leaf_at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
-    found: Any = tree
-    for name in key:
-        if not isinstance(found, dict) or name not in found:
-            raise KeyError(f"no leaf {key} in these rows: they are {take_apart(tree)[0]}.")
-        found = found[name]
-    return found
-
-
-def _column_like(value: Any, field: Field, rows: torch.Size) -> torch.Tensor:
-    """What is to be written to one leaf of all rows: tensors as they are, numbers as the leaf's."""
-    leaf = torch.as_tensor(value)
-    exact = isinstance(value, torch.Tensor | np.ndarray)
-    if leaf.dtype != field.dtype and (exact or not torch.can_cast(leaf.dtype, field.dtype)):
-        raise TypeError(
-            f"leaf {field.key!r}: expected {field.dtype}, got {leaf.dtype}. Cast it with "
-            f".to({field.dtype})."
-        )
-    expected = [*rows, *field.shape]
-    try:
-        return leaf.to(field.dtype).expand(expected)
-    except RuntimeError:
-        raise ValueError(
-            f"leaf {field.key!r}: expected shape {expected}, or one that expands to it, got "
-            f"{list(leaf.shape)}. Reshape it."
-        ) from None
+        return f"{type(self).__name__}({self.storage!r}, {self.sampler!r}, {self.writer!r})"
 
 
 def _positions(span: Span) -> torch.Tensor:
+    """The positions of the rows of a write, int64 `[n]`."""
     rows = span.rows
     # numpy takes half of torch's time
     return torch.from_numpy(np.arange(rows.start, rows.stop)) if isinstance(rows, slice) else rows

@@ -12,12 +12,12 @@ from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.data.pytree import take_apart
 from rl_replay.storages import ListStorage
-from rl_replay.writers import TensorDictRoundRobinWriter, Writer
+from rl_replay.writers import TensorDictRoundRobinWriter
 from rl_tensordict import NestedKey, build, nest
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
-    """A replay buffer that takes tensordicts only, and hands rows out with their index.
+    """A replay buffer that takes tensordicts only, and whose rows carry their index.
 
     Args:
         priority_key: Where priorities are read from, by samplers that have them.
@@ -32,7 +32,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         tensor([0, 1, 2, 3, 4])
     """
 
-    _known_in_sample = True
+    _writer_class = TensorDictRoundRobinWriter
+    _info_in_sample = True
 
     def __init__(self, *, priority_key: NestedKey = "td_error", **parts: Any) -> None:
         self.priority_key = priority_key
@@ -67,9 +68,6 @@ class TensorDictReplayBuffer(ReplayBuffer):
             dims = self.storage.ndim - 1
             return super().extend([self._of_dict(one, dims) for one in data])
         return super().extend(self._tensordict(data, self.storage.ndim, "leaves", "[rows]"))
-
-    def _default_writer(self) -> Writer:
-        return TensorDictRoundRobinWriter()
 
     def _tensordict(self, data: Any, dims: int, what: str, size: str) -> TensorDictBase:
         made = self._of_dict(data, dims)

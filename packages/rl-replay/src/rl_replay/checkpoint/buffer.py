@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.buffer.parts import BufferParts
 from rl_replay.checkpoint.contents import Contents
 from rl_replay.checkpoint.moves import Moves, lane_by_lane, targets
 from rl_replay.checkpoint.parts import Late
@@ -20,16 +21,15 @@ from rl_replay.checkpoint.rows import (
     schema_of,
     store_parts,
 )
-from rl_replay.checkpoint.state_dict import require_same_kind, stand, state_beside
+from rl_replay.checkpoint.state_dict import require_same_kind, restore, state_without_rows
 from rl_replay.checkpoint.writer import dump
 from rl_replay.data.structure import Structure
+from rl_replay.samplers import Sampler
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.row_store import RowStore
+from rl_replay.writers import Writer
 from rl_slabs import RowSchema, Window
 from rl_slabs.internals import LANE_SHIFT
-
-if TYPE_CHECKING:
-    from rl_replay.samplers import Sampler
 
 
 def storage_parts(storage: Storage) -> dict[str, Any]:
@@ -96,26 +96,26 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     storage.stand(contents, fill)
 
 
-def dump_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Write a buffer's storage, sampler, writer, transforms and generator; see `dump`."""
-    beside = state_beside(buffer)
-    parts = {
-        "storage": storage_parts(buffer._storage),
-        "sampler": _named(buffer._sampler, beside["sampler"]),
-        "writer": _named(buffer._writer, beside["writer"]),
-        "transform": beside["transform"],
-        "batch_size": beside["batch_size"],
-        "generator": beside["rng"],
+def dump_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Writes the storage, sampler, writer, transforms and generator of a buffer; see `dump`."""
+    state = state_without_rows(parts)
+    tree = {
+        "storage": storage_parts(parts.storage),
+        "sampler": _with_kind(parts.sampler, state["sampler"]),
+        "writer": _with_kind(parts.writer, state["writer"]),
+        "transform": state["transform"],
+        "batch_size": state["batch_size"],
+        "generator": state["rng"],
     }
-    with buffer._storage.read_ahead():
-        dump(path, parts)
+    with parts.storage.read_ahead():
+        dump(path, tree)
 
 
-def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Stand as a dumped buffer did: the next samples are the same."""
+def load_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Restores a dumped buffer, whose next samples are the same."""
     with Archive(path) as archive:
         archive.verify()
-        for name, part in (("sampler", buffer._sampler), ("writer", buffer._writer)):
+        for name, part in (("sampler", parts.sampler), ("writer", parts.writer)):
             rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
             require_same_kind(path, name, archive.part(f"{name}/kind"), part, rows)
         state = {
@@ -128,16 +128,15 @@ def load_buffer(buffer: Any, path: str | os.PathLike[str]) -> None:
         first = archive.part("storage/first") if "storage/first" in archive.names() else None
         kept = archive.part("storage/capacity")
         size = (kept, len(first)) if isinstance(first, list) else None
-        stand(buffer, state, lambda: load_storage(buffer._storage, archive), size)
+        restore(parts, state, lambda: load_storage(parts.storage, archive), size)
 
 
-def load_rows(buffer: Any, path: str | os.PathLike[str]) -> None:
-    """Take the rows of a dumped buffer, and begin a new epoch of this one's sampler."""
+def load_rows(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Restores the rows of a dumped buffer, and begins a new epoch of this one's sampler."""
     with Archive(path) as archive:
         archive.verify()
-        buffer._rewind()
-        load_storage(buffer._storage, archive)
-    buffer._sampler.reset()
+        load_storage(parts.storage, archive)
+    parts.sampler.reset()
 
 
 def _columns(archive: Archive, under: str) -> torch.Size:
@@ -175,7 +174,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _named(part: Sampler | Any, state: dict[str, Any]) -> dict[str, Any]:
+def _with_kind(part: Sampler | Writer, state: dict[str, Any]) -> dict[str, Any]:
     return {"kind": type(part).__name__, "state": dict(state)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.buffer.parts import Composition
+from rl_replay.buffer.parts import BufferParts
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage, TensorStorage
@@ -19,15 +19,15 @@ Hook = Callable[[TensorDictBase], TensorDictBase]
 CHANGED = "changed"
 
 
-def dump_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
+def dump_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
     """Write what hooks make of a buffer's rows."""
-    rows = buffer.storage.read(_by_age(buffer.storage))
+    rows = parts.storage.read(_by_age(parts.storage))
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
     dump(path, {CHANGED: _parts_of(_tensordict(rows, None))})
 
 
-def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
+def load_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
     """Fill a buffer with what hooks make of a dump that hooks changed."""
     with Archive(path) as archive:
         if f"{CHANGED}/batch_sizes" not in archive.names():
@@ -41,11 +41,10 @@ def load_changed(buffer: Composition, path: str | os.PathLike[str], hooks: Seque
     rows: Any = _rows_of(found)
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
-    _require_room(buffer.storage, _tensordict(rows, hooks[-1]), path)
-    buffer._rewind()
-    buffer.storage.empty()
-    buffer.storage.extend(rows)
-    buffer.sampler.reset()
+    _require_room(parts.storage, _tensordict(rows, hooks[-1]), path)
+    parts.storage.empty()
+    parts.storage.extend(rows)
+    parts.sampler.reset()
     return True
 
 

@@ -1,4 +1,4 @@
-"""Everything that the next samples of a buffer depend on, and back: all of it or nothing."""
+"""The state of a buffer in memory: all of it is loaded, or nothing."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from typing import Any
 
 import torch
 
-from rl_replay.storages import ListStorage, TensorStorage
+from rl_replay.buffer.parts import BufferParts
+from rl_replay.storages import ListStorage, Storage, TensorStorage
 
 _PARTS = ("storage", "sampler", "writer")
 _KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "rng"})
 
 
-def state_of(buffer: Any) -> dict[str, Any]:
-    """A buffer's rows, sampler, writer, transforms, batch size and generator."""
-    beside = state_beside(buffer)  # first: it takes back what was drawn ahead
-    return beside | {
-        "storage": buffer._storage.state_dict(),
-        "kinds": {name: type(getattr(buffer, f"_{name}")).__name__ for name in _PARTS[1:]},
-        "dim_extend": buffer._dim_extend,
+def state_of(parts: BufferParts) -> dict[str, Any]:
+    """The rows, sampler, writer, transforms, batch size and generator of a buffer."""
+    return state_without_rows(parts) | {
+        "storage": parts.storage.state_dict(),
+        "kinds": {name: type(getattr(parts, name)).__name__ for name in _PARTS[1:]},
+        "dim_extend": parts.dim_extend,
     }
 
 
-def state_beside(buffer: Any) -> dict[str, Any]:
-    """The state of everything alongside the rows, as `stand` takes it."""
-    buffer._rewind()
+def state_without_rows(parts: BufferParts) -> dict[str, Any]:
+    """The state of everything but the rows, as `restore` takes it."""
     return {
-        "sampler": buffer._sampler.state_dict(),
-        "writer": buffer._writer.state_dict(),
-        "transform": dict(buffer._transform.state_dict()),
-        "batch_size": buffer._batch_size,
-        "rng": buffer._rng(),
+        "sampler": parts.sampler.state_dict(),
+        "writer": parts.writer.state_dict(),
+        "transform": dict(parts.transform.state_dict()),
+        "batch_size": parts.batch_size,
+        "rng": parts.rng_state(),
     }
 
 
-def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
-    """Stand as another buffer did."""
+def load_state(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    """Restores what `state_of` returned."""
     if not isinstance(state, Mapping):
         raise ValueError(
             f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
@@ -45,45 +44,45 @@ def load_state(buffer: Any, state: Mapping[str, Any]) -> None:
     if missing := sorted(_KEYS - set(state)):
         raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
     for name, kind in state["kinds"].items():
-        require_same_kind("the state", name, kind, getattr(buffer, f"_{name}"))
-    _require_same_rows(buffer, state)
+        require_same_kind("the state", name, kind, getattr(parts, name))
+    _require_same_rows(parts, state)
     rows = state["storage"]
-    stand(
-        buffer,
+    restore(
+        parts,
         state,
-        lambda: buffer._storage.load_state_dict(rows),
+        lambda: parts.storage.load_state_dict(rows),
         (rows["capacity"], len(rows["first"])) if "first" in rows else None,
     )
 
 
-def stand(
-    buffer: Any,
+def restore(
+    parts: BufferParts,
     state: Mapping[str, Any],
     load_rows: Callable[[], None],
     size: tuple[int, int] | None,
 ) -> None:
-    """Take over what is alongside the rows, then the rows; where either fails, nothing changes."""
+    """Restores everything but the rows, then the rows; where either fails, nothing changes."""
     # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
-    former = copy.deepcopy(state_beside(buffer))
+    former = copy.deepcopy(state_without_rows(parts))
     if state["batch_size"] is None:  # one that was never chosen replaces no choice
-        state = {**state, "batch_size": buffer._batch_size}
-    generator = buffer._generator
+        state = {**state, "batch_size": parts.batch_size}
+    generator = parts.generator
     try:
-        _put(buffer, state)
+        _load_without_rows(parts, state)
         load_rows()
-        if size not in (None, size_of(buffer._storage)):
-            buffer._sampler.reset()
+        if size not in (None, size_of(parts.storage)):
+            parts.sampler.reset()
     except BaseException:
         try:
-            buffer._generator = buffer._sampler.generator = generator
-            _put(buffer, former)
+            parts.generator = parts.sampler.generator = generator
+            _load_without_rows(parts, former)
         except BaseException:
-            buffer._sampler.reset()  # rather than draw by the state of other rows
+            parts.sampler.reset()  # rather than draw by the state of other rows
             raise
         raise
 
 
-def size_of(storage: Any) -> tuple[int, int]:
+def size_of(storage: Storage) -> tuple[int, int]:
     """How many rows a storage holds, and in how many lanes."""
     return storage.max_size, len(storage.ring.window().first)
 
@@ -91,7 +90,7 @@ def size_of(storage: Any) -> tuple[int, int]:
 def require_same_kind(
     source: object, name: str, kind: str, part: object, otherwise: str = ""
 ) -> None:
-    """Nothing where a part of a buffer is of the kind that is to be loaded."""
+    """Raises unless a part of a buffer is of the kind that is to be loaded."""
     if kind != type(part).__name__:
         raise ValueError(
             f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
@@ -99,24 +98,24 @@ def require_same_kind(
         )
 
 
-def _put(buffer: Any, state: Mapping[str, Any]) -> None:
+def _load_without_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
     try:
-        buffer._transform.load_state_dict(state["transform"])
+        parts.transform.load_state_dict(state["transform"])
     except RuntimeError as error:
         raise ValueError(
             f"the buffer had other transforms than this one: {error} Make it with the same ones."
         ) from error
-    buffer._sampler.load_state_dict(state["sampler"])
-    buffer._writer.load_state_dict(state["writer"])
-    buffer._batch_size = state["batch_size"]
+    parts.sampler.load_state_dict(state["sampler"])
+    parts.writer.load_state_dict(state["writer"])
+    parts.batch_size = state["batch_size"]
     if state["rng"] is not None:
-        buffer._generator = buffer._generator or torch.Generator()
-        buffer._generator.set_state(state["rng"])
-        buffer._sampler.generator = buffer._generator
+        parts.generator = parts.generator or torch.Generator()
+        parts.generator.set_state(state["rng"])
+        parts.sampler.generator = parts.generator
 
 
-def _require_same_rows(buffer: Any, state: Mapping[str, Any]) -> None:
-    storage, rows = buffer._storage, state["storage"]
+def _require_same_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    storage, rows = parts.storage, state["storage"]
     for kind, key in ((ListStorage, "items"), (TensorStorage, "rows")):
         if isinstance(storage, kind) and key not in rows:
             raise ValueError(
@@ -126,9 +125,9 @@ def _require_same_rows(buffer: Any, state: Mapping[str, Any]) -> None:
     columns = rows.get("columns")
     if columns is None or not isinstance(storage, TensorStorage):
         return
-    if (1 + len(columns), state["dim_extend"]) != (storage.ndim, buffer._dim_extend):
+    if (1 + len(columns), state["dim_extend"]) != (storage.ndim, parts.dim_extend):
         raise ValueError(
             f"the state is of a storage of {1 + len(columns)} dimensions that grows along "
             f"dimension {state['dim_extend']}, this one has {storage.ndim} and grows along "
-            f"{buffer._dim_extend}: make one of the same shape."
+            f"{parts.dim_extend}: make one of the same shape."
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -37,6 +39,7 @@ class Sharing:
         self._threads = threading.local()
         self._writer: LaneWriter | None = None  # of all threads in turn, if there is one lane
         self._own: TrajectoryIndex | None = None
+        _here.add(self)
 
     def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
         """Raises if rows with other keys were written since the buffer was emptied."""
@@ -147,3 +150,14 @@ class Sharing:
     def trajectories(self) -> TrajectoryIndex:
         """The index to draw from: the shared one, or inside `own_index` the private one."""
         return self.index if self._own is None else self._own
+
+
+_here: weakref.WeakSet[Sharing] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for sharing in list(_here):
+        sharing.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

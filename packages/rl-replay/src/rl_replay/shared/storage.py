@@ -127,11 +127,6 @@ class SharableStorage(TensorStorage):
         inner = columns.numel() * lanes
         return -(-self._asked // inner) * inner
 
-    def begin_in_child(self) -> None:
-        """Drops the writers of the parent process after a fork."""
-        if self._sharing is not None:
-            self._sharing.forget()
-
     def sync(self) -> None:
         """Attaches the rows that another process created, if any.
 

@@ -128,9 +128,6 @@ class Storage(ABC):
         """Rows are read from the first to the last inside, as a dump does."""
         return nullcontext()
 
-    def begin_in_child(self) -> None:  # noqa: B027 - most storages have nothing to do
-        """Drops, after a fork, what the parent process held."""
-
     def exclusive_writer(self) -> AbstractContextManager[None]:
         """Blocks the other writers where processes take turns to write; else does nothing."""
         return nullcontext()

@@ -1,0 +1,222 @@
+"""Rows of a buffer by index: what a caller writes in brackets, and the positions that it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase, is_tensor_collection
+
+from rl_layout import keys
+from rl_replay.buffer.parts import BufferParts
+from rl_replay.data.collate import stacked
+from rl_replay.data.pytree import take_apart
+from rl_replay.data.structure import TENSOR_KEY
+from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_slabs.internals import Field
+from rl_tensordict import NestedKey, insert
+
+
+class IndexedRows:
+    """The rows of a buffer as if it were a tensor of them, or a tensordict of columns."""
+
+    def __init__(self, parts: BufferParts) -> None:
+        self._parts = parts
+
+    def read(self, index: Any) -> Any:
+        """Rows, collated and transformed, or one of their leaves by key."""
+        if key := _as_key(index):
+            return _leaf_of(self.read(slice(None)), key, self._parts.storage)
+        parts, storage = self._parts, self._parts.storage
+        with parts.local.lock:
+            positions = positions_at(storage, index)
+            positions, rows = storage.read_live(positions, some=isinstance(index, slice))
+            if parts.transform.needs_rows and isinstance(rows, TensorDictBase):
+                where = torch.as_tensor(positions)
+                numbers = storage.ring.numbers_at(where.reshape(-1))
+                insert(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
+        if parts.writer.stores_index and isinstance(rows, TensorDictBase):
+            where = torch.as_tensor(positions)
+            found = coordinates(storage, where.reshape(-1))
+            insert(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
+        single = isinstance(positions, int)
+        if parts.collate is not None and not single:
+            rows = parts.collate(rows)
+        if single and parts.transform.changes and isinstance(rows, TensorDictBase):
+            # transforms change rows, of which this is one
+            return parts.transform.apply_to(rows.unsqueeze(0), storage)[0]
+        return parts.transform.apply_to(rows, storage)
+
+    def write(self, index: Any, value: Any) -> None:
+        """Replaces rows in place, or one leaf of all rows; under the lock."""
+        parts, storage = self._parts, self._parts.storage
+        with storage.exclusive():
+            parts.require_writable(len(storage))
+            if key := _as_key(index):
+                self._write_column(key, value)
+            else:
+                positions = positions_at(storage, index)
+                value = parts.transform.inv(value) if parts.transform.changes else value
+                if isinstance(positions, int):
+                    positions, value = torch.tensor([positions]), batch_of_one(storage, value)
+                storage.replace(positions, value)
+            parts.changes += 1
+
+    def update(self, rows: torch.Tensor, tensordict: TensorDictBase) -> torch.Tensor:
+        """Replaces leaves of those rows that are still valid, by row id; see `update_rows`."""
+        parts, storage = self._parts, self._parts.storage
+        if not isinstance(storage, TensorStorage):
+            raise TypeError(f"a {type(storage).__name__} has no leaves: use buffer[index] = value.")
+        require_numbers(rows, tensordict)
+        with parts.local.lock, storage.exclusive():
+            parts.require_writable(len(rows))
+            live = storage.ring.is_live(rows)
+            if live.any():
+                chosen = tensordict[live.to(tensordict.device or "cpu")]
+                storage.update_unmarked(rows[live], chosen)
+                parts.changes += 1
+        return live
+
+    def _write_column(self, key: tuple[str, ...], value: Any) -> None:
+        storage = self._parts.storage
+        if not isinstance(storage, TensorStorage) or storage.structure is None:
+            raise KeyError(f"{key} is no leaf of what is stored: there are none.")
+        positions = positions_at(storage, slice(None))
+        assert isinstance(positions, torch.Tensor)  # a slice means several rows
+        if key[0] == TENSOR_KEY and len(key) > 1:
+            key = key[1:]
+        assert storage.store is not None  # it is made with the structure
+        field = storage.store.schema[key]
+        storage.replace_leaf(positions, key, _column_like(value, field, positions.shape))
+
+
+def batch_of_one(storage: Storage, element: Any, dim: int = 0) -> Any:
+    """One element as a batch of one along a dimension."""
+    if isinstance(storage, ListStorage):
+        return [element]
+    if isinstance(element, torch.Tensor) or is_tensor_collection(element):
+        return element.unsqueeze(dim)
+    return stacked([element])
+
+
+def written_index(storage: Storage, positions: torch.Tensor, dim_extend: int) -> torch.Tensor:
+    """The index of the rows of a write, in the order of the data."""
+    if dim_extend:
+        grid = positions.view(-1, *storage.columns)
+        positions = grid.transpose(0, dim_extend).reshape(-1)
+    return coordinates(storage, positions)
+
+
+def live_positions(storage: Storage) -> torch.Tensor:
+    """Where the rows that can be read lie, in rising order, int64 `[len(storage)]`."""
+    window = storage.ring.window()
+    total = len(window)
+    positions = storage.ring.positions(window.numbers(torch.arange(total)))
+    return positions.sort().values
+
+
+def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
+    """Nothing where some rows can be written to the rows of so many numbers."""
+    if not isinstance(cells, TensorDictBase):
+        raise TypeError(f"rows are a tensordict, got {type(cells).__name__}: wrap the leaves.")
+    if getattr(numbers, "dtype", None) != torch.int64:
+        kind = getattr(numbers, "dtype", type(numbers).__name__)
+        raise TypeError(f"numbers of rows are an int64 tensor, got {kind}: use sample[keys.ROW].")
+    if numbers.ndim != 1 or cells.batch_size[:1] != numbers.shape:
+        raise ValueError(
+            f"expected as many rows as numbers, got {list(cells.batch_size)} rows for numbers of "
+            f"shape {list(numbers.shape)}."
+        )
+
+
+def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
+    """The positions that an index means, as if the rows that can be read were a tensor."""
+    total = len(storage)
+    if isinstance(index, np.ndarray):
+        index = torch.from_numpy(index)
+    if storage.ndim > 1:
+        rows = live_positions(storage).view(-1, *storage.columns)
+        return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
+        place = index.__index__()
+        if not -total <= place < total:
+            raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
+        return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
+    if isinstance(index, slice) and _is_prefix(storage):
+        return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
+    return live_positions(storage)[_plain(index)]
+
+
+def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
+    """The index of some positions, such that `buffer[index]` gives their rows."""
+    if storage.ndim == 1:
+        return positions
+    found = torch.unravel_index(positions, storage.shape)
+    return torch.stack(storage.arrangement.swapped(found), -1)
+
+
+def _is_prefix(storage: Storage) -> bool:
+    """Whether rows lie at positions 0 to len - 1."""
+    window, capacity = storage.ring.window(), storage.max_size
+    single = len(window.first) == 1
+    return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, list | range):
+        return torch.as_tensor(list(index))
+    if isinstance(index, slice) and (index.step or 1) < 0:
+        return _bad(index)
+    return index
+
+
+def _bad(index: slice) -> Any:
+    raise IndexError(f"a slice of rows steps forward, got {index}: flip the result instead.")
+
+
+def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
+    if isinstance(index, str):
+        return (index,)
+    if isinstance(index, tuple) and index and all(isinstance(part, str) for part in index):
+        return index
+    return None
+
+
+def _leaf_of(rows: Any, key: tuple[str, ...], storage: Storage) -> Any:
+    """One leaf of rows of any structure."""
+    if isinstance(rows, torch.Tensor) and key == (TENSOR_KEY,):
+        return rows
+    if not is_tensor_collection(rows) and not isinstance(rows, dict):
+        raise KeyError(f"a {type(storage).__name__} has no leaf {key}: use an index.")
+    if key[0] == TENSOR_KEY and len(key) > 1 and rows.get(TENSOR_KEY, None) is None:
+        key = key[1:]  # ("_data", key) names the leaf of a tensordict too
+    if not isinstance(rows, dict):
+        return keys.require(rows, key)
+    found: Any = rows
+    for name in key:
+        if not isinstance(found, dict) or name not in found:
+            raise KeyError(f"no leaf {key} in these rows: they are {take_apart(rows)[0]}.")
+        found = found[name]
+    return found
+
+
+def _column_like(value: Any, field: Field, rows: torch.Size) -> torch.Tensor:
+    """The value of one leaf of all rows: a tensor of its dtype, or numbers that are cast to it."""
+    leaf = torch.as_tensor(value)
+    exact = isinstance(value, torch.Tensor | np.ndarray)
+    if leaf.dtype != field.dtype and (exact or not torch.can_cast(leaf.dtype, field.dtype)):
+        raise TypeError(
+            f"leaf {field.key!r}: expected {field.dtype}, got {leaf.dtype}. Cast it with "
+            f".to({field.dtype})."
+        )
+    expected = [*rows, *field.shape]
+    try:
+        return leaf.to(field.dtype).expand(expected)
+    except RuntimeError:
+        raise ValueError(
+            f"leaf {field.key!r}: expected shape {expected}, or one that expands to it, got "
+            f"{list(leaf.shape)}. Reshape it."
+        ) from None

@@ -1,0 +1,114 @@
+"""The transforms of a buffer: applied to samples, and in reverse to what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase, is_tensor_collection
+
+from rl_replay.storages import Storage, TensorStorage
+from rl_slabs import Span
+from rl_tensordict import NestedKey
+from rl_transforms import CallableTransform, Compose, Transform, as_transform
+
+
+class BufferTransforms(Compose):
+    """The transforms of a buffer, with a count of their changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0  # 0 as long as there were never any
+
+    def insert(self, index: int, transform: Transform | Callable[[Any], Any]) -> Compose:
+        """Add a transform that works in a buffer; see `Compose.insert`."""
+        made = as_transform(transform)
+        made.check_place("buffer")
+        super().insert(index, made)
+        self.changes += 1
+        return self
+
+    def apply_to(self, batch: Any, storage: Storage) -> Any:
+        """Transforms a batch; plain functions take any data, not tensordicts alone."""
+        for one in self:
+            if isinstance(one, CallableTransform):
+                batch = one.function(batch)
+            elif one.needs_rows:
+                batch = one(batch, _source(storage))
+            else:
+                batch = one(batch)
+        return batch
+
+    def store(self, storage: Storage, data: Any, *, elements: bool = False) -> Span | None:
+        """Stores what the inverse transforms make of data; None where they hold all of it back.
+
+        With `elements` the data are stacked along the dimension that grows, and each may be a whole
+        trajectory. After a failed write the transforms hold what they held before it.
+        """
+        held = self.write_state()
+        if held is not None:
+            storage.ring.begin_attempt()
+        try:
+            whole = elements and is_tensor_collection(data) and data.batch_dims > storage.ndim
+            rows = self.inv(data)
+            if rows is None:
+                return None
+            if whole and isinstance(storage, TensorStorage):
+                return storage.extend_elements(rows)
+            return storage.extend(rows)
+        except BaseException:
+            # rows that were stored all the same would be passed on a second time
+            if held is not None and not storage.ring.attempt_stands():
+                self.restore_write_state(held)
+            raise
+
+
+class Inverted(Transform):
+    """A transform whose two directions are exchanged."""
+
+    def __init__(self, transform: Transform) -> None:
+        super().__init__()
+        self.inner = transform
+
+    def forward(self, batch: Any) -> Any:
+        """What the transform's inverse does."""
+        return self.inner.inv(batch)
+
+    def inv(self, batch: Any) -> Any:
+        """What the transform does."""
+        return self.inner(batch)
+
+
+class StoredRows:
+    """The rows of a storage by row id, each with a mask of what the markers prove."""
+
+    def __init__(self, storage: TensorStorage) -> None:
+        self._storage = storage
+
+    def read(
+        self, rows: torch.Tensor, keys: Sequence[NestedKey]
+    ) -> tuple[TensorDictBase, torch.Tensor]:
+        """Read keys of some rows."""
+        storage, ring = self._storage, self._storage.ring
+        live = ring.is_live(rows)
+        # a row that is gone is read as the oldest one, and masked
+        numbers = torch.where(live, rows, ring.window().first[0])
+        cells, whole = storage.read_standing(numbers, list(keys))
+        return cells, live & whole
+
+    def after(self, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Find the rows k steps later in the same trajectories."""
+        numbers, proved = self._storage.after(rows.reshape(-1).cpu().numpy(), k)
+        return (
+            torch.from_numpy(numbers).reshape(rows.shape),
+            torch.from_numpy(proved).reshape(rows.shape),
+        )
+
+    def before(self, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Find the rows k steps earlier in the same trajectories; see `after`."""
+        return self.after(rows, -k)
+
+
+def _source(storage: Storage) -> StoredRows | None:
+    return StoredRows(storage) if isinstance(storage, TensorStorage) else None
