@@ -233,7 +233,7 @@ def test_batches_made_ahead_do_not_outlive_what_others_drop() -> None:
 
 def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
     buffer = ReplayBuffer(
-        storage=LazyTensorStorage(20, lanes=2), shared=True, prefetch=1, batch_size=5
+        storage=LazyTensorStorage(36, lanes=3), shared=True, prefetch=1, batch_size=5
     )
     buffer.extend(torch.zeros(8))
     buffer.sample()
