@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from rl_value import reference
 from rl_value.scan.block_scan import (
-    PIECE,
-    block_scan,
     constant_scan,
     cuts_of,
     empty_rows,
@@ -84,17 +82,6 @@ def test_rows_of_other_segments_keep_their_bits_where_one_is_not_finite(poison, 
     np.testing.assert_array_equal(found[after:], clean[after:])
     np.testing.assert_array_equal(found[:first], clean[:first])
     assert not np.isfinite(found[row])
-
-
-@pytest.mark.parametrize("size", [PIECE + 5, 2 * PIECE + 5])
-def test_block_scan_carries_from_piece_to_piece(size):
-    weight = np.random.default_rng(1).choice([0.0, 0.97, 1.0], size, p=[0.01, 0.9, 0.09])
-    term, out = np.random.default_rng(2).standard_normal(size), np.empty(size)
-    block_scan(weight, term, out)
-    after = 0.0
-    for row in reversed(range(size)):
-        after = term[row] + weight[row] * after
-        assert abs(out[row] - after) <= 1e-9 * max(1, abs(after))
 
 
 @pytest.mark.parametrize("factor", [0.9405, 0.99, 0.999, 1.0])
