@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_tensordict import NestedKey, as_tuple, find, require, sibling
+from rl_value.direct_call import note_of_call
 
 
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
@@ -19,10 +20,8 @@ def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
     try:
         dist: Distribution = actor.get_dist(batch.copy())
     except Exception as error:
-        error.add_note(
-            f"raised by get_dist of {type(actor).__name__}, which reads {list(actor.in_keys)}. "
-            "Look for NaN there and in its weights, and at the class of its distribution."
-        )
+        note = note_of_call(actor, {key: batch.get(key, None) for key in actor.in_keys})
+        error.add_note(f"{note} Look for NaN there and in its weights.")
         raise
     return dist
 

@@ -77,7 +77,9 @@ def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBas
     try:
         made: TensorDictBase = network(batch)
     except Exception as error:
-        error.add_note(_call_of(network, {key: batch.get(key, None) for key in network.in_keys}))
+        error.add_note(
+            note_of_call(network, {key: batch.get(key, None) for key in network.in_keys})
+        )
         raise
     return made
 
@@ -93,7 +95,7 @@ def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Neste
     return result
 
 
-def _call_of(network: Any, given: Mapping[NestedKey, Any]) -> str:
+def note_of_call(network: Any, given: Mapping[NestedKey, Any]) -> str:
     """A note on an exception: the network that raised it, and its inputs."""
     shown = [
         f"{key!r} {list(value.shape)} {value.dtype}"
@@ -159,7 +161,7 @@ def run(parts: list[TensorDictModule], read: Callable[[Key], Any]) -> dict[Key, 
         try:
             made = part.module(*given)
         except Exception as error:
-            error.add_note(_call_of(part, dict(zip(part.in_keys, given, strict=True))))
+            error.add_note(note_of_call(part, dict(zip(part.in_keys, given, strict=True))))
             raise
         if isinstance(made, Mapping | TensorDictBase):
             return None

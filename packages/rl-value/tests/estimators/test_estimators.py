@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
 from rl_value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
-from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-from rl_value.estimators.bootstrapping.unroll import SlotReader
+from rl_value.estimators.bootstrapping.next_values import input_leaves
+from rl_value.estimators.bootstrapping.sequence_layout import SlotReader, one_step_slots
 
 GAMMA, LMBDA = 0.9, 0.7
 FLAGS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
@@ -863,12 +863,14 @@ def test_batch_with_time_first_is_copied_one_chunk_at_a_time():
     segments = Segments.of(batch)
     slots = one_step_slots(segments)
     with Peak(batch) as peak:
-        made = SlotReader(critic(), batch, segments, slots, None).read(0, 60)
+        reader = SlotReader(input_leaves(critic(), batch), segments, slots, None)
+        made, size = next(iter(reader.inputs(60)))
+    assert size > 30
     assert peak.bytes < 2.1 * 60 * 50 * 4  # the rows of the chunk, and what is put into them
     whole = batch["observation"].contiguous().view(-1, 50)
     after = batch["next", "observation"].contiguous().view(-1, 50)
-    rows, ahead = segments.rows[slots.source[:60]], slots.is_next[:60, None]
-    assert torch.equal(made["observation"], torch.where(ahead, after[rows], whole[rows]))
+    rows, ahead = segments.rows[slots.source[:size]], slots.is_next[:size, None]
+    assert torch.equal(made["observation",], torch.where(ahead, after[rows], whole[rows]))
 
 
 def test_settings_that_change_nothing_are_accepted():

@@ -21,12 +21,17 @@ from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import MissingNext, ValueCallConfig
-from rl_value.estimators.bootstrapping.next_values import UnrolledValues, unroll_steps
-from rl_value.estimators.bootstrapping.unroll import observation_keys
+from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
 from rl_value.estimators.key_map import KeyMap
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
-from rl_value.estimators.transitions import Transitions, check_writable, under_next
-from rl_value.estimators.valued_transitions import ValuedTransitions, standardised
+from rl_value.estimators.transitions import (
+    Transitions,
+    UnrolledValues,
+    ValuedTransitions,
+    check_writable,
+    standardised,
+    under_next,
+)
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
 
@@ -133,7 +138,7 @@ class ValueEstimator(NamedModule):
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads at least: observations, reward, flags and next observations."""
         observed = [] if self.value_network is None else list(self.value_network.in_keys)
-        after = [] if self.value_network is None else observation_keys(self.value_network)
+        after = [] if self.value_network is None else roles_of(self.value_network).observed
         names = ("reward", "done", "terminated")
         found = [*observed, *(next_key(self.entries[n]) for n in names), *map(next_key, after)]
         return list(dict.fromkeys(found))

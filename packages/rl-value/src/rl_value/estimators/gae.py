@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_value.arguments import check_fraction
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import lambda_returns
-from rl_value.estimators.valued_transitions import ValuedTransitions, finished, standardised
+from rl_value.estimators.transitions import ValuedTransitions, finished, standardised
 from rl_value.returns import gae
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from rl_tensordict import NestedKey, as_tuple
 
 
-class KeyMap(Mapping[str, NestedKey]):
+class KeyMap(dict[str, NestedKey]):
     """A key for each role of an entry."""
-
-    def __init__(self, **defaults: NestedKey) -> None:
-        self._keys: dict[str, NestedKey] = dict(defaults)
 
     def set(self, **given: NestedKey | None) -> None:
         """Replace keys; None keeps the current one."""
         for name, key in given.items():
-            if name not in self._keys:
-                msg = f"there is no entry {name!r} here: there are {', '.join(self._keys)}."
+            if name not in self:
+                msg = f"there is no entry {name!r} here: there are {', '.join(self)}."
                 raise KeyError(msg)
             if key is None:
                 continue
@@ -26,13 +21,4 @@ class KeyMap(Mapping[str, NestedKey]):
             except TypeError as error:
                 msg = f"{name}: {error}"
                 raise ValueError(msg) from None
-            self._keys[name] = key
-
-    def __getitem__(self, name: str) -> NestedKey:
-        return self._keys[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
+            self[name] = key

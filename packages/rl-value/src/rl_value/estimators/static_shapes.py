@@ -15,10 +15,9 @@ from rl_layout import keys, must_compare_observations, set_recurrent_mode
 from rl_layout.internals import FIELDS, batch_shape, flatten
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
-from rl_value.estimators.bootstrapping.next_values import UnrolledValues, blank
+from rl_value.estimators.bootstrapping.next_values import InputRoles, blank, lacks_next
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-from rl_value.estimators.bootstrapping.unroll import all_absent, is_row_wise, observation_keys
-from rl_value.estimators.transitions import Transitions, under_next
+from rl_value.estimators.transitions import Transitions, UnrolledValues, under_next
 
 PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 
@@ -105,22 +104,9 @@ class StaticTransitions(Transitions):
         return super().factor(name, value)
 
 
-@dataclass(frozen=True)
-class NetworkInputs:
-    """What a network reads, found out before any code is compiled."""
-
-    following: list[tuple[str, ...]]  # keys of its next observations
-    is_row_wise: bool  # whether it looks at single rows
-
-    @classmethod
-    def of(cls, network: TensorDictModuleBase) -> NetworkInputs:
-        """Ask a network."""
-        return cls(list(map(next_key, observation_keys(network))), is_row_wise(network))
-
-
 def unroll_rows(
     network: TensorDictModuleBase,
-    inputs: NetworkInputs,
+    roles: InputRoles,
     steps: StaticTransitions,
     wanted: NestedKey,
 ) -> UnrolledValues:
@@ -129,11 +115,11 @@ def unroll_rows(
     # steps.
     rows = torch.arange(len(steps.successor_row), device=steps.successor_row.device)
     outside = steps.successor_row == len(rows)
-    if all_absent(inputs.following, steps.batch):
+    if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
     lost = steps.lost
     source, is_next, is_start = steps.source, steps.is_next, steps.is_start
-    if inputs.is_row_wise:
+    if roles.is_row_wise:
         source, is_next = torch.where(outside, rows, steps.successor_row), outside
     if lost is not None:  # what may hold anything is not read
         is_next = is_next & ~lost[source]
@@ -143,7 +129,7 @@ def unroll_rows(
         given[key] = is_start[:, None] if marks else _read(steps, key, source, is_next)
     with set_recurrent_mode(True):
         made = require(network(build(nest(given), torch.Size([len(source)]))), wanted)
-    following = made if inputs.is_row_wise else made[steps.next_slot]
+    following = made if roles.is_row_wise else made[steps.next_slot]
     if lost is not None:
         following = blank(following, lost & outside)
     return UnrolledValues(following, following, steps.missing, None, None)

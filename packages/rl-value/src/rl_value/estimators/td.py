@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_value.arguments import check_fraction, check_steps, zeroed
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued_transitions import ValuedTransitions, finished
+from rl_value.estimators.transitions import ValuedTransitions, finished
 from rl_value.returns import td0, td_lambda
 from rl_value.scan.doubling_scan import jumping_scan
 

@@ -1,4 +1,4 @@
-"""The real steps of one batch as flat arrays, the input of estimators."""
+"""The real steps of one batch as flat arrays, and the same with their values."""
 
 from __future__ import annotations
 
@@ -156,6 +156,58 @@ class Transitions:
     def widen(self, flag: Tensor) -> Tensor:
         """Give a flag of whole steps the dimensions of the reward: ``[M]`` to ``[M, 1, ...]``."""
         return flag.view(-1, *(1,) * (self.reward.ndim - 1))
+
+
+@dataclass(frozen=True)
+class UnrolledValues:
+    """Outputs of a network at every step and at its next state."""
+
+    now: Tensor  # [M, ...]
+    following: Tensor  # [M, ...]
+    missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None where all have one
+    in_budget: Tensor | None  # bool [M], steps within the budget; None without one
+    # steps that stand in for their own next state, int64 []; None without
+    substituted: Tensor | None
+
+
+@dataclass(frozen=True)
+class ValuedTransitions:
+    """The steps of a batch with their values, as returns are computed from."""
+
+    steps: Transitions  # the M steps
+    reward: Tensor  # [M, *G, C]
+    value: Tensor  # [M, *G, C]
+    next_value: Tensor  # [M, *G, C]
+    cut: Tensor  # bool [M, *G, 1], steps after which nothing flows
+    left_out: Tensor | None  # bool [M, *G, 1], steps that have no target; None where all have
+    gamma: float | Tensor  # discount, a number or one per step
+    found: UnrolledValues  # what the network said
+
+
+def finished(valued: ValuedTransitions, advantage: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Give steps that have no target the advantage 0, and their own value as target."""
+    if valued.left_out is not None:
+        advantage = torch.where(valued.left_out, 0, advantage)
+        target = torch.where(valued.left_out, valued.value, target)
+    if (
+        valued.found.in_budget is not None
+    ):  # outside of the budget of shifted even values are unknown
+        target = torch.where(valued.steps.widen(valued.found.in_budget), target, 0)
+    return advantage, target
+
+
+def standardised(values: Tensor, left_out: Tensor | None) -> Tensor:
+    """Shift and scale to mean 0 and standard deviation 1, over the steps that count."""
+    # deviations below 1e-4 count as 1e-4; one step alone has the correction 0, not a NaN
+    if left_out is None:
+        deviation, mean = torch.std_mean(values, correction=min(1, values.numel() - 1))
+        return (values - mean) / deviation.clamp(min=1e-4)
+    counted = (~left_out).expand(values.shape)
+    number = counted.sum()
+    mean = values.masked_fill(~counted, 0).sum() / number.clamp(min=1)
+    square = (values - mean).square().masked_fill(~counted, 0).sum()
+    deviation = (square / (number - 1).clamp(min=1)).sqrt().clamp(min=1e-4)
+    return ((values - mean) / deviation).masked_fill(~counted, 0)
 
 
 def under_next(key: NestedKey) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from rl_value.actions import (
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.valued_transitions import ValuedTransitions, finished, standardised
+from rl_value.estimators.transitions import ValuedTransitions, finished, standardised
 from rl_value.padding import readable
 from rl_value.returns import vtrace
 

@@ -19,7 +19,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple, find, require
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.direct_call import check_network, output_of
 from rl_value.dispatch import takes_names
-from rl_value.estimators.bootstrapping.unroll import is_row_wise, observation_keys
+from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.estimators.transitions import floats
 from rl_value.losses.critic_terms import CriticSettings, critic_terms
@@ -111,8 +111,8 @@ class ActorCriticLoss(LossModule):
         self.clip_value = _bound(clip_value)
         self.log_explained_variance = log_explained_variance
         self.separate_losses = separate_losses
-        networks = (self.actor_network, critic_network)
-        self._is_recurrent = not all(is_row_wise(one) for one in networks if one is not None)
+        networks = [one for one in (self.actor_network, critic_network) if one is not None]
+        self._is_recurrent = not all(roles_of(one).is_row_wise for one in networks)
 
     @property
     def actor_network_params(self) -> TensorDictParams | None:
@@ -138,7 +138,7 @@ class ActorCriticLoss(LossModule):
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads: observations, action, and the parts of a target."""
         actor, critic = self.actor_network, self.critic_network
-        after = [] if critic is None else observation_keys(critic)
+        after = [] if critic is None else roles_of(critic).observed
         observed = [*actor.in_keys, *(() if critic is None else critic.in_keys)]
         flags = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
         known = [self.entries["action"], *self._log_probability_keys(), *flags, *observed]

@@ -15,8 +15,7 @@ from rl_value.actions import of_action
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import noted
 from rl_value.dispatch import takes_names
-from rl_value.estimators.bootstrapping.next_values import UnrolledValues
-from rl_value.estimators.transitions import Transitions
+from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.losses.masked_means import kept, reduce

@@ -17,11 +17,16 @@ from rl_value.actions import of_action
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
-from rl_value.estimators.bootstrapping.next_values import UnrolledValues, unroll_steps
-from rl_value.estimators.bootstrapping.unroll import observation_keys
-from rl_value.estimators.static_shapes import NetworkInputs, StaticTransitions, unroll_rows
+from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
+from rl_value.estimators.static_shapes import StaticTransitions, unroll_rows
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
-from rl_value.estimators.transitions import Transitions, check_writable, floats, under_next
+from rl_value.estimators.transitions import (
+    Transitions,
+    UnrolledValues,
+    check_writable,
+    floats,
+    under_next,
+)
 from rl_value.losses.loss import (
     LossModule,
     ValueEstimators,
@@ -116,7 +121,7 @@ class DQNLoss(LossModule):
         self.action_space = _space(action_space, value_network)
         self.use_prioritized_weights = use_prioritized_weights
         # this and the estimator are made now, since compiled code cannot make them
-        self._read = NetworkInputs.of(value_network)
+        self._roles = roles_of(value_network)
         LossModule.make_value_estimator(self)
 
     @property
@@ -137,7 +142,7 @@ class DQNLoss(LossModule):
     @property
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads: observations, action, reward and flags."""
-        after = map(next_key, observation_keys(self.value_network))
+        after = map(next_key, roles_of(self.value_network).observed)
         flags = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
         known = [self.entries["action"], *flags, *self.value_network.in_keys]
         return list(dict.fromkeys([*known, *after]))
@@ -208,7 +213,7 @@ class DQNLoss(LossModule):
         estimator = self.value_estimator
         plain = estimator.calls == ValueCallConfig() and not estimator.average_rewards
         one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
-        return plain and (one_step or self._read.is_row_wise)
+        return plain and (one_step or self._roles.is_row_wise)
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside(self, batch: TensorDictBase, moved: int | None) -> dict[NestedKey, Tensor]:
@@ -264,7 +269,7 @@ class DQNLoss(LossModule):
     ) -> UnrolledValues:
         """The output of a network at each step's next state."""
         if isinstance(steps, StaticTransitions):
-            return unroll_rows(network, self._read, steps, wanted)
+            return unroll_rows(network, self._roles, steps, wanted)
         return unroll_steps(network, steps, wanted, self.value_estimator.calls)
 
     def _weight(self, batch: TensorDictBase) -> Tensor | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,36 +14,107 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import keys
+from rl_layout import keys, set_recurrent_mode
 from rl_layout.internals import array_of
-from rl_tensordict import NestedKey
+from rl_layout.keys import next_key
+from rl_tensordict import NestedKey, as_key, as_tuple, find, require
+from rl_value.direct_call import output_from
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
+    InputLeaf,
+    Key,
+    SlotReader,
     UnrollLayout,
     n_step_slots,
     one_step_slots,
 )
-from rl_value.estimators.bootstrapping.unroll import (
-    SlotReader,
-    evaluate,
-    is_row_wise,
-    lacks_next,
-    read_side_by_side,
-    unroll,
-)
-from rl_value.estimators.transitions import Transitions
+from rl_value.estimators.transitions import Transitions, UnrolledValues
 
 
 @dataclass(frozen=True)
-class UnrolledValues:
-    """Outputs of a network at every step and at its next state."""
+class InputRoles:
+    """Roles of the entries that a network reads."""
 
-    now: Tensor  # [M, ...]
-    following: Tensor  # [M, ...]
-    missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None where all have one
-    in_budget: Tensor | None  # bool [M], steps within the budget; None without one
-    # steps that stand in for their own next state, int64 []; None without
-    substituted: Tensor | None
+    states: frozenset[Key]  # read, and written for the next step
+    observed: tuple[NestedKey, ...]  # all others but markers
+    following: tuple[Key, ...]  # where the next observations are
+    is_row_wise: bool  # it looks at single rows: it reads no marker, and keeps no state
+
+
+def roles_of(network: TensorDictModuleBase) -> InputRoles:
+    """Find the roles of what a network reads, by its keys."""
+    return _roles(tuple(network.in_keys), tuple(network.out_keys))
+
+
+@lru_cache(maxsize=128)
+def _roles(in_keys: tuple[NestedKey, ...], out_keys: tuple[NestedKey, ...]) -> InputRoles:
+    written, read = set(map(as_tuple, out_keys)), list(map(as_tuple, in_keys))
+    states = frozenset(key for key in read if next_key(key) in written)
+    observed = tuple(
+        key
+        for key, parts in zip(in_keys, read, strict=True)
+        if parts not in states and parts[-1] != keys.IS_INIT
+    )
+    marked = any(keys.IS_INIT in key or key[0] == keys.COLLECTOR for key in read)
+    following = tuple(map(next_key, observed))
+    return InputRoles(states, observed, following, not (marked or states))
+
+
+def input_leaves(network: TensorDictModuleBase, batch: TensorDictBase) -> list[InputLeaf]:
+    """List what a network reads: its key, the leaf at the root, and the one under ``"next"``."""
+    leaves: list[InputLeaf] = []
+    for key in map(as_tuple, network.in_keys):
+        if key[-1] == keys.IS_INIT:  # made anew
+            leaves.append((key, None, None))
+            continue
+        root, after = find(batch, key), find(batch, (keys.NEXT, *key))
+        if root is None:
+            root = _require_input(network, batch, key)
+        _check_alike(key, root, after)
+        leaves.append((key, root, after))
+    return leaves
+
+
+def lacks_next(roles: InputRoles, batch: TensorDictBase) -> bool:
+    """Tell whether a batch came without next observations, as compact collection makes it."""
+    absent = [key for key in roles.following if find(batch, key) is None]
+    if absent and len(absent) < len(roles.following):
+        msg = (
+            f"{absent[0]!r} is missing, while other next observations are there. "
+            "Store all that the network reads under 'next', or none."
+        )
+        raise KeyError(msg)
+    return bool(absent)
+
+
+def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: Key) -> Any:
+    """An input that must be there; where a state is missing, say who would have written it."""
+    try:
+        return require(batch, as_key(key))
+    except KeyError as error:
+        if key not in roles_of(network).states:
+            raise
+        msg = (
+            f"{error.args[0]} It is a recurrent state of this network, which must play along when "
+            "steps are collected: give TensorDictSequential(actor, critic) as the policy, whose "
+            "states the environment then shows from each reset on; or put "
+            f"{as_key(key)!r} into the batch."
+        )
+        raise KeyError(msg) from None
+
+
+def _check_alike(key: Key, root: Tensor, after: Tensor | None) -> None:
+    given: object = root
+    if not isinstance(given, Tensor):
+        got = type(given).__name__
+        msg = f"{as_key(key)!r}: expected a tensor, got {got}. Name its leaves in in_keys."
+        raise TypeError(msg)
+    if after is not None and after.shape != root.shape:
+        msg = (
+            f"{next_key(key)!r}: expected the shape at the root, {list(root.shape)}, "
+            f"got {list(after.shape)}. Store both as the network reads them."
+        )
+        raise ValueError(msg)
 
 
 def unroll_steps(
@@ -54,25 +128,22 @@ def unroll_steps(
     """Evaluate a network on the rows of a batch and on their next observations."""
     # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
-    size_free = calls.num_chunks is None and calls.value_chunk_size is None
-    if size_free and not calls.shifted and steps.ahead is None and is_row_wise(network):
+    if reads_side_by_side(network, steps, calls):
         return _side_by_side(network, steps, wanted, calls, (params, target_params))
     slots = _slots(network, steps, calls)
     outside = slots.needs_extra
-    if lacks_next(network, steps.batch):
+    if lacks_next(roles_of(network), steps.batch):
         steps = steps.without_next(outside)
     missing, stand_in = steps.missing, steps.lost
-    reader = SlotReader(network, steps.batch, steps.segments, slots, stand_in)
-    is_exact = calls.missing_next != "root" and not is_row_wise(network)
+    reader = SlotReader(input_leaves(network, steps.batch), steps.segments, slots, stand_in)
+    is_exact = calls.missing_next != "root" and not roles_of(network).is_row_wise
     if stand_in is not None and steps.ahead is not None and is_exact:
         _refuse_lost_between(slots, steps, stand_in)
     size = calls.chunk_slots(steps.given_shape, len(slots))
-    call = partial(unroll, reader, [wanted], chunk_size=size)
-    (values,) = call(params=params)
+    values = ahead = _unrolled(network, reader, wanted, params, size)
     if target_params is not None or not calls.single_call:
-        (ahead,) = call(params=params if target_params is None else target_params)
-    else:
-        ahead = values
+        late = params if target_params is None else target_params
+        ahead = _unrolled(network, reader, wanted, late, size)
     substituted = None
     if calls.missing_next == "root" and stand_in is not None:
         substituted, missing = (stand_in & outside).sum(), None
@@ -84,6 +155,28 @@ def unroll_steps(
     return UnrolledValues(now, following, missing, slots.in_budget, substituted)
 
 
+def reads_side_by_side(
+    network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig
+) -> bool:
+    """Whether rows, and the last next observations of segments, are read as they lie."""
+    size_free = calls.num_chunks is None and calls.value_chunk_size is None
+    plain = size_free and not calls.shifted and steps.ahead is None
+    return plain and roles_of(network).is_row_wise
+
+
+def _unrolled(
+    network: TensorDictModuleBase,
+    reader: SlotReader,
+    wanted: NestedKey,
+    params: TensorDictBase | None,
+    chunk_size: int | None,
+) -> Tensor:
+    """The output of a network at all slots, ``[K, ...]``."""
+    found = evaluate(network, reader.inputs(chunk_size), wanted, params)
+    values = found[0] if len(found) == 1 else torch.cat(found)
+    return values[: len(reader.slots)]  # of no slot one row was read, to see what is written
+
+
 def _side_by_side(
     network: TensorDictModuleBase,
     steps: Transitions,
@@ -92,11 +185,19 @@ def _side_by_side(
     params: tuple[TensorDictBase | None, TensorDictBase | None],
 ) -> UnrolledValues:
     """The same for a network that looks at single rows: they are read in place."""
-    if lacks_next(network, steps.batch):
+    if lacks_next(roles_of(network), steps.batch):
         steps = steps.without_next(steps.ends)
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
     stand_in = None if lost is None else lost[lasts]
-    rows, ends = read_side_by_side(network, steps.batch, segments, stand_in)
+    rows: dict[Key, Tensor] = {}
+    ends: dict[Key, Tensor] = {}
+    for key, root, after in input_leaves(network, steps.batch):
+        assert root is not None  # such a network reads no marker
+        last = segments.last(root if after is None else after)
+        if stand_in is not None and after is not None:
+            wide = stand_in.view(-1, *(1,) * (last.ndim - 1))
+            last = torch.where(wide, segments.last(root), last)
+        rows[key], ends[key] = segments.gather(root), last.to(root.dtype)
     own, late = params
     rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
     if late is None and calls.single_call:
@@ -111,6 +212,20 @@ def _side_by_side(
     elif stand_in is not None:  # the stand-in is no value of the next state
         after_ends = blank(after_ends, stand_in)
     return UnrolledValues(now, _following(ahead, lasts, after_ends), missing, None, substituted)
+
+
+def evaluate(
+    network: TensorDictModuleBase,
+    given: Iterable[tuple[Mapping[Key, Tensor], int]],  # inputs [K, ...] by key, and K
+    wanted: NestedKey,
+    params: TensorDictBase | None,
+) -> list[Tensor]:
+    """Evaluate a network in recurrent mode, once for each of some inputs."""
+    swapped: Any = (
+        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
+    )
+    with swapped, set_recurrent_mode(True):
+        return [output_from(network, inputs, size, wanted) for inputs, size in given]
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
@@ -151,7 +266,7 @@ def _slots(
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
     slots = n_step_slots(steps.segments, steps.ahead, steps.lost)
-    if slots.has_holes and not is_row_wise(network):
+    if slots.has_holes and not roles_of(network).is_row_wise:
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
             "the steps before their next observations. Sample slices of at least n rows."

@@ -1,14 +1,20 @@
-"""The sequence of slots for all observations of a batch: rows and next observations."""
+"""The sequence of slots for all observations of a batch, rows and next ones, and its inputs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from rl_layout import Segments
+from rl_layout import Segments, keys
+from rl_layout.internals import flatten
+
+Key = tuple[str, ...]
+Inputs = dict[Key, Tensor]
+InputLeaf = tuple[Key, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -151,3 +157,61 @@ def _assemble(
     is_start = torch.zeros_like(is_next)
     is_start[starts] = True
     return UnrollLayout(source, is_next, is_start, row_slot, next_slot)
+
+
+class SlotReader:
+    """Reads the inputs of a network from a batch, slot by slot."""
+
+    # leaves: key, leaf [*B, T, ...] at the root, and the same under "next"; is_init has neither
+    # stand_in: bool [M], rows whose next observation is replaced by their own; None where every
+    # one is real
+    def __init__(
+        self,
+        leaves: list[InputLeaf],
+        segments: Segments,
+        slots: UnrollLayout,
+        stand_in: Tensor | None,
+    ) -> None:
+        self.leaves = leaves
+        self.slots = slots
+        self.rows = segments.rows if segments.has_gaps else None
+        # bool [K], slots that hold a next observation that is there to be read
+        self.real_next = (
+            slots.is_next if stand_in is None else (slots.is_next & ~stand_in[slots.source])
+        )
+        self.batch_shape = segments.batch_shape
+
+    def inputs(self, chunk_size: int | None = None) -> Iterator[tuple[Inputs, int]]:
+        """Read all slots, or chunks of whole segments; segments start where `is_init` is set."""
+        size = len(self.slots)
+        if not size:  # networks cannot read nothing: one row of zeros, whose output is not used
+            none = self._read(0, 0)
+            yield {key: leaf.new_zeros(1, *leaf.shape[1:]) for key, leaf in none.items()}, 1
+            return
+        for start, stop in [(0, size)] if chunk_size is None else self.slots.chunks(chunk_size):
+            yield self._read(start, stop), stop - start
+
+    def _read(self, start: int, stop: int) -> Inputs:
+        source = self.slots.source[start:stop]
+        rows = source if self.rows is None else self.rows[source]
+        places = self.real_next[start:stop].nonzero()[:, 0]
+        following = rows[places]
+        first = self.slots.is_start[start:stop, None]
+        made: Inputs = {(keys.IS_INIT,): first}
+        for key, root, ahead in self.leaves:
+            if root is None:
+                made[key] = first
+                continue
+            leaf = _taken(root, self.batch_shape, rows)
+            if ahead is not None:
+                real = _taken(ahead, self.batch_shape, following)
+                leaf.index_copy_(0, places, real.to(leaf.dtype))
+            made[key] = leaf
+        return made
+
+
+def _taken(leaf: Tensor, batch_shape: torch.Size, rows: Tensor) -> Tensor:
+    """Rows of a leaf ``[*B, T, ...]`` by their numbers; of the others nothing is copied."""
+    if leaf.is_contiguous():
+        return flatten(leaf, batch_shape).index_select(0, rows)
+    return leaf[torch.unravel_index(rows, batch_shape)]

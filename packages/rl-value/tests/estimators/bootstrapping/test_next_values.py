@@ -6,17 +6,13 @@ from tensordict.nn import TensorDictModule
 
 from rl_layout import Segments
 from rl_layout.synthetic import trajectories
-from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-from rl_value.estimators.bootstrapping.unroll import (
-    SlotReader,
+from rl_value.estimators.bootstrapping.next_values import (
     evaluate,
-    is_row_wise,
+    input_leaves,
     lacks_next,
-    observation_keys,
-    read_side_by_side,
-    state_keys,
-    unroll,
+    roles_of,
 )
+from rl_value.estimators.bootstrapping.sequence_layout import SlotReader, one_step_slots
 
 
 def step_number() -> TensorDictModule:
@@ -26,47 +22,49 @@ def step_number() -> TensorDictModule:
 
 def test_state_keys_are_inputs_that_the_network_writes_for_the_next_step():
     cell = TensorDictModule(lambda x, h: (x, h), in_keys=["x", "h"], out_keys=["y", ("next", "h")])
-    assert state_keys(cell) == {("h",)}
-    assert observation_keys(cell) == ["x"]
-    assert not is_row_wise(cell)
+    assert roles_of(cell).states == {("h",)}
+    assert roles_of(cell).observed == ("x",)
+    assert not roles_of(cell).is_row_wise
 
 
 def test_observation_keys_leave_out_the_marker():
     marked = TensorDictModule(lambda *x: x[0], ["is_init", "x"], ["y"])
-    assert observation_keys(marked) == ["x"]
-    assert not is_row_wise(marked)
+    assert roles_of(marked).observed == ("x",)
+    assert not roles_of(marked).is_row_wise
 
 
 def test_network_without_states_and_markers_is_row_wise():
-    assert is_row_wise(step_number())
+    assert roles_of(step_number()).is_row_wise
 
 
 def test_batch_lacks_next_where_no_next_observation_is_stored():
     batch = trajectories([2])
-    assert not lacks_next(step_number(), batch)
-    assert lacks_next(step_number(), batch.exclude(("next", "observation")))
+    assert not lacks_next(roles_of(step_number()), batch)
+    assert lacks_next(roles_of(step_number()), batch.exclude(("next", "observation")))
 
 
 def test_batch_with_some_next_observations_is_refused():
     two = TensorDictModule(lambda x, z: x + z, ["observation", "other"], ["y"])
     with pytest.raises(KeyError, match=r"'other'.* is missing"):
-        lacks_next(two, trajectories([2]))
+        lacks_next(roles_of(two), trajectories([2]))
 
 
-def test_unroll_reads_each_segment_and_its_last_next_observation():
-    batch, net = trajectories([2, 1]), step_number()
-    segments = Segments.of(batch)
-    reader = SlotReader(net, batch, segments, one_step_slots(segments), None)
-    expected = [0.0, 1.0, 2.0, 0.0, 1.0]
-    assert reader.read(0, 5)["observation"][:, 1].tolist() == expected
-    assert unroll(reader, ["state_value"])[0].flatten().tolist() == expected
-
-
-def test_rows_and_last_next_observations_are_read_apart_for_row_wise_networks():
+def test_slots_hold_each_segment_and_its_last_next_observation():
     batch = trajectories([2, 1])
-    rows, ends = read_side_by_side(step_number(), batch, Segments.of(batch), None)
-    assert rows["observation",][:, 1].tolist() == [0.0, 1.0, 0.0]
-    assert ends["observation",][:, 1].tolist() == [2.0, 1.0]
+    segments = Segments.of(batch)
+    leaves = input_leaves(step_number(), batch)
+    ((inputs, size),) = SlotReader(leaves, segments, one_step_slots(segments), None).inputs()
+    assert size == 5
+    assert inputs["observation",][:, 1].tolist() == [0.0, 1.0, 2.0, 0.0, 1.0]
+    assert inputs["is_init",][:, 0].tolist() == [True, False, False, True, False]
+
+
+def test_slots_of_no_step_are_read_as_one_row_of_zeros():
+    batch, segments = trajectories([2]), Segments.from_ids(torch.tensor([-1, -1]))
+    leaves = input_leaves(step_number(), batch)
+    ((inputs, size),) = SlotReader(leaves, segments, one_step_slots(segments), None).inputs()
+    assert size == 1
+    assert inputs["observation",].tolist() == [[0.0, 0.0]]
 
 
 def test_evaluate_calls_the_network_once_for_each_of_its_inputs():
