@@ -106,12 +106,9 @@ class Links:
             # rows that have their successor in this batch are not open
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
-        found = self._by_bits(leaves, marks, back, stride)
         one_step = stride == 1 < extent.count and not extent.named and self._is_one_step(seen)
-        if one_step and found.lasts:
-            rows = observed(leaves, self.keys, 1)
-            found = found._replace(lasts=Side.of(marks, found.back, rows, self.capacity))
-        return found._replace(contradictions=seen)
+        lasts = self._by_bits(leaves, marks, back, stride, side_by_side=one_step)
+        return Predecessors(back, {}, (), lasts, seen)
 
     def match_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
         """`match` for one row, whose leaves `get` returns by key."""
@@ -184,7 +181,7 @@ class Links:
         self._lasts = ()
         leaves = leaves_of(cells)
         marks = MarkerColumns.read(read_columns(leaves, self.keys).get, self.keys, len(back))
-        self._lasts = self._by_bits(leaves, marks, back.copy(), len(back)).lasts
+        self._lasts = self._by_bits(leaves, marks, back.copy(), len(back))
 
     def drop_before(self, number: int) -> None:
         """Closes the trajectories whose last row is older than `number`."""
@@ -300,14 +297,18 @@ class Links:
         marks: MarkerColumns,
         back: NDArray[np.int32],
         stride: int,
-    ) -> Predecessors:
+        *,
+        side_by_side: bool = False,
+    ) -> Sequence[Last] | Side:
         """Completes `back` for rows without ids or steps: equal observations prove a successor."""
         pairs, paths = self.keys.observations, self.keys.observed
         if not pairs or lacks(leaves, paths):
-            return Predecessors(back, {}, ())
+            return ()
         count = len(back)
         begin = max(count - stride, 0)
         match_last_rows(self._lasts, self.keys, leaves, marks, back, stride)
+        if side_by_side:
+            return Side.of(marks, back, observed(leaves, self.keys, 1), self.capacity)
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
@@ -321,7 +322,7 @@ class Links:
                 ]
             bits = [rows[place].tobytes() for rows in following]
             lasts.append(Last(*marks.name(row), True, bits))
-        return Predecessors(back, {}, (), lasts)
+        return lasts
 
     def _is_one_step(self, seen: Contradictions) -> bool:
         """Whether the rows of one call are one step of as many environments."""

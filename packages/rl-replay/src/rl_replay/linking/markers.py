@@ -52,12 +52,10 @@ class MarkerColumns:
 
     def joined(self, earlier: RowSelection, later: RowSelection) -> NDArray[np.bool_]:
         """For pairs of rows, whether no marker cuts between them, bool `[pairs]`."""
-        cuts = [column[earlier] != column[later] for column in self.ids]
-        if not cuts:
-            cuts = [np.zeros(len(np.broadcast_to(np.True_, self.count)[earlier]), dtype=np.bool_)]
-        cut: NDArray[np.bool_] = cuts[0]
-        for other in cuts[1:]:
-            cut |= other
+        rows = range(self.count)[earlier] if isinstance(earlier, slice) else earlier
+        cut: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
+        for column in self.ids:
+            cut |= column[earlier] != column[later]
         if self.step is not None:
             cut |= self.step[later] != self.step[earlier] + 1
         if self.init is not None:
