@@ -218,7 +218,9 @@ class Calls(RuleBasedStateMachine):
     @rule()
     def add_one(self):
         row = self.vectors[1].play()[0]
-        position = self.buffer.add(row)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            position = self.buffer.add(row)
         self.truth[position] = row["truth"]
 
     @invariant()
@@ -236,3 +238,33 @@ class Calls(RuleBasedStateMachine):
 
 Calls.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
 TestCalls = Calls.TestCase
+
+
+def test_dropped_rows_of_a_vector_are_warned_of_once_with_what_cures_it():
+    buffer, vector = TensorDictReplayBuffer(storage=LazyTensorStorage(200)), Vector([9, 9, 9, 9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the neighbours
+        for _ in range(3):
+            buffer.extend(vector.play())
+    told = r"a call of 3 rows follows one of 4 rows without ids, which cuts 4 .*SAME_STEP.*'mask'"
+    with pytest.warns(UserWarning, match=told):
+        buffer.extend(vector.play()[1:])
+    buffer.extend(vector.play())  # said once
+    assert "7 trajectories without ids were cut by 2 calls that have another" in buffer.explain()
+    assert len(buffer.storage.trajectories()) == 4 + 3 + 4
+
+
+def test_rows_of_a_vector_with_ids_or_all_of_its_rows_have_no_gaps():
+    for drops in (True, False):
+        buffer, vector = TensorDictReplayBuffer(storage=LazyTensorStorage(90)), Vector([3, 5, 9])
+        with warnings.catch_warnings():
+            if not drops:
+                warnings.simplefilter("ignore")  # of the neighbours
+            for number in range(9):
+                rows = vector.play()
+                if drops:
+                    rows["collector"] = {"traj_ids": rows["truth"][:, 0] + 7 * torch.arange(3)}
+                    rows["collector", "traj_step"] = rows["truth"][:, 1]
+                    rows = rows[number % 2 :]
+                buffer.extend(rows)
+        assert "were cut by" not in buffer.explain()

@@ -106,6 +106,8 @@ class Links:
             # rows that have their successor in this batch are not open
             np.greater(back[stride:], 0, out=continued[:-stride])
             return self._by_number(marks, back, continued, numbers)
+        if isinstance(self._lasts, Side) and not extent.named:
+            seen = seen._replace(gap=self._lasts.gap(extent.count))
         one_step = stride == 1 < extent.count and not extent.named and self._is_one_step(seen)
         lasts = self._by_bits(leaves, marks, back, stride, side_by_side=one_step)
         return Predecessors(back, {}, (), lasts, seen)

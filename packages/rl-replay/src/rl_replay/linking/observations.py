@@ -26,9 +26,24 @@ CURES = (
     "only reset, with ('collector', 'mask') False: a call with fewer rows cuts all trajectories."
 )
 """What to do where neighbours contradict each other."""
+GAP_CURES = (
+    "as where rows that a vector has only reset are dropped. Store ids and steps under "
+    "('collector', 'traj_ids') and ('collector', 'traj_step'); or let no such row arise, "
+    "autoreset_mode=AutoresetMode.SAME_STEP of a Gymnasium vector; or keep them, with "
+    "('collector', 'mask') False."
+)
+"""What to do where calls that hold one step of each environment differ in their number of rows."""
 
 _ENOUGH_PAIRS = 8  # fewer say little
 _MISSING: Path = keys.NEXT_MISSING
+
+
+class Gap(NamedTuple):
+    """Two calls of one row per environment, of which the later has another number of rows."""
+
+    before: int  # Rows of the earlier call
+    after: int  # Rows of the later call
+    cut: int  # Rows of the earlier call that were to be continued
 
 
 class Contradictions(NamedTuple):
@@ -37,6 +52,7 @@ class Contradictions(NamedTuple):
     compared: int = 0  # Pairs that no marker cuts
     cut: int = 0  # Those whose observations contradict that one continues the other
     leaves: tuple[NestedKey, ...] = ()  # The observations
+    gap: Gap | None = None  # Set where the call before had another number of rows
 
 
 class Comparisons:
@@ -45,17 +61,44 @@ class Comparisons:
     def __init__(self) -> None:
         self.compared = self.cut = 0
         self.leaves: dict[NestedKey, None] = {}
-        self._warned = False
+        self.gaps = self.cut_by_gaps = 0
+        self._warned = self._warned_of_gap = False
 
     def add(self, found: Contradictions) -> None:
         """Adds the counts of one call, and warns where most pairs contradict."""
         self.compared += found.compared
         self.cut += found.cut
         self.leaves |= dict.fromkeys(found.leaves)
-        if self._warned or self.compared < _ENOUGH_PAIRS or 2 * self.cut <= self.compared:
+        if found.gap is not None:
+            self._add_gap(found.gap)
+        if self._warned or not self._is_rule:
             return
         self._warned = True
         warnings.warn(f"{self}, {CURES}", stacklevel=5)
+
+    @property
+    def _is_rule(self) -> bool:
+        """Whether most neighbours contradict, of enough."""
+        return self.compared >= _ENOUGH_PAIRS and 2 * self.cut > self.compared
+
+    def _add_gap(self, gap: Gap) -> None:
+        self.gaps += 1
+        self.cut_by_gaps += gap.cut
+        if not self._warned_of_gap and self._is_rule:
+            self._warned_of_gap = True
+            warnings.warn(
+                f"a call of {gap.after} rows follows one of {gap.before} rows without ids, which "
+                f"cuts {gap.cut} trajectories that go on: a row continues the row at its place in "
+                f"the call before, {GAP_CURES}",
+                stacklevel=6,
+            )
+
+    def explain_gaps(self) -> str:
+        """What gaps have cut, and what to do."""
+        return (
+            f"{self.cut_by_gaps} trajectories without ids were cut by {self.gaps} calls that have "
+            f"another number of rows than the call before, {GAP_CURES}"
+        )
 
     def __str__(self) -> str:
         return (
@@ -103,6 +146,11 @@ class Side:
         """The last row alone, for a next call with another number of rows."""
         name = self.marks.name(-1)
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
+
+    def gap(self, count: int) -> Gap | None:
+        """What a next call of so many rows cuts; None where it is as long."""
+        cut = 0 if count == len(self.waits) else int(np.count_nonzero(self.waits))
+        return Gap(len(self.waits), count, cut) if cut else None
 
     def continued_by(self, marks: MarkerColumns, rows: Iterable[NDArray[Any]]) -> NDArray[np.bool_]:
         """Which rows of the next call continue the rows at the same index, bool `[n]`."""

@@ -27,6 +27,8 @@ def storage_lines(storage: MarkedStorage) -> list[str]:
     ]
     if storage.comparisons.cut:
         lines.append(f"  {storage.comparisons}, {CURES}")
+    if storage.comparisons.gaps:
+        lines.append(f"  {storage.comparisons.explain_gaps()}")
     if "side_slots" in cost:
         lines.append(
             f"  lossless: {cost['linked_share']:.1%} of the rows name the row that holds their "

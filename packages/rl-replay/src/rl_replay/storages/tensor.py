@@ -14,7 +14,7 @@ from rl_replay.checkpoint.moves import join
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Extent, Structure, is_time
 from rl_replay.edges import edge
-from rl_replay.linking.links import Links, Predecessors
+from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.observations import Comparisons
 from rl_replay.lossless.rows import LosslessRows
@@ -444,7 +444,7 @@ class TensorStorage(MarkedStorage):
             raise
         finally:
             self._end_write()
-        if found.contradictions.compared:
+        if found.contradictions is not NOTHING_COMPARED:
             self.comparisons.add(found.contradictions)
         if self._watched:
             self._watch(store, count)
