@@ -30,7 +30,6 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector
-from rl_collect.stepping.policy_wrappers import PlanAround
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 from rl_policies import OneHotCategorical, ProbabilisticActor
@@ -343,18 +342,6 @@ def show_steps(title: str, took: dict[str, float]) -> None:
     table(f"a step, {title}", took, "rl-collect", notes)
 
 
-class Timed(PlanAround):
-    """A plan whose calls are timed."""
-
-    def __init__(self, plan: Any, call: Callable[..., Any]) -> None:
-        super().__init__(plan)
-        self._call = call
-
-    def __call__(self, values: Any, batch_size: Any) -> Any:
-        """Run it."""
-        return self._call(values, batch_size)
-
-
 def show_profile(net: nn.Module) -> None:
     """Where the time of a step goes: environment, policy, and what is left, the collector."""
     collector = Collector(GymEnv(NAME), actor(net), frames_per_batch=500)
@@ -375,7 +362,8 @@ def show_profile(net: nn.Module) -> None:
     gym.step, gym.reset = timed("env", gym.step), timed("env", gym.reset)
     plan = collector._plan
     assert plan is not None
-    collector._batches._player._acting = Timed(plan, timed("policy", plan))
+    bind = plan.bound  # what each batch but its first step calls
+    plan.bound = lambda: timed("policy", bind())  # type: ignore[method-assign, arg-type]
     rounds = turns(ROUNDS)
     start = time.perf_counter()
     for _ in range(rounds):

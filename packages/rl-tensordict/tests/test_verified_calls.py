@@ -273,7 +273,10 @@ def test_each_step_is_one_range_of_the_profiler(make):
         calls(VALUES, ROWS)
         calls(VALUES, ROWS)
         (calls.bound() or (lambda values: calls(values, ROWS)))(dict(VALUES))
-    assert [event.name for event in found.events()].count("policy of a test") == 3
+        made = calls.on_tensordict()(TensorDict({"observation": VALUES["observation",]}, ROWS))
+    assert [event.name for event in found.events()].count("policy of a test") == 4
+    assert "logits" in made
+    assert VerifiedCalls(calls.policy).on_tensordict() is calls.policy
 
 
 def test_calls_tell_whether_two_of_them_may_write_one_entry():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_tensordict.module_calls import Key, ModuleCalls, Values, run_steps, through_tensordict
@@ -135,6 +136,17 @@ class VerifiedCalls:
                 return run_steps(steps, values)
 
         return run_in_range if self.profile else run
+
+    def on_tensordict(self) -> Callable[..., Any]:
+        """Return the policy itself, in its range of the profiler if it has one."""
+        if not self.profile:
+            return self.policy
+
+        def call(root: TensorDictBase) -> Any:
+            with torch.profiler.record_function(self.profile):
+                return self.policy(root)
+
+        return call
 
     def _verify(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy and the calls under one generator state, and compare."""

@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
-from rl_collect.stepping.policy_wrappers import RandomActions, Ranged
+from rl_collect.stepping.random_actions import RandomActions
 from rl_envs import EnvBase, PolicyPlan, policy_plan
 from rl_layout import keys
 
@@ -27,9 +27,11 @@ class Player:
     ) -> None:
         self.env = env
         self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
-        self._acting = self.plan
         if is_profiled and self.plan is not None:
-            self._acting = Ranged(self.plan)
+            self.plan.profile = "rl_collect.policy"
+        self._random: PolicyPlan | None = None  # takes random actions in the place of the policy's
+        if self.plan is not None:
+            self._random = policy_plan(RandomActions(self.plan, env))
         self._exploration_type = exploration_type
         self.root: TensorDictBase | None = None
         self._is_playing = False
@@ -48,9 +50,7 @@ class Player:
 
     def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
         """Play a batch."""
-        policy: Any = self._acting
-        if at_random and policy is not None:
-            policy = RandomActions(policy, self.env)
+        policy: Any = self._random if at_random else self.plan
         with torch.no_grad(), set_interaction_type(self._exploration_type):
             batch = self.env.rollout(
                 num_steps,

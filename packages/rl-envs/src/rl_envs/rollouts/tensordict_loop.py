@@ -41,7 +41,7 @@ class Request:
 def play(env: Environment, root: TensorDictBase, request: Request) -> TensorDictBase:
     """Play from a root `[*B]`, step by step through tensordicts; returns the batch `[*B, T]`."""
     policy = env.rand_action if request.policy is None else request.policy
-    policy = policy.policy if isinstance(policy, PolicyPlan) else policy
+    policy = policy.on_tensordict() if isinstance(policy, PolicyPlan) else policy
     refuse_shared_states({"policy": policy})
     groups = env.done_groups
     steps: list[TensorDictBase] = []
