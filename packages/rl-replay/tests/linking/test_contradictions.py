@@ -268,3 +268,10 @@ def test_rows_of_a_vector_with_ids_or_all_of_its_rows_have_no_gaps():
                     rows = rows[number % 2 :]
                 buffer.extend(rows)
         assert "were cut by" not in buffer.explain()
+
+
+def test_few_rows_of_other_numbers_are_no_vector_with_gaps():
+    buffer, vector = TensorDictReplayBuffer(storage=LazyTensorStorage(90)), Vector([9, 9])
+    buffer.extend(vector.play())
+    buffer.extend(vector.play()[1:])  # without a warning
+    assert "2 trajectories without ids were cut by 1 calls" in buffer.explain()
