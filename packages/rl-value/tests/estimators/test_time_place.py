@@ -241,3 +241,24 @@ def test_functions_of_arrays_take_time_where_it_is_said(name, grad):
         )
     with pytest.raises(ValueError, match=r"time_dim=3: there is no such dimension in \[5, 4, 1\]"):
         function(reward, value, ahead, done, time_dim=3)
+
+
+def test_one_step_estimators_evaluate_what_follows_in_the_next_row_if_nothing_contradicts():
+    calls = []
+
+    def value(observation):
+        calls.append(len(observation))
+        return observation.sum(-1, keepdim=True)
+
+    critic = TensorDictModule(value, ["observation"], ["state_value"])
+    seen = torch.randn(6, 3)
+    flag = torch.zeros(5, 1, dtype=torch.bool)
+    after = {"observation": seen[1:], "reward": torch.ones(5, 1), "done": flag, "terminated": flag}
+    rows = TensorDict({"observation": seen[:-1], "next": after}, [5])
+    TD0Estimator(gamma=0.9, value_network=critic)(rows)
+    assert sum(calls) == 6
+    calls.clear()
+    rows["next", "observation"] = seen[1:].clone().index_fill_(0, torch.tensor([2]), 0.0)
+    target = TD0Estimator(gamma=0.9, value_network=critic)(rows)["value_target"]
+    assert sum(calls) == 7
+    assert torch.allclose(target, 1 + 0.9 * rows["next", "observation"].sum(-1, keepdim=True))
