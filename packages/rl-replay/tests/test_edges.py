@@ -1,4 +1,4 @@
-"""What cannot be meant is refused in words that say what was given."""
+"""Errors at the public edges name the arguments that were given."""
 
 import pytest
 import torch

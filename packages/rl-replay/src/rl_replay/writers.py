@@ -1,4 +1,4 @@
-"""Write policies: which writes a buffer allows, and what it adds to its rows."""
+"""Write policies: they decide which writes a buffer allows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 class Writer:
-    """Says what a buffer may write. Derive from it and override what differs.
+    """Decides which writes a buffer allows. Derive from it and override `check`.
 
-    The place of the next row is the storage's to know: its ring is shared with everyone who reads.
+    It neither writes nor holds a cursor: the ring of the storage has the place of the next row.
 
     Attributes:
         stores_index: Whether rows are returned with their position under `"index"` by `buffer[i]`
             too; samples always have it.
-        overwrites_oldest: Whether the oldest row is the first to go, as lossless storage needs.
+        overwrites_oldest: Whether the oldest row is overwritten first, as lossless storage needs.
 
     Example:
         >>> class Quiet(Writer):
@@ -28,18 +28,18 @@ class Writer:
     overwrites_oldest: bool = True
 
     def check(self, count: int) -> None:
-        """Raise for a write before anything happens.
+        """Raise for a write that is not allowed, before anything is changed.
 
         Args:
             count: How many rows are about to be written; 0 when the buffer is to be emptied.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next writes depend on."""
+        """The state that the next writes depend on."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another writer was.
+        """Continues from the state of another writer.
 
         Args:
             state: What its `state_dict` returned.
@@ -51,7 +51,7 @@ class Writer:
 
 
 class RoundRobinWriter(Writer):
-    """Writes rows one after the other, and over the oldest once the storage is full.
+    """Allows every write. Rows are written one after the other, over the oldest in a full storage.
 
     Example:
         >>> RoundRobinWriter().stores_index
@@ -60,7 +60,7 @@ class RoundRobinWriter(Writer):
 
 
 class TensorDictRoundRobinWriter(RoundRobinWriter):
-    """The same for tensordicts, whose rows are returned with their position under `"index"`.
+    """Allows every write of tensordicts; `buffer[i]` has the position of its rows under `"index"`.
 
     Example:
         >>> TensorDictRoundRobinWriter().stores_index
@@ -71,7 +71,7 @@ class TensorDictRoundRobinWriter(RoundRobinWriter):
 
 
 class ImmutableDatasetWriter(Writer):
-    """Refuses every write. A `TensorStorage` under it holds all rows of its tensors.
+    """Allows no write. A `TensorStorage` with this writer holds all rows of its tensors.
 
     Example:
         >>> ImmutableDatasetWriter().check(1)

@@ -1,4 +1,4 @@
-"""Parts of a buffer that are exchanged, and those that do not go together."""
+"""Exchange of the parts of a buffer, and parts that exclude each other."""
 
 import pytest
 import torch

@@ -151,7 +151,7 @@ def test_another_sampler_begins_its_own_epoch(prefetch: int | None) -> None:
 
 
 class Walk(Sampler):
-    """Goes on from where it was, unless it is told to begin anew."""
+    """Continues from its last row, unless it is reset."""
 
     def __init__(self) -> None:
         self.reset()

@@ -531,7 +531,7 @@ def test_the_index_of_a_sample_can_be_written_in_place() -> None:
 
 
 class Fixed(Sampler):
-    """Chooses what it was made with."""
+    """Chooses the rows that it was given."""
 
     def __init__(self, rows: object) -> None:
         self.rows = rows

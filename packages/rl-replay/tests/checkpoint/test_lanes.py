@@ -170,7 +170,7 @@ def test_rows_of_any_lanes_are_loaded_into_any_others(kind, how, data, room, oth
 
 
 def goes_on(target, next_step, kind):
-    """What is written next is there, and older rows stay what they are."""
+    """Rows that are written next can be read, and older rows keep their values."""
     for traj, first in list(next_step.items())[:3]:
         before = {name(row): row for lane in lists(target) for row, _ in lane}
         target.extend(steps(traj, first, 2, observed=kind != "waiting"))

@@ -147,7 +147,7 @@ def test_another_version_is_refused(tmp_path):
 
 
 def test_a_byte_of_the_data_that_was_changed_is_found_wherever_it_is(tmp_path):
-    """In each of its parts, and between them, where they are put on even places."""
+    """In each part, and in the gaps between parts, which are aligned."""
     dump(tmp_path, FORMER | {"flags": torch.ones(3) > 0})
     name = data_file(tmp_path)
     whole = name.read_bytes()

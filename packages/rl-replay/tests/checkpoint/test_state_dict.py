@@ -1,4 +1,4 @@
-"""States and dumps that do not fit: nothing changes; those that do: the same samples follow."""
+"""States and dumps: one that does not fit changes nothing, one that fits gives the same samples."""
 
 import copy
 

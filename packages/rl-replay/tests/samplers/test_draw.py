@@ -80,9 +80,9 @@ CASES = given(
 
 @CASES
 @settings(deadline=None)
-def test_every_place_has_one_number(stood, length, span, strict):
+def test_every_place_has_one_number(indexed, length, span, strict):
     """Numbers are drawn uniformly, and those of no place passed over: so places are uniform."""
-    index, chains = stood
+    index, chains = indexed
     reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     window = index.window()
     numbers = np.arange(draw.candidates(index, window, reach))
@@ -93,9 +93,9 @@ def test_every_place_has_one_number(stood, length, span, strict):
 @CASES
 @settings(deadline=None)
 def test_every_place_has_one_number_where_all_trajectories_are_looked_at(
-    stood, length, span, strict
+    indexed, length, span, strict
 ):
-    index, chains = stood
+    index, chains = indexed
     reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     wanted = places_of(chains, length, minimum, reach)
     if not wanted:
@@ -109,9 +109,9 @@ def test_every_place_has_one_number_where_all_trajectories_are_looked_at(
 
 @given(indices(), st.integers(1, 6), st.integers(0, 1000))
 @settings(deadline=None)
-def test_with_a_whole_span_every_step_lies_in_as_many_places(stood, length, seed):
+def test_with_a_whole_span_every_step_lies_in_as_many_places(indexed, length, seed):
     """So each is as likely to be sampled; and what is drawn is one of the places."""
-    index, chains = stood
+    index, chains = indexed
     assume(chains)
     reach = SpanLimits.of(True, length)
     places = places_of(chains, length, 1, reach)

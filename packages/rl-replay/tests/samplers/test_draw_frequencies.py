@@ -73,7 +73,7 @@ def chains(buffer: ReplayBuffer) -> list[list[int]]:
 
 
 def places(chain: list[int], length: int, left: int, right: int) -> list[Slice]:
-    """Every slice of a trajectory, those that reach out cut off."""
+    """Every slice of a trajectory, cut off at its ends."""
     begins = range(-left, max(len(chain) - length, 0) + right + 1)
     whole = [range(max(b, 0), min(b + length, len(chain))) for b in begins if b < len(chain)]
     return [(chain[part[0]], len(part)) for part in whole if part]

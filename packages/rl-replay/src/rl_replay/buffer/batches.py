@@ -51,8 +51,10 @@ class BatchMaker:
         self._info_in_sample = info_in_sample  # what the sampler knows of each row, too
         self.redraws = 0
 
-    def next_batch(self, size: int) -> Sample:
+    def next_batch(self, size: int | None) -> Sample:
         """The next batch of so many rows."""
+        if size is None:
+            raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
         local = self._parts.local
         if local.prefetch is not None:
             return self._next_prefetched(size)

@@ -1,4 +1,4 @@
-"""Rows of a buffer by index: what a caller writes in brackets, and the positions that it means."""
+"""Indexing of a buffer: from the index of a caller to positions of rows, and back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def written_index(storage: Storage, positions: torch.Tensor, dim_extend: int) ->
 
 
 def live_positions(storage: Storage) -> torch.Tensor:
-    """Where the rows that can be read lie, in rising order, int64 `[len(storage)]`."""
+    """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
     window = storage.ring.window()
     total = len(window)
     positions = storage.ring.positions(window.numbers(torch.arange(total)))
@@ -117,7 +117,7 @@ def live_positions(storage: Storage) -> torch.Tensor:
 
 
 def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
-    """Nothing where some rows can be written to the rows of so many numbers."""
+    """Raises unless the leaves of some rows fit the row ids that they are to be written to."""
     if not isinstance(cells, TensorDictBase):
         raise TypeError(f"rows are a tensordict, got {type(cells).__name__}: wrap the leaves.")
     if getattr(numbers, "dtype", None) != torch.int64:
@@ -131,7 +131,7 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
 
 
 def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
-    """The positions that an index means, as if the rows that can be read were a tensor."""
+    """The positions of an index, as if the live rows were a tensor."""
     total = len(storage)
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
@@ -159,7 +159,7 @@ def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
 
 
 def _is_prefix(storage: Storage) -> bool:
-    """Whether rows lie at positions 0 to len - 1."""
+    """Whether the live rows are at positions 0 to len - 1."""
     window, capacity = storage.ring.window(), storage.max_size
     single = len(window.first) == 1
     return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)

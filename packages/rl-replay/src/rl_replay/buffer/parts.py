@@ -58,13 +58,6 @@ class BufferParts:
         """Changes of this process, and rows dropped or loaded by any: older batches are stale."""
         return self.changes, self.transform.changes, self.storage.epoch
 
-    def size_of(self, batch_size: int | None) -> int:
-        """The rows of a sample: as many as were asked for, or as usual."""
-        size = self.batch_size if batch_size is None else batch_size
-        if size is None:
-            raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
-        return size if batch_size is None else positive(size, "batch_size")
-
     def explain(self) -> list[str]:
         """The parts as text, a line each."""
         names = [type(one).__name__ for one in self.transform]

@@ -1,4 +1,4 @@
-"""Batches that are made ahead of time, none of them older than the last change."""
+"""Prefetched batches: made by threads, in the order in which rows were drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 Stamp = tuple[int, ...]
-"""Counts of what makes batches stale."""
+"""Counts of the changes that make batches stale."""
 
 
 class DrawnFrom(NamedTuple):

@@ -43,9 +43,9 @@ class ReplayBuffer:
     Nothing that is passed in is ever changed. Any number of threads may use a buffer.
 
     Args:
-        storage: Where rows live; a list of 1000 objects unless given.
-        sampler: Which rows a sample holds; uniform unless given.
-        writer: Whether and what may be written; round robin unless given.
+        storage: Holds the rows; a list of 1000 objects unless given.
+        sampler: Chooses the rows of a sample; uniformly unless given.
+        writer: Decides which writes are allowed; all of them unless given.
         collate_fn: Makes a batch of what the storage returns: rows, or a list of objects.
         pin_memory: Copy samples to pinned memory, if there is a CUDA device.
         prefetch: Batches to make ahead of time, each in a thread of its own; needs `batch_size`.
@@ -53,11 +53,11 @@ class ReplayBuffer:
         transform: A transform, or a function of a batch.
         batch_size: Rows of a sample, unless `sample` says otherwise.
         dim_extend: The dimension of the data along which the storage grows; its last unless given.
-        generator: Where randomness comes from; torch's own unless given.
-        contiguous: Copy the leaves of samples apart: each then has memory of its own, as in-place
-            writes under `torch.compile` need, where else they are views into the gathered rows.
-        shared: Let other processes that the buffer is passed to see the same rows, and several of
-            them write at a time; see `LazyTensorStorage` for how the capacity divides.
+        generator: The source of randomness; torch's global one unless given.
+        contiguous: Give each leaf of a sample memory of its own, as in-place writes under
+            `torch.compile` need; otherwise leaves are views into the gathered rows.
+        shared: Share the rows with the processes that the buffer is passed to, several of which may
+            write at a time; `LazyTensorStorage` says how the capacity is divided.
 
     Attributes:
         first_rows_timeout: Seconds that `sample` waits for the first row. 0 unless a producer that
@@ -65,7 +65,7 @@ class ReplayBuffer:
 
     Raises:
         TypeError: A part of the wrong type, or a storage that cannot be shared.
-        ValueError: Settings that do not go together.
+        ValueError: Arguments that exclude each other.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -132,17 +132,17 @@ class ReplayBuffer:
 
     @property
     def storage(self) -> Storage:
-        """Where rows are stored."""
+        """The storage, which holds the rows."""
         return self._parts.storage
 
     @property
     def sampler(self) -> Sampler:
-        """Which rows a sample holds."""
+        """The sampler, which chooses the rows of a sample."""
         return self._parts.sampler
 
     @property
     def writer(self) -> Writer:
-        """Which writes are allowed."""
+        """The writer, which decides which writes are allowed."""
         return self._parts.writer
 
     @property
@@ -211,8 +211,8 @@ class ReplayBuffer:
                 leaves have these dimensions in front.
 
         Returns:
-            Their indices, `[n]` or `[n, ndim]`, in the order of the data; none where a transform
-            holds all of them back.
+            Their indices, int64 `[n]` or `[n, ndim]`, in the order of the data; none where a
+            transform holds all of them back.
 
         Raises:
             KeyError: A leaf that is missing, or that the first rows did not have.
@@ -265,7 +265,7 @@ class ReplayBuffer:
 
     @edge
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write rows, or one leaf of all rows, where they lie.
+        """Replaces rows, or one leaf of all rows, in place.
 
         Raises:
             KeyError: A leaf that is not stored.
@@ -277,16 +277,16 @@ class ReplayBuffer:
 
     @edge
     def update_rows(self, rows: torch.Tensor, tensordict: TensorDictBase) -> torch.Tensor:
-        """Write leaves of rows back, unless they were overwritten since.
+        """Writes leaves of rows back, unless the rows were overwritten since.
 
-        Markers are left out: those of a sample say where its slices end, not what is stored.
+        Markers are left out: those of a sample mark the ends of its slices, not of trajectories.
 
         Args:
             rows: Row numbers, as `("collector", "row")` of a sample holds them, int64 `[N]`.
             tensordict: Some of the leaves, `[N]`.
 
         Returns:
-            Which rows were still valid and are written, bool `[N]`.
+            Which rows were still stored and are written, bool `[N]`.
 
         Raises:
             KeyError: A leaf that is not stored, or none that could be written.
@@ -326,21 +326,22 @@ class ReplayBuffer:
 
         Args:
             batch_size: How many rows; those of the constructor unless given.
-            return_info: Return what is known about the rows as well.
+            return_info: Return a dict with information about the rows as well.
             timeout: Seconds to wait for the first row of an empty buffer, as after the start of a
                 collector in the background; `first_rows_timeout` unless given.
 
         Returns:
-            The batch, or the batch and a dict with "index" and "row" of each of its rows, and
-            whatever the sampler said about them.
+            The batch, or the batch and a dict with "index" and "row" of each of its rows, and the
+            entries of the sampler.
 
         Raises:
-            ValueError: No batch size or one below 1, an empty buffer, or what the sampler refuses.
+            ValueError: No batch size, one below 1 or one that does not fit the sampler, or an empty
+                buffer.
             TypeError: The batch size is no integer.
             TimeoutError: No row came in time.
         """
         parts = self._parts
-        size = parts.size_of(batch_size)
+        size = parts.batch_size if batch_size is None else positive(batch_size, "batch_size")
         limit = self.first_rows_timeout if timeout is None else timeout
         if limit:
             parts.local.require_rows(parts.storage, limit)
@@ -349,7 +350,7 @@ class ReplayBuffer:
 
     def __iter__(self) -> Iterator[Any]:
         """Batches up to the end of an epoch; without end where the sampler knows none."""
-        size = self._parts.size_of(None)
+        size = self._parts.batch_size
         sample = Sample(None, {}, last=False)
         while not sample.last:
             sample = self._batches.next_batch(size)
@@ -391,11 +392,11 @@ class ReplayBuffer:
     def append_transform(
         self, transform: Transform | Callable[[Any], Any], *, invert: bool = False
     ) -> Any:
-        """Put a transform after the others.
+        """Adds a transform after the others.
 
         Args:
             transform: A transform, or a function of a batch.
-            invert: Exchange its two directions.
+            invert: Exchange its two directions: `inv` for samples, `forward` for what is stored.
 
         Returns:
             The buffer.
@@ -410,12 +411,12 @@ class ReplayBuffer:
     def insert_transform(
         self, index: int, transform: Transform | Callable[[Any], Any], *, invert: bool = False
     ) -> Any:
-        """Put a transform ahead of the one at a place.
+        """Adds a transform before the one at a place.
 
         Args:
-            index: The place.
+            index: The place, counted from 0.
             transform: A transform, or a function of a batch.
-            invert: Exchange its two directions.
+            invert: Exchange its two directions: `inv` for samples, `forward` for what is stored.
 
         Returns:
             The buffer.
@@ -446,7 +447,7 @@ class ReplayBuffer:
             TypeError: No storage, or one that cannot be shared where the buffer is.
             ValueError: It does not go with the writer.
             KeyError: It lacks a column that the sampler finds trajectories by.
-            RuntimeError: Its rows lie along another dimension than the buffer's `dim_extend`.
+            RuntimeError: Its rows were written along another dimension than `dim_extend`.
         """
         with self._parts.local.lock:
             self._batches.rewind()
@@ -490,7 +491,7 @@ class ReplayBuffer:
 
     @edge
     def set_rng(self, generator: torch.Generator | None) -> torch.Generator | None:
-        """Exchange the generator that samples are drawn from.
+        """Exchange the generator of random numbers.
 
         Args:
             generator: The new one; None for torch's own.
@@ -519,23 +520,24 @@ class ReplayBuffer:
 
     @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Stand as another buffer did.
+        """Restores the state of another buffer.
 
         Args:
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: It is no such state, or of a buffer of other parts or another size; nothing
+            ValueError: No such state, or that of a buffer of other parts or another size; nothing
                 has changed then.
         """
         self._checkpoint.load_state(state)
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
-        """Write the buffer to a folder: rows, sampler, writer, transforms and generator.
+        """Writes the buffer to a folder: rows, sampler, writer, transforms and generator.
 
-        What is written is as long as the buffer is full. It is written next to a dump that is there
-        already and swapped in when it is safe on the disk, so that a kill leaves one or the other.
-        Others may continue writing a shared buffer: what they overwrite meanwhile is left out.
+        Only stored rows take room. A dump that is there already is replaced when the other one is
+        safe on the disk, so that a kill leaves one or the other.
+        Other processes may continue to write a shared buffer: rows that they overwrite meanwhile
+        are left out.
 
         Args:
             path: The folder; created if missing.
@@ -560,21 +562,21 @@ class ReplayBuffer:
         self._checkpoint.dump(folder_name(path))
 
     def loads(self, path: str | os.PathLike[str], *, rows_only: bool = False) -> None:
-        """Stand as the buffer did that was written to a folder: the next samples are the same.
+        """Restores a buffer that was written to a folder: the next samples are the same.
 
         In a storage of another size, or of another number of lanes, rows keep their order and an
         epoch begins anew.
 
         Args:
             path: The folder.
-            rows_only: Take the rows alone. Sampler, writer, transforms, batch size and generator
-                stay this buffer's, and an epoch begins anew. So rows that one program collected
-                are sampled by another in its own way.
+            rows_only: Restore the rows alone. Sampler, writer, transforms, batch size and generator
+                stay those of this buffer, and an epoch begins anew: so one program samples in its
+                own way the rows that another one collected.
 
         Raises:
             FileNotFoundError: There is no dump.
             RuntimeError: Other processes hold lanes of a shared buffer.
-            ValueError: A dump that was cut short or altered, of another version, or of a buffer of
+            ValueError: A dump that was truncated or altered, of another version, or of a buffer of
                 other parts.
             TypeError: `rows_only` is no bool.
             OSError: Too little memory or disk.
@@ -589,7 +591,7 @@ class ReplayBuffer:
 
     @edge
     def register_save_hook(self, hook: Hook) -> None:
-        """Let a function change the rows that `dumps` writes; only the rows are written then.
+        """Adds a function that changes the rows that `dumps` writes; only rows are written then.
 
         Args:
             hook: From all rows, the oldest first, to the tensordict to write: `[len(buffer)]`, or
@@ -598,7 +600,7 @@ class ReplayBuffer:
         self._checkpoint.save_hooks.append(hook)
 
     def register_load_hook(self, hook: Hook) -> None:
-        """Let a function change back what save hooks made of the rows.
+        """Adds a function that restores the rows from what save hooks made of them.
 
         Args:
             hook: From the tensordict that was written to the rows to extend an empty buffer by, the
@@ -607,7 +609,7 @@ class ReplayBuffer:
         self._checkpoint.load_hooks.append(hook)
 
     def stats(self) -> dict[str, float]:
-        """Figures: rows, trajectories, the share of rows that continue another, redraws.
+        """Returns figures: rows, trajectories, the share of rows that continue another, redraws.
 
         Example:
             >>> ReplayBuffer().stats()["size"]
@@ -617,7 +619,7 @@ class ReplayBuffer:
             return self.storage.stats() | self._batches.stats()
 
     def explain(self) -> str:
-        """Describe what is stored, where boundaries come from, and what it costs.
+        """Describes what is stored, which columns mark boundaries, and the memory that it takes.
 
         Example:
             >>> print(ReplayBuffer().explain())

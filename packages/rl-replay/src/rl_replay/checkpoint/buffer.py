@@ -1,4 +1,4 @@
-"""A buffer as a dump, and back to the same state."""
+"""Dumps of a whole buffer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rl_slabs.internals import LANE_SHIFT
 
 
 def storage_parts(storage: Storage) -> dict[str, Any]:
-    """What a storage holds, as parts of a dump; no more than it is full."""
+    """The stored rows of a storage, as parts of a dump."""
     storage = _of_tensors(storage)
     storage.sync()
     window = storage.ring.window()
@@ -60,11 +60,13 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
 
 
 def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> None:
-    """Hold what a dumped storage held. All is checked before the former rows are dropped."""
+    """Restores a dumped storage; everything is checked before the former rows are dropped."""
     storage = _of_tensors(storage)
     count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
     if not _is_count(count) or not _is_count(capacity):
-        raise ValueError(f"{archive.folder} holds {count!r} rows of {capacity!r}, which is none.")
+        raise ValueError(
+            f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
+        )
     if not count:
         storage.empty()
         return
@@ -147,7 +149,7 @@ def _columns(archive: Archive, under: str) -> torch.Size:
 
 
 def _window(archive: Archive, under: str) -> Window:
-    """Which rows a dump holds, none of them twice and no more than its lanes have room for."""
+    """The row ids of a dump, none of them twice and no more than its lanes have room for."""
     first, counts, floor, count, capacity = (
         archive.part(f"{under}/{name}")
         for name in ("first", "counts", "floor", "count", "capacity")
@@ -179,7 +181,7 @@ def _with_kind(part: Sampler | Writer, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _places(window: Window, capacity: int) -> list[slice]:
-    """Where rows lie, lane by lane."""
+    """The positions of rows, lane by lane."""
     each = capacity // len(window.first)
     return [place for run in lane_by_lane(window, window.first) for place in run.places(each)]
 

@@ -1,4 +1,4 @@
-"""What a loader is about to put into a storage."""
+"""The rows of a checkpoint, as a loader hands them to a storage."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ FillRows = Callable[[RowStore, NDArray[np.int32]], None]
 
 @dataclass(frozen=True)
 class Contents:
-    """Rows that are to be loaded, all but their bytes."""
+    """Description of the rows to be loaded: everything but their bytes."""
 
-    structure: Structure  # What one row is to its owner
-    schema: RowSchema  # The leaves of the rows as they came
+    structure: Structure  # The caller's form of a row
+    schema: RowSchema  # The leaves of the rows as they were given
     columns: torch.Size  # The storage's dimensions after the first
-    window: Window  # The numbers of the rows, for each lane
-    index: Mapping[str, NDArray[np.generic]] | None  # The state of the index; None to make it anew
-    # For each lane the first row that is whole; the first one unless given
+    window: Window  # The row ids, for each lane
+    index: Mapping[str, NDArray[np.generic]] | None  # The trajectory index; None to rebuild it
+    # For each lane the first complete row; its first one unless given
     floor: Sequence[int] | None = None
     # The lanes, the one that was written longest ago first; by number unless given
     order: Sequence[int] | None = None
-    # Where rows go that have other numbers or lanes from now on; None where all stay
+    # The rows that get other row ids or lanes; None where all keep theirs
     moved: Sequence[Move] | None = None
-    joins: bool = False  # Whether those of several lanes may be in one now, or of one in several
+    joins: bool = False  # Whether rows move from several lanes into one, or from one into several
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], schema: RowSchema) -> Self:
@@ -103,11 +103,11 @@ class Contents:
         }
 
     def runs(self) -> Sequence[Move]:
-        """Where the rows are among those that are kept, and their numbers, in that order."""
+        """The rows in the order of the checkpoint, each run with its row ids."""
         return lane_by_lane(self.window, self.window.first) if self.moved is None else self.moved
 
 
 def _next_start(number: int, capacity: int) -> int:
-    """The first number from this one on whose row is at the start of its lane."""
+    """The first row id from this one on whose position is the start of its lane."""
     place = number & LANE_MASK
     return number - place + -(-place // capacity) * capacity

@@ -1,4 +1,4 @@
-"""Dumps of rows that hooks change on their way to the disk and back."""
+"""Dumps whose rows are changed by hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGED = "changed"
 
 
 def dump_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
-    """Write what hooks make of a buffer's rows."""
+    """Writes the rows of a buffer as save hooks change them."""
     rows = parts.storage.read(_by_age(parts.storage))
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
@@ -28,7 +28,7 @@ def dump_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequen
 
 
 def load_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
-    """Fill a buffer with what hooks make of a dump that hooks changed."""
+    """Fills a buffer from a dump that hooks changed; False where it is no such dump."""
     with Archive(path) as archive:
         if f"{CHANGED}/batch_sizes" not in archive.names():
             return False
@@ -49,7 +49,7 @@ def load_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequen
 
 
 def _by_age(storage: Storage) -> torch.Tensor:
-    """Where the rows lie, the oldest first: `[N]`, or in a storage of columns `[*B, T]`."""
+    """The positions of the rows, the oldest first: `[N]`, or `[*B, T]` for `ndim` above 1."""
     window = storage.ring.window()
     positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
     if storage.ndim == 1:
@@ -58,7 +58,7 @@ def _by_age(storage: Storage) -> torch.Tensor:
 
 
 def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
-    """What hooks made of rows, as parts of a dump; of jagged leaves the values and the offsets."""
+    """A tensordict as parts of a dump; jagged leaves as values and offsets."""
     jagged: dict[str, Any] = {}
 
     def plain(group: TensorDictBase, path: tuple[str, ...]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
 
 
 def _rows_of(parts: dict[str, Any]) -> TensorDict:
-    """The tensordict that `_parts_of` took apart."""
+    """The tensordict of parts that `_parts_of` made."""
     rows = TensorDict(parts["rows"])
     for entry in parts["jagged"].values():
         path = tuple(entry["path"])

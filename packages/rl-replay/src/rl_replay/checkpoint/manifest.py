@@ -15,18 +15,18 @@ from rl_slabs.internals import dtype_named, open_regular
 
 FORMAT = "rl-replay dump"
 FORMAT_VERSION = 2
-"""Raised whenever what is written could not be read by the version before."""
+"""Raised with every change that older versions could not read."""
 
 MANIFEST = "manifest.json"
 
 LIMIT_BYTES = 256 << 20
-"""What a manifest may have: arrays are not in it."""
+"""The most that a manifest may have; arrays are not in it."""
 
 _DATA_FILE = re.compile(r"data-[0-9a-f]{1,64}")
 
 
 def parsed(name: Path) -> tuple[dict[str, Any], bool]:
-    """The manifest, and whether it is whole."""
+    """The manifest, and whether its checksum is right."""
     try:
         text = _text(name)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -76,8 +76,8 @@ def _text(name: Path) -> bytes:
 
 
 def _check(head: dict[str, Any], name: Path) -> None:
-    """Raise if a manifest names anything but arrays, end to end, in a file alongside it."""
-    # A checksum says that nothing was altered by accident; it does not say who wrote it.
+    """Raises unless a manifest describes arrays, end to end, in a file next to it."""
+    # A checksum proves that nothing was altered by accident, not who wrote it.
     data, parts, layout = head.get("data"), head.get("parts"), head.get("layout")
     if not isinstance(data, dict) or not isinstance(parts, dict) or not isinstance(layout, str):
         raise ValueError(f"{name} lacks data, parts or layout: it is no manifest of a dump.")
@@ -99,7 +99,7 @@ def _check(head: dict[str, Any], name: Path) -> None:
 
 
 def _end_of(part: str, entry: dict[str, Any], end: int, name: Path) -> int:
-    """Where an array ends that begins no earlier than where the one before it ended."""
+    """The end of an array, which begins no earlier than the end of the one before it."""
     offset: Any = entry.get("offset")
     size, shape = entry.get("bytes"), entry.get("shape")
     dtype, crc32 = entry.get("dtype"), entry.get("crc32")

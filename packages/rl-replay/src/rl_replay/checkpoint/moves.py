@@ -1,4 +1,4 @@
-"""Rows that are loaded, lane by lane: which numbers they had, and which they get."""
+"""Row ids of loaded rows: the former ones, and those that they get."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 
 class Move(NamedTuple):
-    """Rows of one lane, written one after another, that go into one lane."""
+    """Consecutive rows of one lane that are loaded into one lane."""
 
-    rows: slice  # Where they are among all rows that are kept
-    former: range  # Their numbers in the storage that kept them
-    numbers: range  # Their numbers from now on
+    rows: slice  # Their places among all rows of the dump
+    former: range  # Their former row ids
+    numbers: range  # Their row ids once they are loaded
 
     def places(self, each: int) -> list[slice]:
-        """Where the rows lie: one slice, or two where the ring closes in between."""
+        """The positions of the rows: one slice, or two where the ring wraps."""
         lane, first = divmod(self.numbers.start, 1 << LANE_SHIFT)
         base, start = lane * each, first % each
         stop = min(start + len(self.numbers), each)
@@ -35,30 +35,30 @@ class Move(NamedTuple):
         return [*found, slice(base, base + rest)] if rest else found
 
     def positions(self, each: int) -> NDArray[np.int64]:
-        """`places` one by one, int64 `[n]`."""
+        """The position of each row, int64 `[n]`."""
         found = np.arange(self.numbers.start, self.numbers.stop)
         return (found & LANE_MASK) % each + (found >> LANE_SHIFT) * each
 
     def inside(self, back: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The links of its rows, without those to rows outside of it."""
+        """The links of its rows, without those to rows of other runs."""
         outside = back > np.arange(len(back))
         return np.where(outside, np.int32(0), back).astype(np.int32)
 
 
 Targets = Sequence[slice | int]
-"""Where rows of a dump go, in its order; a number for so many that are left out."""
+"""The positions of the rows of a dump, in its order; a number stands for rows left out."""
 
 
 class Moves(NamedTuple):
-    """All rows of a dump, and where they go in a store."""
+    """All rows of a dump, and their places in a store."""
 
-    runs: Sequence[Move]  # Those that are taken, in the order of the dump
-    rows: int  # How many the dump has
-    former: int  # Rows of each lane in the storage that kept them
+    runs: Sequence[Move]  # The rows that are loaded, in the order of the dump
+    rows: int  # Rows of the dump
+    former: int  # Rows of each lane of the former storage
     each: int  # Rows of each lane of the store
 
     def places(self) -> Targets:
-        """Where the rows go, in the order of the dump."""
+        """The positions of the rows, in the order of the dump."""
         found: list[slice | int] = []
         begin = 0
         for run in self.runs:
@@ -68,7 +68,7 @@ class Moves(NamedTuple):
         return [*found, self.rows - begin] if self.rows > begin else found
 
     def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row of the dump where it goes and its number, -1 if it is left out; `[n]`."""
+        """Position and row id of each row of the dump, -1 if it is left out; int64 `[n]`."""
         positions, numbers = np.full((2, self.rows), -1)
         for run in self.runs:
             positions[run.rows] = run.positions(self.each)
@@ -81,7 +81,7 @@ class Moves(NamedTuple):
         return np.where(away > 0, away % np.int32(self.former), away)
 
     def renumbered(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What rows are called from now on."""
+        """The later row ids of rows, by their former ones."""
         former = np.array([run.former.start for run in self.runs])
         first = np.array([run.numbers.start for run in self.runs])
         counts = np.array([len(run.numbers) for run in self.runs])
@@ -94,7 +94,7 @@ class Moves(NamedTuple):
 
 
 def targets(array: torch.Tensor, places: Targets) -> list[torch.Tensor]:
-    """Memory for the rows of a dump, in its order, which is of no use for those left out."""
+    """Memory for the rows of a dump, in its order; scratch memory for those left out."""
     return [
         array[place] if isinstance(place, slice) else array.new_empty((place, *array.shape[1:]))
         for place in places

@@ -68,7 +68,7 @@ class Archive:
             self._fill(gap, name)
             if gap.any():
                 raise ValueError(
-                    f"{self._name} was altered: it holds something between its parts before "
+                    f"{self._name} was altered: there are bytes between its parts before "
                     f"{name!r}. Restore it from a copy."
                 )
             checksum, end = 0, start + left
@@ -80,7 +80,7 @@ class Archive:
             self._compare(name, checksum)
 
     def read(self, under: str = "") -> dict[str, Any]:
-        """Parts as `dump` was given them, tensors for chunks; those read are checked."""
+        """The parts that `dump` was given, with tensors for chunks; each is checked."""
         prefix = f"{under}/" if under else ""
         names = [name for name in self._parts if name.startswith(prefix)]
         return tree((name.removeprefix(prefix), self.part(name)) for name in names)
@@ -97,7 +97,7 @@ class Archive:
         return tensor.numpy() if entry["kind"] == "array" else tensor
 
     def read_into(self, name: str, targets: Iterable[torch.Tensor]) -> None:
-        """Read one array into tensors that take it end to end."""
+        """Reads one array into tensors, end to end."""
         entry = self._array(name)
         found = list(targets)
         size = sum(target.numel() * target.element_size() for target in found)
@@ -119,7 +119,7 @@ class Archive:
         self._compare(name, checksum)
 
     def close(self) -> None:
-        """Let go of the file; once more is nothing."""
+        """Closes the file; a second call does nothing."""
         self._file.close()
 
     def __enter__(self) -> Self:

@@ -21,14 +21,14 @@ PLAIN, LOSSLESS = "plain", "lossless"
 
 
 def schema_of(store: RowStore) -> RowSchema:
-    """The leaves of the rows as they came to a store."""
+    """The leaves of the rows as they were given to a store."""
     return store.layout.given if isinstance(store, LosslessRows) else store.schema
 
 
 def store_parts(
     store: RowStore, places: Sequence[slice], *, copied: bool = False
 ) -> dict[str, Any]:
-    """Some rows of a store; of a lossless one also what they name, and nothing else."""
+    """Some rows of a store; of a lossless one also their successors and overflow slots."""
     if isinstance(store, PlainRows):
         return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
     if not isinstance(store, LosslessRows):
@@ -58,7 +58,7 @@ def store_parts(
 
 
 def require_kind(lossless: bool, archive: Archive, under: str) -> None:
-    """Nothing where a dump holds such rows."""
+    """Raises unless a dump holds rows of this kind, lossless or not."""
     kind = archive.part(f"{under}/kind")
     mine = LOSSLESS if lossless else PLAIN
     if kind != mine:
@@ -69,7 +69,7 @@ def require_kind(lossless: bool, archive: Archive, under: str) -> None:
 
 
 def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
-    """Nothing where `load_store` can fill this store."""
+    """Raises unless `load_store` can fill this store."""
     require_kind(isinstance(store, LosslessRows), archive, under)
     if isinstance(store, LosslessRows):
         keys = archive.part(f"{under}/keys")
@@ -87,7 +87,7 @@ def load_store(
     under: str,
     moves: Moves,
 ) -> None:
-    """Fill a cleared store with rows that `store_parts` kept."""
+    """Fills a cleared store with the rows that `store_parts` described."""
     places = moves.places()
     if isinstance(store, LosslessRows):
         slots = archive.part(f"{under}/side/slots")
@@ -98,9 +98,9 @@ def load_store(
             archive.read_into(f"{under}/rows/successor", targets(store.links, places))
         first: Targets = [slice(0, len(slots))]
         if store.joined:
-            beside = _slots(store, len(slots))
-            _load_rows(beside, archive, f"{under}/side", first)
-            for ours, theirs in _columns(store, beside):
+            overflow = _slots(store, len(slots))
+            _load_rows(overflow, archive, f"{under}/side", first)
+            for ours, theirs in _columns(store, overflow):
                 ours[: len(slots)] = theirs[: len(slots)]
         else:
             _load_rows(store.side.rows, archive, f"{under}/side", first)
@@ -126,21 +126,21 @@ def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, 
 
 
 def _slots(store: LosslessRows, count: int) -> Rows:
-    """Slots as they are dumped, whatever is between observations in this store."""
+    """Overflow slots in the layout of dumps, which has no gaps between observations."""
     return Rows.zeros(store.layout.side, max(1, count))
 
 
 def _columns(store: LosslessRows, slots: Rows) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """For each observation its column among the slots of a joined store, and in dumped ones."""
+    """For each observation its column in the overflow slots of the store, and in dumped ones."""
     ours, theirs = store.side.rows.columns(), slots.columns()
     stored = store.layout.stored
     return [(ours[stored[pair.root].key], theirs[pair.name]) for pair in store.layout.pairs]
 
 
 def _by_distance(store: LosslessRows, places: Sequence[slice]) -> Chunks:
-    """The packed rows, which name others by their distance: so they may be put anywhere."""
+    """The packed rows, which name successors by distance, so that any positions suit them."""
     packed = store.rows.packed
-    assert packed is not None  # what each row names is packed
+    assert packed is not None  # the successor of each row is packed
     column = (store.layout.stored[SUCCESSOR].offset or 0) // 4
     step = max(1, PIECE_BYTES // store.layout.stored.row_bytes)
 
@@ -165,6 +165,6 @@ def _load_rows(rows: Rows, archive: Archive, under: str, places: Targets) -> Non
 
 
 def _named(rows: Rows) -> Iterator[tuple[str, torch.Tensor]]:
-    """Own arrays by their place in the schema, since any string may be a leaf's name."""
+    """Large leaves by their place in the schema, since any string may be the name of a leaf."""
     for number, field in enumerate(rows.schema.large):
         yield str(number), rows.arrays[field.path]

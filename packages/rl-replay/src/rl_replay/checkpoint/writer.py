@@ -1,6 +1,6 @@
 """Writing a dump: a file of arrays under a new name, then the manifest in one step.
 
-Only the manifest says what counts. Whoever is killed at any point leaves the former dump whole.
+A dump is what its manifest names, so a process that is killed leaves the former dump whole.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _replace(folder: Path, parts: list[tuple[str, Any]], layout: str) -> None:
 
 @contextmanager
 def _claimed(folder: Path) -> Iterator[None]:
-    """Be the only one that writes a dump into a folder; a process that ends lets go of it."""
+    """Locks a folder against other dumps; the lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -104,7 +104,7 @@ def _require_ours(folder: Path) -> None:
 
 
 def _write_data(name: Path, parts: Iterable[tuple[str, Any]]) -> tuple[dict[str, Any], int]:
-    """Write every array; what the manifest says of all parts, and the size of the file."""
+    """Writes every array; returns the entries of the manifest and the size of the file."""
     found: dict[str, Any] = {}
     sums: dict[str, Future[int]] = {}
     end = 0
@@ -161,7 +161,7 @@ def _write(name: Path, pieces: Iterable[Bytes]) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Waits until the names in a folder are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

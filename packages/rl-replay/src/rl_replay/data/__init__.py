@@ -1,1 +1,1 @@
-"""The form of what callers store, and how it becomes rows."""
+"""The structure of the caller's data, and their flat rows."""

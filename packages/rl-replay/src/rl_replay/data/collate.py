@@ -14,7 +14,7 @@ Collate = Callable[[Any], Any]
 
 
 def stack(items: list[Any]) -> Any:
-    """Stack tensors, tensordicts, numbers and trees of them; others stay in their list."""
+    """Stack tensors, tensordicts, numbers and trees of them; other objects stay in a list."""
     try:
         return stacked(items)
     except (TypeError, ValueError):

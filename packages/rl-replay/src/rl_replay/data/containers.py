@@ -56,7 +56,7 @@ def is_container(kind: object) -> bool:
 
 
 def container_name(kind: type) -> str:
-    """The name under which stored rows refer to a class, which is known from now on."""
+    """The name of a class in stored rows; registers the class."""
     name = _name(kind)
     if _known.get(name) is not kind and is_container(kind):
         _known[name] = kind
@@ -77,7 +77,7 @@ def container(name: str) -> Any:
 
 
 def portable(names: Iterable[str]) -> list[type]:
-    """Those of some classes that are known and can be handed to another process."""
+    """The classes among these names that are known and can be sent to another process."""
     return [_known[name] for name in names if name in _known and "<locals>" not in name]
 
 

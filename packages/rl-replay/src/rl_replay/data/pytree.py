@@ -1,4 +1,4 @@
-"""Nested dicts, lists and tuples of tensors: taken apart into leaves, and combined again."""
+"""Nested dicts, lists and tuples of tensors: from a tree to its leaves, and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Branch(NamedTuple):
     """One container of a tree."""
 
     kind: str  # "dict", "list", "tuple", or the class of a named tuple as "module:name"
-    names: tuple[str, ...]  # The keys, or the places, of what it holds
+    names: tuple[str, ...]  # The keys or places of its children
     below: tuple[Branch | None, ...]  # a branch for each child, None for a leaf
 
     def fits(self, other: Branch | None) -> bool:
@@ -115,7 +115,7 @@ def _as_leaf(value: Any, path: Path) -> torch.Tensor:
 
 
 def count_elements(data: Any, ndim: int) -> int:
-    """How many elements a call of `extend` brings; 1 where that shows only later."""
+    """The number of elements of a call of `extend`; 1 where it is not known yet."""
     # A tensordict counts all its batch dimensions, as its rows are stored one by one.
     if isinstance(data, list):
         return len(data)

@@ -1,4 +1,4 @@
-"""Samples that are stored again: what they say beyond what the storage holds."""
+"""Samples that are stored again: the markers that sampling added to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rl_tensordict import NestedKey, find
 
 
 def is_sample(data: TensorDictBase) -> bool:
-    """Whether data came out of a buffer's `sample`."""
+    """Whether data are a sample of a buffer."""
     return find(data, keys.ROW) is not None
 
 

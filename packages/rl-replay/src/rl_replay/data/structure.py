@@ -1,4 +1,4 @@
-"""How the caller's data become flat rows of leaves, and rows the caller's data."""
+"""The structure of the caller's data: from data to flat rows of leaves, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLE_KEYS: tuple[NestedKey, ...] = (
     keys.ROW,
     keys.SLICE_IDS,
 )
-"""What only samples have: dropped where a sample is stored again."""
+"""Keys of samples alone: dropped where a sample is stored again."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Extent:
 
     count: int  # Rows
     stride: int  # Flat distance between neighbours in time
-    length: int  # Rows of one run, from which nothing leads on to the next one
+    length: int  # Rows of one run; its last row has no later neighbour
     # Whether the caller says that the dimension is time, so that nothing is compared
     named: bool = field(default=False, repr=False)
 
@@ -92,15 +92,15 @@ class Extent:
 
 
 class Batch(NamedTuple):
-    """Data taken apart."""
+    """Data laid out as rows."""
 
     cells: TensorDictBase  # The rows [n]
     shape: torch.Size  # The batch dimensions that the data had, as many as the storage has
-    extent: Extent  # How the rows lie
+    extent: Extent  # Which rows are neighbours in time
 
 
 class Structure:
-    """What one row is to its owner: a tensordict, a tensorclass, a tensor or a tree of them."""
+    """The caller's form of a row: a tensordict, a tensorclass, a tensor or a tree of tensors."""
 
     # Immutable; made from the first data that are stored.
 
@@ -139,7 +139,7 @@ class Structure:
         return self.form in ("tensordict", "tensorclass")
 
     def take_apart(self, data: Any, arrangement: Arrangement) -> Batch:
-        """Lay data out as rows. Nothing is copied where they lie so already."""
+        """Lays data out as rows; nothing is copied where the memory is in that order already."""
         if self.is_tensordict:
             return self._take_tensordict(data, arrangement)
         leaves = self._leaves(data)
@@ -150,7 +150,7 @@ class Structure:
         return Batch(cells, shape, Extent.of(tuple(shape), arrangement.dim_extend))
 
     def put_together(self, cells: TensorDict) -> Any:
-        """The data that rows are."""
+        """Rows in the form of the caller's data."""
         if self._plain:
             return cells
         if self.form == "tensor":
@@ -196,7 +196,7 @@ class Structure:
         return names if self.tree is None else names | {self.tree}
 
     def require_classes(self) -> Self:
-        """This structure, if its rows can be combined here."""
+        """This structure; raises unless its classes are known in this process."""
         for name in sorted(self.class_names()):
             container(name)
         return self
@@ -285,7 +285,7 @@ def is_time(data: Any, dim: int) -> bool:
 
 
 def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size, str | None]]]:
-    """Nested tensordicts that have batch dimensions or classes of their own."""
+    """Nested tensordicts with batch dimensions or classes of their own."""
     for name, value in data.items():
         if not is_tensor_collection(value) or not hasattr(value, "items"):
             continue

@@ -1,4 +1,4 @@
-"""Which rows a sample holds."""
+"""Samplers: they choose the rows of a batch."""
 
 from rl_replay.samplers.rows import RandomSampler, SamplerWithoutReplacement
 from rl_replay.samplers.sampler import Sampler

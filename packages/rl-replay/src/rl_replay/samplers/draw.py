@@ -1,4 +1,4 @@
-"""Drawing slices: a trajectory and a place in it, by two meanings of uniform."""
+"""Random slices: uniform over trajectories, or uniform over steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SliceBounds(NamedTuple):
     """Slices of trajectories."""
 
     slots: Ints  # int64 [n], the trajectories
-    offsets: Ints  # int64 [n], where in each the slice begins, from its oldest row on
+    offsets: Ints  # int64 [n], first row of the slice, counted from the oldest of its trajectory
     lengths: Ints  # int64 [n], rows of each slice
 
 
@@ -35,7 +35,7 @@ def by_trajectory(
     reach: SpanLimits | None = None,
     generator: torch.Generator | None = None,
 ) -> SliceBounds:
-    """Draw trajectories uniformly, then a place in each."""
+    """Draws trajectories uniformly, then a place in each."""
     random = random_numbers((2, count), generator)
     slots = index.draw_by(random[0], minimum, generator)
     return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
@@ -50,14 +50,14 @@ def by_step(
     reach: SpanLimits | None = None,
     generator: torch.Generator | None = None,
 ) -> SliceBounds:
-    """Draw places uniformly, among all that a slice of the wanted length can have."""
+    """Draws uniformly among all places that a slice of this length can have."""
     # A trajectory of n rows has one at each step from which the slice continues: n
     # - length + 1; a shorter one has one, its first. With reach there are left more before these
     # and up to right after, of which the last is the last row. So where left and right are length
     # - 1 every row is in length places: all are drawn equally often.
     reach = reach or SpanLimits()
     parts: list[tuple[Ints, Ints, Ints]] = []
-    missing, tries = count, 2 * count  # once is enough, mostly
+    missing, tries = count, 2 * count  # mostly one round is enough
     while missing > 0 and tries <= 2 * max(len(index), count):
         window = index.window()
         drawn = torch.randint(candidates(index, window, reach), (tries,), generator=generator)
@@ -75,7 +75,7 @@ def by_step(
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
-    """Numbers so large that their remainders by any number of rows are as good as uniform."""
+    """Random numbers so large that their remainders are uniform but for 2**-40 or so."""
     numbers: Ints = torch.randint(_LARGE, shape, generator=generator).numpy()
     return numbers
 
@@ -84,7 +84,7 @@ def place_in(
     totals: Ints, length: int, random: Ints, reach: SpanLimits | None = None
 ) -> tuple[Ints, Ints]:
     """Choose where a slice begins in each of some trajectories, every place equally likely."""
-    # Where a slice reaches out of its trajectory, only what is in it is left, at least one row.
+    # A slice that exceeds its trajectory is cut off there; at least one row is left.
     room = np.maximum(totals - length, 0)
     if reach is None or not (reach.left or reach.right):
         return random % (room + 1), np.minimum(totals, length)
@@ -107,7 +107,7 @@ def begins_among(
     minimum: int,
     reach: SpanLimits,
 ) -> tuple[Ints, Ints, Ints]:
-    """Where slices begin, each place by a number of its own; other numbers are passed over."""
+    """The beginnings of slices by number, one number for each place; other numbers are skipped."""
     rows = len(window)
     places = torch.from_numpy(np.minimum(numbers, rows - 1) if reach.left else numbers)
     slots, begins = index.locate(window.numbers(places).numpy())
@@ -117,7 +117,7 @@ def begins_among(
         slots[before], begins[before] = index.draw_by(which), -1 - far
     totals = index.lengths_of(slots)
     good = (slots >= 0) & (totals >= minimum)
-    # in shared tables what was torn may begin anywhere
+    # a torn entry of a shared table may begin anywhere
     good &= (begins >= -reach.left) & (begins <= _last_begin(totals, length, reach))
     return slots[good], begins[good], totals[good]
 
@@ -125,7 +125,7 @@ def begins_among(
 def begins_of_all(
     index: TrajectoryIndex, length: int, minimum: int, reach: SpanLimits
 ) -> tuple[Ints, Ints, Ints]:
-    """Every trajectory and how many places it has, by looking at all of them."""
+    """All trajectories, their lengths, and the cumulated number of places in them."""
     slots = index.slots()
     totals = index.lengths_of(slots)
     places = _last_begin(totals, length, reach) + reach.left + 1
@@ -139,19 +139,19 @@ def begins_of_all(
 
 
 def begin_at(ends: Ints, numbers: Ints, reach: SpanLimits) -> tuple[Ints, Ints]:
-    """Which trajectory some places are of, and where in it they begin."""
+    """The trajectory of each place, and the beginning of the slice in it."""
     which = ends.searchsorted(numbers, "right")
     return which, numbers - np.append(0, ends)[which] - reach.left
 
 
 def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
-    """Slices without what is outside their trajectories."""
+    """Slices without the rows outside of their trajectories."""
     ends = np.minimum(begins + length, totals)
     begins = np.maximum(begins, 0)
     return begins, ends - begins
 
 
 def _last_begin(totals: Ints, length: int, reach: SpanLimits) -> Ints:
-    """Where the last place begins in trajectories of so many rows."""
+    """The beginning of the last place in trajectories of so many rows."""
     room: Ints = np.maximum(totals - length, 0)
     return np.minimum(room + reach.right, totals - 1) if reach.right else room

@@ -1,4 +1,4 @@
-"""Trajectories of a storage whose boundaries the caller gives, instead of its markers."""
+"""Trajectories whose boundaries the caller gives as tensors, instead of stored markers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ExplicitBoundaries:
-    """Ends or ids, one for each row of a storage that is written no more."""
+    """Ends or ids, one for each row of a storage that is not written any more."""
 
-    # The index is made at the first sample, and again should the rows of the storage be others.
+    # The index is built by the first sample, and again if the storage holds other rows.
 
     def __init__(
         self, *, ends: torch.Tensor | None = None, trajectories: torch.Tensor | None = None
@@ -48,13 +48,13 @@ class ExplicitBoundaries:
         if len(window.first) > 1:
             raise ValueError(
                 f"ends and trajectories describe one ring, and this storage has {len(window.first)}"
-                " lanes: mark the rows themselves."
+                " lanes: store markers with the rows."
             )
         if len(values) != len(window):
             name = "ends" if self._ends is not None else "trajectories"
             raise ValueError(
-                f"{name} must say something of each of the {len(window)} rows of the storage: got "
-                f"{len(values)}. Give them anew after writing, or mark the rows themselves."
+                f"{name} must have one entry for each of the {len(window)} rows of the storage: "
+                f"got {len(values)}. Give them anew after writing, or store markers with the rows."
             )
         stride = storage.columns.numel()
         numbers = np.arange(window.first[0], window.first[0] + len(window))

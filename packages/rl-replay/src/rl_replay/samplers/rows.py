@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class SamplerWithoutReplacement(Sampler):
-    """Walks through all rows, each once, then through another permutation of them.
+    """Returns every row once an epoch, in another order each time.
 
-    An epoch begins anew when the rows that can be read are others than when it began.
+    A new epoch begins when rows were written or dropped since the current one began.
 
     Args:
         drop_last: Leave out the last batch of an epoch if it is short.
-        shuffle: Walk in a random order rather than from the oldest row to the newest.
+        shuffle: Use a random order, rather than from the oldest row to the newest.
 
     Example:
         >>> from rl_replay import LazyTensorStorage, ReplayBuffer
@@ -72,7 +72,7 @@ class SamplerWithoutReplacement(Sampler):
         return window.numbers(places), {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The rest of the epoch."""
+        """The remaining rows of the epoch."""
         return {
             "order": self._order,
             "place": self._place,
@@ -82,7 +82,7 @@ class SamplerWithoutReplacement(Sampler):
 
     @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on in the epoch of another sampler.
+        """Continues the epoch of another sampler.
 
         Args:
             state: What its `state_dict` returned.

@@ -1,4 +1,4 @@
-"""What a sampler is: the choice of rows for a batch."""
+"""The interface of samplers, which choose the rows of a batch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Sampler(ABC, metaclass=_Dispatch):
         drop_last: Whether an epoch leaves out a last batch that is too short.
         id_keys: Columns that must be equal in rows of one trajectory, in addition to ids.
         end_keys: Flags of last steps, alongside those of the contract.
-        proven: Whether the rows that it chooses are there for certain; others are looked at again.
-        draws_slices: Whether it asks for trajectories, so that rows are indexed as they come.
-        truncated_key: Where the ends of slices are marked, by samplers of slices; None for nowhere.
+        proven: Whether it can only choose live rows; the choices of other samplers are checked.
+        draws_slices: Whether it asks for trajectories, so that rows are indexed when written.
+        truncated_key: The flag that marks the ends of slices; None for no flag.
 
     Example:
         >>> class Newest(Sampler):
@@ -75,18 +75,18 @@ class Sampler(ABC, metaclass=_Dispatch):
             batch_size: How many rows.
 
         Returns:
-            Their numbers, int64 `[N]`, and whatever else is known about them.
+            Their row ids, int64 `[N]`, and what else the caller of `sample` may want to know.
         """
 
     def reset(self) -> None:
-        """Begin anew, with other rows."""
+        """Forgets the epoch, because there are other rows."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next choices depend on, alongside the generator."""
+        """The state that the next choices depend on, without the generator."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another sampler was.
+        """Continues from the state of another sampler.
 
         Args:
             state: What its `state_dict` returned.

@@ -1,4 +1,4 @@
-"""The slices of a sample: how many of which length, where they are in it, and their markers."""
+"""The slices of a sample: their number and length, their places in it, and their markers."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class SliceShape:
 
 @dataclass(frozen=True)
 class SpanLimits:
-    """How many rows of a slice may be outside its trajectory; they are left out."""
+    """How many rows of a slice may be outside its trajectory; those are cut off."""
 
     left: int = 0  # Before the first row
     right: int = 0  # After the last row
 
     @classmethod
     def of(cls, span: SliceSpan, slice_len: int) -> Self:
-        """What the argument `span` of a slice sampler means."""
+        """The limits that the argument `span` of a slice sampler sets."""
         if not span and not isinstance(span, tuple):
             return cls()
         pair = span if isinstance(span, tuple) else (span, span)
@@ -94,7 +94,7 @@ def _integer(value: int, name: str) -> int:
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of a sample, end to end; a padded one ends in copies of its last row."""
+    """The slices of a sample, laid end to end; a padded one ends in copies of its last row."""
 
     lengths: Ints  # int64 [S], real rows of each
     padded_to: int | None = None  # Rows of each with its padding; None if there is none
@@ -153,11 +153,11 @@ class Slices:
 
     def proved(self, numbers: Ints, back: NDArray[np.integer]) -> Flags:
         """Which slices are runs of rows that each continue the one before, bool `[S]`."""
-        # What a reader in another process was told may have changed while it read. It asks this
-        # after the rows are gathered, and whether their numbers still stand.
+        # The index may change while a reader of another process uses it. So the reader checks the
+        # links after it has gathered the rows, and that their row ids are still live.
         joined = np.ones(len(numbers), dtype=np.bool_)
         distances = np.diff(numbers)
-        # a torn table may name one row again and again, and that row may continue none
+        # a torn table may repeat one row, and that row may have no predecessor
         joined[1:] = (back[1:] == distances) & (distances > 0)
         joined |= ~self.mask
         joined[self.starts] = True
@@ -169,7 +169,7 @@ class Slices:
         return rows
 
     def only(self, chosen: Flags) -> Self:
-        """Some of the slices, laid end to end."""
+        """The chosen slices alone, laid end to end."""
         return type(self)(self.lengths[chosen], self.padded_to)
 
     def and_then(self, other: Self) -> Self:
@@ -178,7 +178,7 @@ class Slices:
 
 
 class _Even(NamedTuple):
-    """Where slices of one length lie, for every sample that has such; only copies are given out."""
+    """The places of slices of one length, cached; callers get copies."""
 
     starts: Ints
     lasts: Ints
@@ -200,10 +200,10 @@ def mark_slices(
     """Mark, in a sample, where its slices begin and end.
 
     - `is_init`: True at the first row of each slice, alongside the resets that are stored.
-    - `truncated_key`: True at the last row of each, unless it is terminated; the done flag too
-      it too. Kinds that the rows lack are added: done without a kind is a termination. So is an
-      end that only `end_keys` know, unless its column is named like a truncation.
-    - `("collector", "slice_ids")`: which slice a row is of.
+    - `truncated_key`: True at the last row of each, unless it is terminated; the done flag is
+      True there in any case. Flags that the rows lack are added: done alone is a termination. So
+      is an end that only `end_keys` mark, unless its column is named like a truncation.
+    - `("collector", "slice_ids")`: the number of the slice in the sample.
     - Where slices are padded, `("collector", "mask")` is False on padding, and ids and row numbers
       are -1 there.
 
@@ -211,9 +211,9 @@ def mark_slices(
 
     Args:
         sample: Copies of the rows `[N]`, on any device; changed in place.
-        slices: How they are in it.
+        slices: Where the slices are in it.
         truncated_key: None leaves the flags of ends as they are stored.
-        end_keys: Columns of ends alongside the contract's, for flags that the rows lack.
+        end_keys: Further columns of ends, for flags that the rows lack.
 
     Raises:
         TypeError: `sample` or `slices` is of another kind.
@@ -265,7 +265,7 @@ def _complete(
     flags: Sequence[torch.Tensor | None],
     end_keys: Sequence[NestedKey],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Add those flags of ends that the rows lack, saying what the others say."""
+    """The three flags of ends; those that the rows lack are derived from the others and added."""
     done, terminated, truncated = flags
     if done is not None and terminated is not None and truncated is not None:
         return done, terminated, truncated
@@ -290,7 +290,7 @@ def _named_ends(
     known: Sequence[tuple[str, ...]],
     no: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ends of all columns but known ones, and those named like a termination and a truncation."""
+    """Ends in further columns: all, those named like terminations, those like truncations."""
     ends, terminal, cut = no, no, no
     for column in columns:
         found = None if column in known else find(sample, column)

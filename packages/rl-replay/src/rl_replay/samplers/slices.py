@@ -42,17 +42,17 @@ class TrajectorySampler(Sampler):
         end_keys: Columns of flags that cut them, alongside the markers.
         ends: Flags of last rows, one for each row of the storage, instead of all markers.
         trajectories: Ids, one for each row of the storage, instead of all markers.
-        truncated_key: Where the ends of slices are marked; None for nowhere.
+        truncated_key: The flag that marks the ends of slices; None for no flag.
 
     Attributes:
         shape: How a batch is cut into slices.
         id_keys: The columns of ids that cut.
         end_keys: The columns of flags that cut.
-        truncated_key: Where the ends of slices are marked.
+        truncated_key: The flag that marks the ends of slices.
 
     Raises:
-        TypeError: A key is none, or both `ends` and `trajectories` are given.
-        ValueError: Tensors and columns are given.
+        TypeError: A key of a wrong type, or both `ends` and `trajectories`.
+        ValueError: Both tensors and columns.
 
     Example:
         >>> class Oldest(TrajectorySampler):
@@ -104,7 +104,7 @@ class TrajectorySampler(Sampler):
             batch_size: Rows of all slices together; fewer come where trajectories are shorter.
 
         Returns:
-            Row numbers, int64 `[N]`, and under "slices" how the slices are in them.
+            Row ids, int64 `[N]`, and under "slices" where each slice is among them.
 
         Raises:
             ValueError: Slices do not divide the batch, or no trajectory is long enough.
@@ -116,7 +116,7 @@ class TrajectorySampler(Sampler):
     def sample_slices(
         self, storage: Storage, count: int, length: int
     ) -> tuple[NDArray[np.int64], Slices]:
-        """Choose some slices, for a batch or in place of some that were lost.
+        """Choose slices, for a batch or in place of overwritten ones.
 
         Args:
             storage: Where the rows are.
@@ -124,12 +124,12 @@ class TrajectorySampler(Sampler):
             length: Rows of each, at most.
 
         Returns:
-            Row numbers, int64 `[N]`, and how the slices are in them.
+            Row ids, int64 `[N]`, and where each slice is among them.
 
         Raises:
             ValueError: No trajectory is long enough.
             TypeError: The storage has no markers.
-            KeyError: Nothing is known to mark boundaries, and some flag looks as if it did.
+            KeyError: No known marker is stored, but a flag that may be one.
         """
         if self._given is None:
             index = storage.trajectories()
@@ -189,7 +189,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         use_gpu: Accepted and without effect.
 
     Raises:
-        TypeError: Neither `num_slices` nor `slice_len`, or what is no key.
+        TypeError: Neither `num_slices` nor `slice_len`, or a key of a wrong type.
         ValueError: Arguments that exclude each other, or out of range.
 
     Example:
@@ -264,7 +264,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random))
 
     def state_dict(self) -> dict[str, Any]:
-        """The rest of the epoch."""
+        """The remaining trajectories of the epoch."""
         rest = {"slots": self._slots, "born": self._born}
         return {name: torch.from_numpy(array) for name, array in rest.items()} | {
             "ran_out": self.ran_out
@@ -272,7 +272,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
 
     @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on in the epoch of another sampler.
+        """Continues the epoch of another sampler.
 
         Args:
             state: What its `state_dict` returned.
@@ -321,10 +321,10 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
 class SliceSampler(TrajectorySampler):
     """Draws slices of consecutive rows, each of one trajectory, and lays them end to end.
 
-    Where trajectories begin and end is read from every marker that is stored: ids under
+    Trajectories are told apart by every marker that is stored: ids under
     `("collector", "traj_ids")` or else `"episode"`, steps, first-step flags and done flags under
-    `"next"`. Rows that have none of these, but another flag, want `end_key` or `traj_key`.
-    What a sample marks is described at `mark_slices`.
+    `"next"`. Rows that have none of these, but another flag, need `end_key` or `traj_key`.
+    `mark_slices` describes the markers of a sample.
 
     Args:
         num_slices: Slices of a batch; the batch size is a multiple of it.
@@ -343,8 +343,9 @@ class SliceSampler(TrajectorySampler):
         pad_output: Lay each slice out to the full length with copies of its last row, which
             `("collector", "mask")` and the id -1 tell apart. Not with `strict_length`.
         compile: Accepted and without effect.
-        span: Let slices reach out of their trajectory on either or each side, where they are
-            cut off: True by all rows but one, a number by so many.
+        span: Draw slices that begin before their trajectory or end after it as well, and cut them
+            off there: True by up to all rows but one, a number by up to so many; a pair for the two
+            sides.
         use_gpu: Accepted and without effect.
         by: "trajectory" draws every trajectory equally often, "step" every place of a slice: each
             step from which a slice can continue (a shorter trajectory: its first), and with `span`
@@ -352,7 +353,7 @@ class SliceSampler(TrajectorySampler):
             places, so that all of them are sampled equally often.
 
     Raises:
-        TypeError: Neither `num_slices` nor `slice_len`, or what is no key.
+        TypeError: Neither `num_slices` nor `slice_len`, or a key of a wrong type.
         ValueError: Arguments that exclude each other, or out of range.
 
     Example:
@@ -411,7 +412,7 @@ class SliceSampler(TrajectorySampler):
     def sample_slices(
         self, storage: Storage, count: int, length: int
     ) -> tuple[NDArray[np.int64], Slices]:
-        """Choose some slices, for a batch or in place of some that were lost.
+        """Choose slices, for a batch or in place of overwritten ones.
 
         Args:
             storage: Where the rows are.
@@ -419,7 +420,7 @@ class SliceSampler(TrajectorySampler):
             length: Rows of each, at most.
 
         Returns:
-            Row numbers, int64 `[N]`, and how the slices are in them.
+            Row ids, int64 `[N]`, and where each slice is among them.
 
         Raises:
             ValueError: No trajectory is long enough.
