@@ -13,10 +13,10 @@ from torch import Tensor
 
 from rl_layout import Segments, set_recurrent_mode
 from rl_recurrent import Network, reference
-from rl_recurrent.backends.dispatch import backend_module
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.functional import backend_layer
 from rl_recurrent.testing import layer_of
 
 
@@ -48,9 +48,9 @@ class Layer:
         ends = segments.offsets[1:] - 1
         b_hn = rest.pop(0) if self.cell == "gru" else None
         weights = RowWeights(w_ih, w_hh, bias, b_hn)
-        module = reference if backend == "reference" else backend_module(backend)
+        run = layer_of(reference) if backend == "reference" else backend_layer(backend)
         settings = () if backend == "reference" else (Settings(backend, **options),)
-        states = layer_of(module)(CELLS[self.cell], x, weights, tuple(rest), segments, *settings)
+        states = run(CELLS[self.cell], x, weights, tuple(rest), segments, *settings)
         cells = [state if backend == "pad" else state[ends] for state in states[1:]]
         return [states[0], states[0][ends], *cells]
 

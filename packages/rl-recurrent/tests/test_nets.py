@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from rl_layout import Segments
 from rl_recurrent import GRU, LSTM
-from rl_recurrent.torch_layout import dense_segments
+from rl_recurrent.nets import dense_segments
 
 PAIRS = [(LSTM, nn.LSTM), (GRU, nn.GRU)]
 pairs = pytest.mark.parametrize(("ours", "torchs"), PAIRS)

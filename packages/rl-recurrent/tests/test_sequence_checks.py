@@ -7,7 +7,7 @@ from tensordict import TensorDict
 from rl_layout import keys
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, trajectories
-from rl_recurrent.sequence_checks import refuse_sequence, require_sequence
+from rl_recurrent.inputs import refuse_sequence, require_sequence
 
 GRID = environments(3, 4, [5], [EndKind.TERMINATED])
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rl_recurrent import reference
-from rl_recurrent.backends.dispatch import backend_module
+from rl_recurrent.backends import pack, pad
+from rl_recurrent.backends.static import scan
 from rl_recurrent.testing import check_backend
 
 
-@pytest.mark.parametrize("name", ["pack", "pad", "scan"])
-def test_backend_of_the_package_conforms(name):
-    check_backend(backend_module(name))
+@pytest.mark.parametrize("backend", [pack, pad, scan])
+def test_backend_of_the_package_conforms(backend):
+    check_backend(backend)
 
 
 class Loops:

@@ -5,18 +5,18 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 
 from rl_layout.compiled import is_of_use, run_compiled
 from rl_layout.reference import continues
-from rl_layout.segments.cache import Memo
+from rl_layout.segments.cache import leaves_of
 from rl_layout.segments.flat_views import array_of, flatten
 from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker
 
 __all__ = [
     "FIELDS",
-    "Memo",
     "array_of",
     "batch_shape",
     "continues",
     "flat_marker",
     "flatten",
     "is_of_use",
+    "leaves_of",
     "run_compiled",
 ]

@@ -1,12 +1,11 @@
 """LSTM and GRU on flat trajectories, without padding."""
 
 from rl_recurrent import functional
-from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
 from rl_recurrent.cell_modules import GRUCell, LSTMCell
 from rl_recurrent.cells.weights import LayerWeights
-from rl_recurrent.gru_module import GRU, GRUModule
-from rl_recurrent.modules import LSTM, LSTMModule
+from rl_recurrent.modules import GRUModule, LSTMModule
+from rl_recurrent.nets import GRU, LSTM
 from rl_recurrent.network import Network
 
 __all__ = [

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 FLAGS = ("bias", "batch_first", "bidirectional")
@@ -46,11 +45,10 @@ def check_tensor(name: str, value: Any) -> None:
         raise TypeError(msg)
 
 
-def check_batch(value: Any) -> None:
-    """Raise unless a value is a tensordict."""
-    if not isinstance(value, TensorDictBase):
-        msg = f"expected a tensordict, got {shown(value)}."
-        raise TypeError(msg)
+def refuse_batch(value: Any) -> NoReturn:
+    """Raise for a value that is no tensordict."""
+    msg = f"expected a tensordict, got {shown(value)}."
+    raise TypeError(msg)
 
 
 def shown(value: Any) -> str:

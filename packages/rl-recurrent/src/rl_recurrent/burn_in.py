@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells.cell import States
 from rl_recurrent.functional import unroll
 from rl_recurrent.network import Network

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
 from rl_layout import Segments
-from rl_recurrent.backends.dispatch import Choice, Work, explain_backend
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends import pack, pad
+from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
+from rl_recurrent.backends.static import scan
 from rl_recurrent.cells.cell import States
-from rl_recurrent.layers import LayerRun, with_backend
+from rl_recurrent.cells.weights import LayerWeights, unprojected
 from rl_recurrent.network import Network
 
 DEFAULT = Settings()
@@ -109,15 +114,39 @@ def unroll(
     every_state: bool = False,
 ) -> tuple[Tensor, States]:
     """Run an LSTM or a GRU over every segment; shapes are those of `lstm` and `gru`."""
-    check_input(x, segments.batch_shape, network)
+    weight, shapes = network.layers[0].w_ih, network.state_shapes
+    check_input(x, segments.batch_shape, weight)
     if states is None:
-        states = tuple(x.new_zeros(len(segments), *shape) for shape in network.state_shapes)
-    check_states(states, (len(segments),), network)
+        states = tuple(x.new_zeros(len(segments), *shape) for shape in shapes)
+    check_states(states, (len(segments),), weight, shapes)
+    return unroll_checked(x, segments, states, network, settings, every_state=every_state)
+
+
+def unroll_checked(
+    x: Tensor,
+    segments: Segments,
+    states: States,
+    network: Network,
+    settings: Settings,
+    *,
+    every_state: bool,
+) -> tuple[Tensor, States]:
+    """The same, of inputs and states that were checked."""
     choice = choice_for(x, segments, network, settings, every_state=every_state)
-    run = LayerRun(network, segments, with_backend(settings, choice.backend), every_state)
+    # 16-bit networks are computed in float32 and their results rounded, as Triton kernels do
+    kernels = choice.backend == "triton" and x.is_cuda
+    narrow = x.dtype in (torch.float16, *([] if kernels else [torch.bfloat16]))
+    run = LayerRun(
+        network.float() if narrow else network, segments, settings, choice.backend, every_state
+    )
+    rows = segments.gather(x)
     # the dtype is that of the parameters, under autocast too
     with torch.autocast(x.device.type, enabled=False):
-        out, after = _in_float32(run, segments.gather(x), states)
+        if narrow:
+            out, after = run.rows(rows.float(), tuple(state.float() for state in states))
+            out, after = out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
+        else:
+            out, after = run.rows(rows, states)
     return segments.scatter(out), after
 
 
@@ -129,12 +158,11 @@ def choice_for(
     return explain_backend(work, segments, settings)
 
 
-def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
-    """Raise for inputs that do not fit the batch or the parameters."""
-    weight = network.layers[0].w_ih
-    expected = [*batch_shape, weight.shape[1]]
-    if list(x.shape) != expected:
-        msg = f"expected inputs of shape {expected}: got {list(x.shape)}."
+def check_input(x: Tensor, batch_shape: Sequence[int], weight: Tensor) -> None:
+    """Raise for inputs that do not fit the batch or the parameters, of which w_ih is given."""
+    expected = (*batch_shape, weight.shape[1])
+    if x.shape != expected:
+        msg = f"expected inputs of shape {list(expected)}: got {list(x.shape)}."
         raise ValueError(msg)
     if (x.dtype, x.device) != (weight.dtype, weight.device):
         msg = (
@@ -145,17 +173,21 @@ def check_input(x: Tensor, batch_shape: torch.Size, network: Network) -> None:
 
 
 def check_states(
-    states: States, batch: tuple[int, ...], network: Network, *, layers_first: bool = False
+    states: Sequence[Tensor],
+    batch: Sequence[int],
+    weight: Tensor,
+    shapes: Sequence[Sequence[int]],
+    *,
+    layers_first: bool = False,
 ) -> None:
-    """Raise for states that do not fit."""
-    weight, shapes = network.layers[0].w_ih, network.state_shapes
+    """Raise for states that do not fit: ``shapes`` are those of one row, layers and width."""
     if len(states) != len(shapes):
         msg = f"expected {len(shapes)} states: got {len(states)}."
         raise ValueError(msg)
     for name, state, (depth, width) in zip("hc", states, shapes, strict=False):
-        shape = [depth, *batch, width] if layers_first else [*batch, depth, width]
-        if list(state.shape) != shape:
-            msg = f"expected the state {name} of shape {shape}: got {list(state.shape)}."
+        shape = (depth, *batch, width) if layers_first else (*batch, depth, width)
+        if state.shape != shape:
+            msg = f"expected the state {name} of shape {list(shape)}: got {list(state.shape)}."
             raise ValueError(msg)
         if (state.dtype, state.device) != (weight.dtype, weight.device):
             msg = (
@@ -165,11 +197,76 @@ def check_states(
             raise ValueError(msg)
 
 
-def _in_float32(run: LayerRun, x: Tensor, states: States) -> tuple[Tensor, States]:
-    """Compute 16-bit networks in float32 and round the results, as the Triton kernels do."""
-    kernels = run.settings.backend == "triton" and x.is_cuda
-    if x.dtype not in (torch.float16, *([] if kernels else [torch.bfloat16])):
-        return run.rows(x, states)
-    wide = LayerRun(run.network.float(), run.segments, run.settings, run.every_state)
-    out, after = wide.rows(x.float(), tuple(state.float() for state in states))
-    return out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
+@dataclass(frozen=True)
+class LayerRun:
+    """A network on the rows of one batch."""
+
+    network: Network  # the parameters
+    segments: Segments  # of the rows
+    settings: Settings
+    backend: str  # one that runs here, not "auto"
+    every_state: bool  # states after every row, not at segment ends alone
+
+    def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
+        """Run every layer: outputs ``[M, O]``, states ``[S, L, H]`` at ends or ``[M, L, H]``."""
+        final: list[States] = []
+        directions = self.network.num_directions
+        for number in range(0, len(self.network.layers), directions):
+            if number and self.network.dropout:
+                x = dropout(x, self.network.dropout)
+            outs = []
+            for which in range(number, number + directions):
+                before = tuple(state[:, which] for state in states)
+                out, after = self._direction(x, which, before, backwards=which > number)
+                outs.append(out)
+                final.append(after)
+            x = torch.cat(outs, 1) if directions > 1 else outs[0]
+        return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
+
+    def _direction(
+        self, x: Tensor, which: int, before: States, *, backwards: bool
+    ) -> tuple[Tensor, States]:
+        """One layer in one direction: outputs ``[M, P]``, states at segment ends or of all rows."""
+        layer = self.network.layers[which]
+        if not backwards:
+            return self._layer(x, layer, before)
+        offsets = self.segments.offsets
+        # first + last row of each segment: row r of a segment is read backwards at first + last - r
+        both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
+        mirror = both - torch.arange(len(both), device=both.device)
+        out, after = self._layer(x.index_select(0, mirror), layer, before)
+        if self.every_state:
+            after = tuple(state.index_select(0, mirror) for state in after)
+        return out.index_select(0, mirror), after
+
+    def _layer(self, x: Tensor, layer: LayerWeights, before: States) -> tuple[Tensor, States]:
+        cell, run = self.network.equations, backend_layer(self.backend)
+        layout = self.segments, self.settings
+        if layer.w_hr is None:
+            out, *cells = run(cell, x, cell.row_weights(layer), before, *layout)
+        else:
+            h, c = before
+            starts = self.segments.offsets[:-1]
+            first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
+            x, whole = unprojected(x, first, layer, layer.w_hr)
+            states = torch.zeros_like(c), c
+            hidden, *cells = run(cell, x, cell.row_weights(whole), states, *layout)
+            out = hidden @ layer.w_hr.t()
+        if self.backend != "pad":  # which returns cell states at segment ends already
+            cells = [self._requested(each) for each in cells]
+        return out, (self._requested(out), *cells)
+
+    def _requested(self, states: Tensor) -> Tensor:
+        if self.every_state:
+            return states
+        return states.index_select(0, self.segments.offsets[1:] - 1)
+
+
+def backend_layer(backend: str) -> Callable[..., States]:
+    """The function of a backend that runs one layer in one direction."""
+    if backend == "triton":
+        # imported on use: triton is optional, and slow to import
+        from rl_recurrent.backends.triton import layer as triton
+
+        return triton.layer
+    return {"pad": pad.layer, "pack": pack.layer, "scan": scan.layer}[backend]

@@ -1,33 +1,40 @@
-"""Segments of a recurrent batch, with a check that no trajectory start is unmarked."""
+"""Inputs of recurrent modules: one step or a sequence, and the segments of a sequence."""
 
 from __future__ import annotations
+
+from weakref import WeakSet
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.internals import Memo
-from rl_recurrent.arguments import check_batch
+from rl_layout.internals import batch_shape, leaves_of
+from rl_recurrent.arguments import refuse_batch
+from rl_tensordict import find, names_of
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
     """Derive the segments of a batch; raise for an unmarked start of a trajectory."""
-    refuse_lost_starts(batch)
-    return Segments.of(batch)
+    require_is_init(batch)
+    segments = Segments.of(batch)
+    if segments not in _checked:  # the same object as long as the markers live unchanged
+        refuse_lost_starts(batch)
+        _checked.add(segments)
+    return segments
 
 
 def refuse_lost_starts(batch: TensorDictBase) -> None:
     """Raise if the other markers show a first row that ``is_init`` does not mark."""
-    require_is_init(batch)
-    row = _memo.get(batch, _lost_start)
-    if row is not None:
-        _raise_lost_start(batch, row)
+    flags = suspicious_rows(Markers.of_leaves(batch_shape(batch), leaves_of(batch)))
+    if flags is not None and bool(flags.any()):
+        _raise_lost_start(batch, int(flags.nonzero()[0]))
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:
     """Return ``is_init``; raise with its transform if it is missing."""
-    check_batch(batch)
+    if not isinstance(batch, TensorDictBase):
+        refuse_batch(batch)
     marker: Tensor | None = batch.get(keys.IS_INIT, None)
     if marker is None:
         msg = (
@@ -61,13 +68,6 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
     return flags if markers.mask is None else flags.logical_and_(markers.mask)
 
 
-def _lost_start(markers: Markers) -> int | None:
-    flags = suspicious_rows(markers)
-    if flags is None or not bool(flags.any()):
-        return None
-    return int(flags.nonzero()[0])
-
-
 def _raise_lost_start(batch: TensorDictBase, row: int) -> None:
     shape = batch.batch_size
     places = torch.unravel_index(torch.tensor(row), shape)
@@ -81,4 +81,49 @@ def _raise_lost_start(batch: TensorDictBase, row: int) -> None:
     raise ValueError(msg)
 
 
-_memo: Memo[int | None] = Memo()
+def require_sequence(batch: TensorDictBase) -> None:
+    """Raise for a single row in recurrent mode."""
+    if not isinstance(batch, TensorDictBase):
+        refuse_batch(batch)
+    if not batch.batch_size:
+        msg = (
+            "recurrent mode expects rows [N] or [*B, T]: got batch size []. "
+            "Leave set_recurrent_mode, or stack the steps along time."
+        )
+        raise ValueError(msg)
+
+
+def refuse_sequence(tensordict: TensorDictBase) -> None:
+    """Raise for rows of one trajectory in sequential mode, which treats each as a single step."""
+    # Rows of one id that do not follow each other by their steps are single steps, and so are rows
+    # that a buffer drew one by one ("index" without ("collector", "slice_ids")).
+    shape = tensordict.batch_size
+    if not shape or shape[-1] == 1 or not _is_sequence(tensordict):
+        return
+    msg = (
+        f"sequential mode expects one step of each environment: got rows {list(shape)} along time. "
+        'Call the module under rl_layout.set_recurrent_mode("recurrent"), or on one step.'
+    )
+    raise ValueError(msg)
+
+
+def _is_sequence(tensordict: TensorDictBase) -> bool:
+    names = names_of(tensordict)
+    if names and names[-1] == keys.TIME:
+        return True
+    ids = find(tensordict, keys.TRAJ_IDS)
+    if ids is None:
+        return tensordict.batch_dims > 1 and find(tensordict, keys.NEXT_DONE) is not None
+    drawn_alone = find(tensordict, (keys.INDEX,)) is not None
+    if torch.compiler.is_compiling() or (drawn_alone and find(tensordict, keys.SLICE_IDS) is None):
+        return False
+    same = (ids[..., 1:] == ids[..., :-1]) & (ids[..., 1:] != keys.PADDING_ID)
+    step = find(tensordict, keys.TRAJ_STEP)
+    if step is None:
+        return bool(same.any())
+    follows = same & (step[..., 1:] == step[..., :-1] + 1)
+    # rows in random order share ids by chance, and hardly ever follow each other
+    return bool(2 * follows.sum() > same.sum())
+
+
+_checked: WeakSet[Segments] = WeakSet()  # whose starts are all marked

@@ -13,15 +13,19 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_recurrent.arguments import check_network_arguments, shown
-from rl_recurrent.backends.dispatch import Choice
-from rl_recurrent.backends.settings import Settings
-from rl_recurrent.backends.static.unroll import runs_static, unroll_static
+from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
+from rl_recurrent.backends.static.unroll import unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.cells.cell import CellName, States
-from rl_recurrent.functional import check_input, check_states, choice_for, unroll
-from rl_recurrent.inputs import recurrent_segments, refuse_lost_starts, require_is_init
+from rl_recurrent.functional import check_input, check_states, choice_for, unroll_checked
+from rl_recurrent.inputs import (
+    recurrent_segments,
+    refuse_lost_starts,
+    refuse_sequence,
+    require_is_init,
+    require_sequence,
+)
 from rl_recurrent.network import Network
-from rl_recurrent.sequence_checks import refuse_sequence, require_sequence
 from rl_recurrent.single_step import step_module
 from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
@@ -106,11 +110,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         self.network = network
         self.default_recurrent_mode = default_recurrent_mode
         self.every_state, self.burn_in = every_state, burn_in
-        shapes = Network.of(network).state_shapes
-        self._shapes = tuple(map(torch.Size, shapes))
+        self._shapes = tuple(map(torch.Size, Network.of(network).state_shapes))
         self.initial_states: Any = None
         if learned_initial_state:
-            zeros = [network.weight_ih_l0.new_zeros(shape) for shape in shapes]
+            zeros = [network.weight_ih_l0.new_zeros(shape) for shape in self._shapes]
             self.initial_states = nn.ParameterList(map(nn.Parameter, map(torch.clone, zeros)))
 
     @property
@@ -136,9 +139,11 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         mode = recurrent_mode()
         if mode is None:
             mode = bool(self.default_recurrent_mode)
-        if mode and torch.compiler.is_compiling() and not runs_static(self.settings, tensordict):
+        if not mode:
+            return self._write(tensordict, *self._one_step(tensordict))
+        if torch.compiler.is_compiling() and not runs_static(self.settings, tensordict):
             return self._outside_graph(tensordict)
-        return self._write(tensordict, *(self._sequences if mode else self._one_step)(tensordict))
+        return self._write(tensordict, *self._sequences(tensordict))
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside_graph(self, batch: TensorDictBase) -> TensorDictBase:
@@ -170,7 +175,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         x, states = tensors[0], tensors[1:-1]
         for state, shape in zip(states, self._shapes, strict=True):
             if state.shape[-2:] != shape or state.ndim != x.ndim + 1:
-                check_states(states, tuple(x.shape[:-1]), Network.of(self.network))
+                check_states(states, x.shape[:-1], self._weight, self._shapes)
         if self.initial_states is not None:
             states = self._with_initial(states)
         out, after = step_module(self.network, x, states)
@@ -189,7 +194,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         if [as_tuple(key) for key in self.out_keys[1:]] != next_keys:
             msg = f"a primer needs out_keys[1:] = {next_keys}: got {self.out_keys[1:]}."
             raise RuntimeError(msg)
-        weight = self.network.weight_ih_l0
+        weight = self._weight
         for key, shape in zip(self.state_keys, self._shapes, strict=True):
             specs.set(key, Unbounded(shape, device=weight.device, dtype=weight.dtype))
         return TensorDictPrimer(specs, expand_specs=True)
@@ -248,10 +253,13 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         """
         segments = recurrent_segments(batch)
         numbers = keys.require(batch, keys.ROW)
-        x, states = self._inputs(batch, segments)
-        network = Network.of(self.network)
-        _, after = unroll(
-            x, segments, states, network, self._settings_of_every_state(), every_state=True
+        x, states = self._inputs(batch)
+        starts = self._with_initial(tuple(segments.first(state) for state in states))
+        # pad has no cell states after every row
+        pad = self.settings.backend == "pad" and self.cell == "lstm"
+        settings = Settings(precision=self.settings.precision) if pad else self.settings
+        _, after = unroll_checked(
+            x, segments, starts, Network.of(self.network), settings, every_state=True
         )
         is_first = torch.zeros(segments.num_real, dtype=torch.bool, device=segments.starts.device)
         rest = (~is_first.index_fill_(0, segments.offsets[:-1], True)).nonzero()[:, 0]
@@ -263,41 +271,39 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             fresh.set(keys.INDEX, segments.gather(index)[rest])
         return fresh
 
+    @property
+    def _weight(self) -> Tensor:
+        """W_ih of the first layer: it has the width of inputs, the dtype and the device."""
+        weight: Tensor = self.network.weight_ih_l0
+        return weight
+
     def _one_step(self, tensordict: TensorDictBase) -> tuple[Tensor, States]:
-        is_init = require_is_init(tensordict)
+        require_is_init(tensordict)
         refuse_sequence(tensordict)
-        x, states = keys.require(tensordict, self.in_keys[0]), self._states(tensordict)
-        network = Network.of(self.network)
-        check_input(x, tensordict.batch_size, network)
-        check_states(states, tuple(tensordict.batch_size), network)
-        out, *after = self.step(x, *states, is_init)
-        return out, tuple(after)
+        x, states = self._inputs(tensordict)
+        return step_module(self.network, x, self._with_initial(states))
 
     def _sequences(self, batch: TensorDictBase) -> tuple[Tensor, States]:
         require_sequence(batch)
-        require_is_init(batch)
-        network = Network.of(self.network)
+        network, every_state = Network.of(self.network), self.every_state
         burn_in = self.burn_in if torch.is_grad_enabled() else 0  # nothing to cut
         if runs_static(self.settings, batch):
-            if not (torch.compiler.is_compiling() or batch[keys.IS_INIT].is_cuda):
+            is_init = require_is_init(batch)
+            if not (torch.compiler.is_compiling() or is_init.is_cuda):
                 refuse_lost_starts(batch)  # names the row; elsewhere it would need a host sync
-            x, states = keys.require(batch, self.in_keys[0]), self._states(batch)
-            check_input(x, batch.batch_size, network)
-            check_states(states, tuple(batch.batch_size), network)
+            x, states = self._inputs(batch)
             inputs = batch, x, self._with_initial(states), network, self.settings
-            return unroll_static(*inputs, every_state=self.every_state, burn_in=burn_in)
+            return unroll_static(*inputs, every_state=every_state, burn_in=burn_in)
         segments = recurrent_segments(batch)
-        x, states = self._inputs(batch, segments)
+        x, states = self._inputs(batch)
+        starts = self._with_initial(tuple([segments.first(state) for state in states]))
+        run = network, self.settings
         if burn_in:
             rows = burn_in_rows(batch, segments, burn_in)
-            out, after = unroll_after_burn_in(
-                x, segments, states, rows, (network, self.settings, self.every_state)
-            )
+            out, after = unroll_after_burn_in(x, segments, starts, rows, (*run, every_state))
         else:
-            out, after = unroll(
-                x, segments, states, network, self.settings, every_state=self.every_state
-            )
-        return out, tuple(self._at_segment_ends(state, segments) for state in after)
+            out, after = unroll_checked(x, segments, starts, *run, every_state=every_state)
+        return out, tuple([self._at_segment_ends(state, segments) for state in after])
 
     def _at_segment_ends(self, states: Tensor, segments: Segments) -> Tensor:
         """Scatter states to rows of the batch, zeros elsewhere: ``[*B, T, L, H]``."""
@@ -307,16 +313,13 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         dense = dense.index_copy_(0, segments.lasts, states)
         return dense.view(*segments.batch_shape, *states.shape[1:])
 
-    def _inputs(self, batch: TensorDictBase, segments: Segments) -> tuple[Tensor, States]:
-        """The input, and the states that segments start from, ``[S, L, H]`` each."""
-        states = self._states(batch)
-        check_states(states, tuple(batch.batch_size), Network.of(self.network))
-        firsts = tuple(segments.first(state) for state in states)
-        return keys.require(batch, self.in_keys[0]), self._with_initial(firsts)
-
-    def _states(self, tensordict: TensorDictBase) -> States:
-        states = tuple(tensordict.get(key, None) for key in self.state_keys)
-        for key, state in zip(self.state_keys, states, strict=True):
+    def _inputs(self, tensordict: TensorDictBase) -> tuple[Tensor, States]:
+        """The input and the states of all rows, checked."""
+        weight, shape = self._weight, tensordict.batch_size
+        x = keys.require(tensordict, self.in_keys[0])
+        states = []
+        for key in self.in_keys[1:-1]:
+            state = tensordict.get(key, None)
             if state is None:
                 msg = (
                     f"the state {key!r} is missing: make_tensordict_primer() makes the transform "
@@ -324,7 +327,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
                     "buffer must keep it. For a start from zeros, set zeros."
                 )
                 raise KeyError(msg)
-        return states
+            states.append(state)
+        check_input(x, shape, weight)
+        check_states(states, shape, weight, self._shapes)
+        return x, tuple(states)
 
     def _with_initial(self, states: States) -> States:
         """Replace states by the learned ones in rows where all of them are zero."""
@@ -334,11 +340,6 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         fresh = fresh[..., None, None]
         pairs = zip(self.initial_states, states, strict=True)
         return tuple(torch.where(fresh, learned, state) for learned, state in pairs)
-
-    def _settings_of_every_state(self) -> Settings:
-        """The settings for states after every row, which ``pad`` does not have for an LSTM."""
-        pad = self.settings.backend == "pad" and self.cell == "lstm"
-        return Settings(precision=self.settings.precision) if pad else self.settings
 
 
 def _new_network(

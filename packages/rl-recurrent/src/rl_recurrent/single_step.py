@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from operator import methodcaller
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from rl_recurrent.cells.weights import LayerWeights
 from rl_recurrent.network import Network
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+# states [B, L, H] of one layer and [B, H], without a frame of Python each
+FIRST_LAYER, AS_LAYER = methodcaller("select", 1, 0), methodcaller("unsqueeze", 1)
 
 
 def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
@@ -23,13 +25,12 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
         return step_network(x, states, Network.of(module))
     # a module's own lookup takes microseconds
-    weights: list[Any] = [*map(module._parameters.get, NAMES)]
-    required = weights if module.bias else weights[:2]
-    if any(weight is None for weight in required):  # parametrized
-        return step_network(x, states, Network.of(module))
+    w_ih, w_hh, b_ih, b_hh = weights = [*map(module._parameters.get, NAMES)]
+    if w_ih is None or w_hh is None or (module.bias and (b_ih is None or b_hh is None)):
+        return step_network(x, states, Network.of(module))  # parametrized
     cell = CELLS["lstm" if module.mode == "LSTM" else "gru"]
-    after = cell.torch_step(x, tuple([state[:, 0] for state in states]), *weights)
-    return after[0], tuple([state.unsqueeze(1) for state in after])
+    after = cell.torch_step(x, tuple(map(FIRST_LAYER, states)), *weights)
+    return after[0], tuple(map(AS_LAYER, after))
 
 
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_layout import Segments
 from rl_recurrent import reference
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, States
 from rl_recurrent.cells.weights import RowWeights

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.weights import RowWeights

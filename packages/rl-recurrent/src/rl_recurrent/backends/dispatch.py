@@ -20,14 +20,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 
-from rl_layout import Segments
+from rl_layout import Segments, keys, must_compare_observations
 from rl_recurrent.arguments import shown
-from rl_recurrent.backends.settings import Settings, is_dense
 from rl_recurrent.cells.cell import CellName
 
 # cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
@@ -35,6 +34,52 @@ WIDE = 32
 SLOW_SIZES = range(129, 193)
 NARROW = 4096  # values per step up to which overhead dominates torch's GRU on a CPU
 CPU = torch.device("cpu")
+PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of a recurrence: backend, precision, memory.
+
+    Attributes:
+        backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.
+        precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
+            ``"tf32x3"``, ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
+        save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to compute
+            less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
+            GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.
+        max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
+            depend on the data; None to read it from the data. Best the length of a slice: it is
+            used as it is, so that flat rows and ``[B, T]`` give the same bits.
+
+    Raises:
+        ValueError: one of them is unknown.
+
+    Example:
+        >>> Settings(backend="pack").precision
+        'auto'
+    """
+
+    backend: str = "auto"
+    precision: str = "auto"
+    save: str = "auto"
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        known = {
+            "backend": ("auto", "pad", "pack", "scan", "triton"),
+            "precision": PRECISIONS,
+            "save": ("auto", "state", "gates"),
+        }
+        for name, values in known.items():
+            value: Any = getattr(self, name)
+            if not isinstance(value, str) or value not in values:
+                msg = f"{name} must be one of {', '.join(values)}: got {getattr(self, name)!r}."
+                raise ValueError(msg)
+        length: Any = self.max_length
+        if length is not None and (not isinstance(length, int) or length < 1):
+            msg = f"max_length must be at least 1: got {self.max_length}."
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True)
@@ -149,17 +194,9 @@ def interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def backend_module(backend: str) -> ModuleType:
-    """Import the module of a backend, which has a function ``layer``."""
-    if backend == "triton":
-        # imported on use: triton is optional, and slow to import
-        from rl_recurrent.backends.triton import layer as triton
-
-        return triton
-    from rl_recurrent.backends import pack, pad
-    from rl_recurrent.backends.static import scan
-
-    return {"pad": pad, "pack": pack, "scan": scan}[backend]
+def is_dense(segments: Segments) -> bool:
+    """Tell whether there are segments, all of one length: their rows are then ``[S, T]``."""
+    return 0 < segments.num_real == segments.max_length * len(segments)
 
 
 def _on_cpu(work: Work, segments: Segments) -> Choice:
@@ -184,3 +221,22 @@ def _on_cuda(work: Work, segments: Segments) -> Choice:
     if work.needs_cells:
         return Choice("pack", "triton is not installed, the cell state after every row is wanted")
     return Choice("pad", "triton is not installed: blocks of time through cuDNN")
+
+
+def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
+    """Tell whether a batch is unrolled in static shapes: ``scan`` with a bound, or compiled."""
+    if not torch.compiler.is_compiling():
+        return settings.backend == "scan" and settings.max_length is not None
+    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # unroll refuses []
+    return settings.backend in ("scan", "auto") and bounded and not may_contradict(batch)
+
+
+def may_contradict(batch: TensorDictBase) -> bool:
+    """Tell whether segment ends depend on comparing observations, which needs the host."""
+    if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
+        return False
+    after = batch.get(keys.NEXT, None)
+    if after is None:
+        return False
+    flags = (*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT)
+    return any(name in batch.keys() and name not in flags for name in after.keys())  # noqa: SIM118

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells.cell import Cell, Factors, States
 from rl_recurrent.cells.weights import RowWeights
 

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack
-from rl_recurrent.backends.settings import Settings, is_dense
+from rl_recurrent.backends.dispatch import Settings, is_dense
 from rl_recurrent.cells.cell import Cell, States
 from rl_recurrent.cells.weights import RowWeights
 

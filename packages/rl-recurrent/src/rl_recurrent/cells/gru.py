@@ -37,7 +37,7 @@ def _row_weights(layer: LayerWeights) -> RowWeights:
     return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
 
 
-def _torch_step(x: Tensor, states: States, *weights: Tensor | None) -> States:
+def _torch_step(x: Tensor, states: Sequence[Tensor], *weights: Tensor | None) -> States:
     return (torch.gru_cell(x, states[0], *weights),)  # type: ignore[arg-type]
 
 

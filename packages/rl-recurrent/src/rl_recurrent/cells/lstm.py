@@ -33,7 +33,7 @@ def _row_weights(layer: LayerWeights) -> RowWeights:
     return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
 
 
-def _torch_step(x: Tensor, states: States, *weights: Tensor | None) -> States:
+def _torch_step(x: Tensor, states: Sequence[Tensor], *weights: Tensor | None) -> States:
     after: States = torch.lstm_cell(x, states, *weights)  # type: ignore[arg-type]
     return after
 

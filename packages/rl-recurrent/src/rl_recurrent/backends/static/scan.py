@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.windows import Windows
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, States

@@ -14,32 +14,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from rl_layout import contradictions, keys, must_compare_observations
-from rl_recurrent.backends.settings import Settings
+from rl_layout import contradictions, keys
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
 from rl_recurrent.cells.cell import States
 from rl_recurrent.cells.weights import LayerWeights, unprojected
 from rl_recurrent.network import Network
 from rl_tensordict import find
-
-
-def runs_static(settings: Settings, batch: TensorDictBase) -> bool:
-    """Tell whether a batch is unrolled in static shapes: ``scan`` with a bound, or compiled."""
-    if not torch.compiler.is_compiling():
-        return settings.backend == "scan" and settings.max_length is not None
-    bounded = settings.max_length is not None or len(batch.batch_size) != 1  # unroll refuses []
-    return settings.backend in ("scan", "auto") and bounded and not may_contradict(batch)
-
-
-def may_contradict(batch: TensorDictBase) -> bool:
-    """Tell whether segment ends depend on comparing observations, which needs the host."""
-    if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
-        return False
-    after = batch.get(keys.NEXT, None)
-    if after is None:
-        return False
-    flags = (*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT)
-    return any(name in batch.keys() and name not in flags for name in after.keys())  # noqa: SIM118
 
 
 def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it

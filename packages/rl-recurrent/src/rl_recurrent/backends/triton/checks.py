@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends.settings import PRECISIONS
+from rl_recurrent.backends.dispatch import PRECISIONS
 from rl_recurrent.backends.triton import tiles
 from rl_recurrent.cells.cell import Cell
 

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rl_layout import Segments
-from rl_recurrent.backends.settings import Settings
+from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.triton import gru_kernels, lstm_kernels
 from rl_recurrent.backends.triton.checks import (
     Projection,
