@@ -173,9 +173,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             msg = f"expected a tensor for each of {self.in_keys}: got {len(tensors)}."
             raise ValueError(msg)
         x, states = tensors[0], tensors[1:-1]
+        batch = x.shape[:-1]
         for state, shape in zip(states, self._shapes, strict=True):
-            if state.shape[-2:] != shape or state.ndim != x.ndim + 1:
-                check_states(states, x.shape[:-1], self._weight, self._shapes)
+            if state.shape != batch + shape:
+                check_states(states, batch, self._weight, self._shapes)
         if self.initial_states is not None:
             states = self._with_initial(states)
         out, after = step_module(self.network, x, states)

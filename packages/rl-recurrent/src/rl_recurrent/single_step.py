@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from operator import methodcaller
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
@@ -14,8 +12,6 @@ from rl_recurrent.cells.weights import LayerWeights
 from rl_recurrent.network import Network
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-# states [B, L, H] of one layer and [B, H], without a frame of Python each
-FIRST_LAYER, AS_LAYER = methodcaller("select", 1, 0), methodcaller("unsqueeze", 1)
 
 
 def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
@@ -25,12 +21,13 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
         return step_network(x, states, Network.of(module))
     # a module's own lookup takes microseconds
-    w_ih, w_hh, b_ih, b_hh = weights = [*map(module._parameters.get, NAMES)]
+    w_ih, w_hh, b_ih, b_hh = map(module._parameters.get, NAMES)
     if w_ih is None or w_hh is None or (module.bias and (b_ih is None or b_hh is None)):
         return step_network(x, states, Network.of(module))  # parametrized
     cell = CELLS["lstm" if module.mode == "LSTM" else "gru"]
-    after = cell.torch_step(x, tuple(map(FIRST_LAYER, states)), *weights)
-    return after[0], tuple(map(AS_LAYER, after))
+    before = tuple([state.select(1, 0) for state in states])  # [B, H]
+    after = cell.torch_step(x, before, w_ih, w_hh, b_ih, b_hh)
+    return after[0], tuple([state.unsqueeze(1) for state in after])
 
 
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:

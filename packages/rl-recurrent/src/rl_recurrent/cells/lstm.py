@@ -33,11 +33,6 @@ def _row_weights(layer: LayerWeights) -> RowWeights:
     return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
 
 
-def _torch_step(x: Tensor, states: Sequence[Tensor], *weights: Tensor | None) -> States:
-    after: States = torch.lstm_cell(x, states, *weights)  # type: ignore[arg-type]
-    return after
-
-
 def _torch_layers(x: Tensor, states: States, params: list[Tensor], *options: Any) -> States:
     after: States = torch.lstm(x, states, params, *options)
     return after
@@ -115,7 +110,7 @@ LSTM = Cell(
     hold=(-1, 1, 0, 0),  # i shuts, f opens
     row_weights=_row_weights,
     step=lstm_step,
-    torch_step=_torch_step,
+    torch_step=torch.lstm_cell,
     torch_layers=_torch_layers,
     views=_views,
     products=_products,
