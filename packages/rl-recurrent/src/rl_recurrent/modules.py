@@ -54,6 +54,7 @@ class LSTMModule(RecurrentModule):
         ValueError: the keys or sizes do not fit together.
 
     Example:
+        >>> import torch
         >>> from rl_layout import set_recurrent_mode
         >>> from rl_layout.synthetic import trajectories
         >>> rows = trajectories([2, 4])
@@ -143,6 +144,7 @@ class GRUModule(RecurrentModule):
         ValueError: the keys or sizes do not fit together.
 
     Example:
+        >>> import torch
         >>> from rl_layout import set_recurrent_mode
         >>> from rl_layout.synthetic import trajectories
         >>> rows = trajectories([2, 4])

@@ -37,7 +37,7 @@ def _row_weights(layer: LayerWeights) -> RowWeights:
     return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
 
 
-def _torch_step(  # noqa: PLR0913 - torch's own, and by name: a starred call is slower
+def _torch_step(
     x: Tensor,
     states: Sequence[Tensor],
     w_ih: Tensor,
