@@ -10,9 +10,9 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 
-from rl_layout import recurrent_mode, set_recurrent_mode, split_trajectories
+from rl_layout import Segments, recurrent_mode, set_recurrent_mode, split_trajectories
 from rl_layout.synthetic import EndKind, environments, trajectories
-from rl_policies import OneHotCategorical, ProbabilisticActor
+from rl_policies import OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl_recurrent import GRUModule
 from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from rl_value import (
@@ -321,3 +321,32 @@ def test_a_sample_is_estimated_slice_by_slice() -> None:
     gae = GAE(gamma=0.9, lmbda=0.9, value_network=recurrent_pair()[1])
     flat, rectangle = gae(sample.clone()), gae(sample.reshape(5, 6).clone())
     torch.testing.assert_close(flat["advantage"], rectangle["advantage"].reshape(30, 1))
+
+
+@pytest.mark.parametrize(("steps", "scan"), [(64, "numpy, in blocks"), (300, "numba, in one pass")])
+def test_networks_of_the_readme_take_the_ways_that_pages_promise(steps: int, scan: str) -> None:
+    """Explanations name the short ways for `ProbabilisticActor` and `ValueOperator`, and hold."""
+    if scan.startswith("numba"):
+        pytest.importorskip("numba")
+    counted = Counted()
+    actor = ProbabilisticActor(
+        TensorDictModule(nn.Linear(2, 2), ["observation"], ["logits"]),
+        in_keys=["logits"],
+        distribution_class=OneHotCategorical,
+        return_log_prob=True,
+    )
+    critic = ValueOperator(counted, in_keys=["observation"])
+    batch = environments(8, steps, [40, 23], [EndKind.TERMINATED])
+    batch["action"] = torch.zeros(8, steps, 2, dtype=torch.int64)
+    batch["sample_log_prob"] = torch.zeros(8, steps)
+    gae, loss = GAE(gamma=0.99, lmbda=0.95, value_network=critic), ClipPPOLoss(actor, critic)
+    text, ends = gae.explain(batch), len(Segments.of(batch))
+    assert f"scan: {scan}" in text
+    assert f"ValueOperator on {8 * steps} rows and on {ends} last next observations" in text
+    assert loss.explain(batch).count("advantage: estimated by GAE") == 1
+    gae(batch)
+    assert [shape.numel() for shape in counted.shapes] == [8 * steps, ends]
+    assert "advantage: stored" in loss.explain(batch)
+    found = loss(batch)
+    assert [shape.numel() for shape in counted.shapes[2:]] == [8 * steps]
+    assert found["loss_objective"].requires_grad

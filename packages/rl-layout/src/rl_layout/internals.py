@@ -3,7 +3,7 @@
 Made for siblings, which ask for a range of versions: a name changes with the minor version only.
 """
 
-from rl_layout.compiled import is_of_use, run_compiled
+from rl_layout.compiled import LEAST_ROWS, is_of_use, run_compiled
 from rl_layout.reference import continues
 from rl_layout.segments.cache import leaves_of
 from rl_layout.segments.flat_views import array_of, flatten
@@ -11,6 +11,7 @@ from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker
 
 __all__ = [
     "FIELDS",
+    "LEAST_ROWS",
     "array_of",
     "batch_shape",
     "continues",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_layout.internals import is_of_use, run_compiled
+from rl_layout.internals import LEAST_ROWS, is_of_use, run_compiled
 from rl_value.arguments import (
     check_flags,
     check_fraction,
@@ -15,8 +15,8 @@ from rl_value.arguments import (
     time_of,
     zeroed,
 )
-from rl_value.scan.block_scan import constant_scan, cuts_of, empty_rows, is_plain, rows_of
-from rl_value.scan.linear_scan import linear_scan
+from rl_value.scan.block_scan import BLOCKS, constant_scan, cuts_of, empty_rows, obstacle, rows_of
+from rl_value.scan.linear_scan import general_scan, linear_scan
 
 __all__ = ["gae", "linear_scan", "reward_to_go", "td0", "td1", "td_lambda", "vtrace"]
 LOOPS = "rl_value.scan.numba_loops"
@@ -136,7 +136,7 @@ def td_lambda(  # noqa: PLR0913 - the equation has six symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
-    if is_plain((gamma, lmbda), reward, next_value):
+    if not obstacle((gamma, lmbda), reward, next_value):
         factors, dim = (float(gamma), float(lmbda)), time_of(reward, time_dim)
         return _td_lambda_of_rows(reward, next_value, (terminated, done), factors, dim)
     cut = cut_after(done | terminated, time_dim)
@@ -196,7 +196,7 @@ def reward_to_go(
     check_steps(reward)
     check_flags(reward, done=done)
     check_fraction("gamma", gamma, reward.shape)
-    if is_plain((gamma,), reward):
+    if not obstacle((gamma,), reward):
         dim = time_of(reward, time_dim)
         (term,), (found, rows) = rows_of(dim, reward), empty_rows(reward, dim)
         constant_scan(float(gamma), cuts_of((done,), reward.shape, dim), term, rows)
@@ -252,7 +252,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
     arrays = (reward, value, next_value)
-    if is_plain((gamma, lmbda), *arrays):
+    if not obstacle((gamma, lmbda), *arrays):
         factors, dim = (float(gamma), float(lmbda)), time_of(reward, time_dim)
         return _gae_of_rows(arrays, (terminated, done), factors, dim)
     delta = reward + gamma * zeroed(next_value, terminated) - value
@@ -356,3 +356,16 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
     correction = linear_scan(zeroed(decay, cut), delta, time_dim=time_dim)
     later = zeroed(correction.roll(-1, time_of(reward, time_dim)), cut)  # the last step is cut
     return delta + rho * gamma * later, value + correction
+
+
+def explain_scan(factors: tuple[float | Tensor, ...], reward: Tensor, *, has_loops: bool) -> str:
+    """Say how returns of these steps are scanned, and why; `has_loops` is said of `gae`."""
+    why = obstacle(factors, reward)
+    if why:
+        return f"{general_scan(reward)}: {why}"
+    if not has_loops:
+        return f"{BLOCKS}: constant factors on the CPU"
+    if is_of_use(LOOPS, reward.numel()):
+        return f"numba, in one pass: {reward.numel():,} steps with constant factors on the CPU"
+    few = reward.numel() < LEAST_ROWS
+    return f"{BLOCKS}: {f'below {LEAST_ROWS:,} steps' if few else 'numba is not of use here'}"

@@ -20,8 +20,13 @@ from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
-from rl_value.estimators.bootstrapping.call_config import MissingNext, ValueCallConfig
+from rl_value.estimators.bootstrapping.call_config import (
+    MissingNext,
+    ValueCallConfig,
+    one_number,
+)
 from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
+from rl_value.estimators.explanation import described, estimator_lines
 from rl_value.estimators.key_map import KeyMap
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import (
@@ -32,6 +37,7 @@ from rl_value.estimators.transitions import (
     standardised,
     under_next,
 )
+from rl_value.scan.linear_scan import general_scan
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
 
@@ -122,11 +128,11 @@ class ValueEstimator(NamedModule):
             shifted_budget=shifted_budget,
             single_call=True if single_call is None else single_call,
             value_chunk_size=value_chunk_size,
-            num_chunks=_one_of(num_chunks, num_chunk),
+            num_chunks=one_number(num_chunks, num_chunk),
             value_chunk_dim=value_chunk_dim,
             missing_next=missing_next,
         )
-        self.entries = _default_keys(value_network)
+        self.entries = KeyMap.of(value_network)
         self._substituted: Tensor | int = 0
 
     @property
@@ -204,13 +210,8 @@ class ValueEstimator(NamedModule):
             RuntimeError: the batch is locked.
         """
         if torch.compiler.is_dynamo_compiling():
-            written: TensorDictBase = _outside(
-                self.forward,
-                tensordict,
-                params=params,
-                target_params=target_params,
-                time_dim=time_dim,
-            )
+            given = {"params": params, "target_params": target_params, "time_dim": time_dim}
+            written: TensorDictBase = _outside(self.forward, tensordict, **given)
             return written
         check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
@@ -241,18 +242,54 @@ class ValueEstimator(NamedModule):
             ``[*B, T, 1]``.
         """
         if torch.compiler.is_dynamo_compiling():
-            target: Tensor = _outside(
-                self.value_estimate,
-                tensordict,
-                params=params,
-                target_params=target_params,
-                next_value=next_value,
-                time_dim=time_dim,
-            )
+            given = {"params": params, "target_params": target_params, "time_dim": time_dim}
+            call = self.value_estimate
+            target: Tensor = _outside(call, tensordict, next_value=next_value, **given)
             return target
         with nullcontext() if self.differentiable else torch.no_grad():
             valued, unplace = self._valued(tensordict, params, target_params, next_value, time_dim)
             return unplace(self.estimate(valued)[1])
+
+    def explain(self, tensordict: TensorDictBase, *, time_dim: int | None = None) -> str:
+        """Say which way a batch takes, and why; nothing is computed or written.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+            time_dim: dimension of time of this batch, in place of the estimator's own.
+
+        Returns:
+            A few lines: how segments were found, which rows are left out, how the network is
+            called, which scan computes the returns, and what compiled code does.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: an entry has the wrong dtype, or the batch is no tensordict.
+            ValueError: an entry has the wrong shape, or settings and data contradict each other.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> from rl_value import TD0Estimator
+            >>> from tensordict.nn import TensorDictModule
+            >>> net = TensorDictModule(lambda x: x[:, 1:], ["observation"], ["state_value"])
+            >>> said = TD0Estimator(gamma=0.5, value_network=net).explain(trajectories([3, 1]))
+            >>> said.splitlines()[4]
+            '  scan: none: each target looks one row ahead'
+        """
+        check_tensordict(tensordict)
+        with nullcontext() if self.differentiable else torch.no_grad():
+            steps = self._transitions(tensordict, time_dim)
+            stored = all(value is not None for value in self._stored_values(steps))
+            way = self.explain_scan(steps)
+        if self.differentiable:
+            way += f"; {general_scan(steps.reward)}, a node of autograd, where gradients are wanted"
+        source = self.value_network or "missing, and there is no network"
+        source = "stored" if stored else source
+        lines = estimator_lines(source, steps, self.calls, way)
+        return described(type(self).__name__, lines)
+
+    def explain_scan(self, steps: Transitions) -> str:
+        """Say which scan computes the returns of steps, and why."""
+        return f"as {type(self).__name__}.estimate does"
 
     @abstractmethod
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
@@ -283,25 +320,18 @@ class ValueEstimator(NamedModule):
             msg = "shifted=True reads values and next values at once: it takes no target_params."
             raise ValueError(msg)
         check_tensordict(tensordict)
-        for name, given_params in (("params", params), ("target_params", target_params)):
-            other: object = given_params
-            if other is not None and not isinstance(other, TensorDictBase | TensorDictParams):
-                msg = f"{name}: expected a tensordict of parameters, got {type(other).__name__}. "
-                msg += "Call TensorDict.from_module(network)."
-                raise TypeError(msg)
-        said = self.time_dim if time_dim is None else time_dim
-        dim = time_dimension(tensordict, said)
-        last = dim == tensordict.ndim - 1
-        batch = with_time_last(tensordict, dim, is_said=said is not None)
-        steps = Transitions.of(batch, self.entries, None if last else dim)
+        _check_parameters(params=params, target_params=target_params)
+        steps = self._transitions(tensordict, time_dim)
+        batch, dim = steps.batch, steps.time_dim
 
         def unplace(values: Tensor) -> Tensor:
             whole = steps.segments.scatter(values)
-            return whole if last else whole.transpose(dim, len(batch.batch_size) - 1)
+            return whole if dim is None else whole.transpose(dim, len(batch.batch_size) - 1)
 
         given = None
         if next_value is not None:
-            given = next_value if last else next_value.transpose(dim, len(batch.batch_size) - 1)
+            last = len(batch.batch_size) - 1
+            given = next_value if dim is None else next_value.transpose(dim, last)
             if given.shape[: batch.ndim] != batch.batch_size:
                 shape = [*tensordict.batch_size, 1]
                 msg = (
@@ -312,6 +342,21 @@ class ValueEstimator(NamedModule):
         found = self._values(steps, params, target_params, given)
         return self._cut(steps, found), unplace
 
+    def _transitions(self, tensordict: TensorDictBase, time_dim: int | None) -> Transitions:
+        """The steps of a batch, with time last."""
+        said = self.time_dim if time_dim is None else time_dim
+        dim = time_dimension(tensordict, said)
+        batch = with_time_last(tensordict, dim, is_said=said is not None)
+        return Transitions.of(batch, self.entries, None if dim == tensordict.ndim - 1 else dim)
+
+    def _stored_values(self, steps: Transitions) -> tuple[Tensor | None, Tensor | None]:
+        """Stored values and next values, where they are to be used."""
+        reuse = skipping() if self.skip_existing is None else self.skip_existing
+        if not reuse and self.value_network is not None:
+            return None, None
+        key = self.entries["value"]
+        return steps.stored(key), steps.stored(next_key(key))
+
     def _values(
         self,
         steps: Transitions,
@@ -320,11 +365,8 @@ class ValueEstimator(NamedModule):
         given: Tensor | None,
     ) -> UnrolledValues:
         """Stored values if they are to be reused, the network's otherwise."""
-        reuse = skipping() if self.skip_existing is None else self.skip_existing
         network, key = self.value_network, self.entries["value"]
-        now = following = None
-        if reuse or network is None:
-            now, following = (steps.stored(name) for name in (key, next_key(key)))
+        now, following = self._stored_values(steps)
         following = following if given is None else given
         if now is None or following is None:
             if network is None:
@@ -401,34 +443,18 @@ def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     return call(*args, **settings)
 
 
-def _default_keys(network: TensorDictModuleBase | None) -> KeyMap:
-    """Keys before `set_keys`; a network with one output names the value."""
-    entries = KeyMap(
-        advantage="advantage",
-        value_target="value_target",
-        value="state_value",
-        reward=keys.REWARD,
-        done=keys.DONE,
-        terminated=keys.TERMINATED,
-        steps_to_next_obs="steps_to_next_obs",
-        sample_log_prob="sample_log_prob",
-    )
-    written = [] if network is None else list(network.out_keys)
-    if written and "state_value" not in written and len(written) == 1:
-        entries.set(value=written[0])
-    return entries
+def _check_parameters(**given: object) -> None:
+    """Raise for parameters that are no tensordict."""
+    for name, other in given.items():
+        if other is not None and not isinstance(other, TensorDictBase | TensorDictParams):
+            msg = f"{name}: expected a tensordict of parameters, got {type(other).__name__}. "
+            msg += "Call TensorDict.from_module(network)."
+            raise TypeError(msg)
 
 
 def _full(values: Tensor) -> Tensor:
     half = values.dtype in (torch.float16, torch.bfloat16)
     return values.float() if half else values
-
-
-def _one_of(num_chunks: int | None, num_chunk: int | None) -> int | None:
-    if None not in (num_chunks, num_chunk) and num_chunks != num_chunk:
-        msg = f"num_chunks={num_chunks} and num_chunk={num_chunk} are one setting: pass one."
-        raise ValueError(msg)
-    return num_chunk if num_chunks is None else num_chunks
 
 
 def _refuse_legacy(given: dict[str, Any]) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rl_value.arguments import check_fraction
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.td import lambda_returns
-from rl_value.estimators.transitions import ValuedTransitions, finished, standardised
-from rl_value.returns import gae
+from rl_value.estimators.td import N_STEPS, lambda_returns
+from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
+from rl_value.returns import explain_scan, gae
 
 
 class GAE(ValueEstimator):
@@ -52,6 +52,13 @@ class GAE(ValueEstimator):
         check_fraction("lmbda", lmbda)
         self.lmbda = lmbda
         self.average_gae = average_gae
+
+    def explain_scan(self, steps: Transitions) -> str:
+        """Say which scan computes the advantages of steps, and why."""
+        if steps.ahead is not None:
+            return N_STEPS
+        factors = steps.per_step(self.gamma), steps.factor("lmbda", self.lmbda)
+        return explain_scan(factors, steps.reward, has_loops=True)
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""

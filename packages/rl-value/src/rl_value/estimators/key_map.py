@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from tensordict.nn import TensorDictModuleBase
+
+from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple
 
 
 class KeyMap(dict[str, NestedKey]):
     """A key for each role of an entry."""
+
+    @classmethod
+    def of(cls, network: TensorDictModuleBase | None = None, **others: NestedKey) -> Self:
+        """Default keys, and others; a network with one output names the value."""
+        entries = cls(
+            advantage="advantage",
+            value_target="value_target",
+            value="state_value",
+            reward=keys.REWARD,
+            done=keys.DONE,
+            terminated=keys.TERMINATED,
+            steps_to_next_obs="steps_to_next_obs",
+            sample_log_prob="sample_log_prob",
+            **others,
+        )
+        written = [] if network is None else list(network.out_keys)
+        if written and "state_value" not in written and len(written) == 1:
+            entries.set(value=written[0])
+        return entries
 
     def set(self, **given: NestedKey | None) -> None:
         """Replace keys; None keeps the current one."""

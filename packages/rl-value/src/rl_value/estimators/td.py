@@ -10,9 +10,11 @@ from torch import Tensor
 
 from rl_value.arguments import check_fraction, check_steps, zeroed
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.transitions import ValuedTransitions, finished
-from rl_value.returns import td0, td_lambda
+from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished
+from rl_value.returns import explain_scan, td0, td_lambda
 from rl_value.scan.doubling_scan import jumping_scan
+
+N_STEPS = "torch, from successor to successor: rows of n steps"
 
 
 class TD0Estimator(ValueEstimator):
@@ -31,6 +33,10 @@ class TD0Estimator(ValueEstimator):
         >>> batch["value_target"].flatten().tolist()  # rewards 1, 2, 3; next values 1, 2
         [1.5, 3.0, 3.0]
     """
+
+    def explain_scan(self, steps: Transitions) -> str:
+        """Say which scan computes the returns of steps: none."""
+        return "none: each target looks one row ahead"
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
@@ -72,6 +78,13 @@ class TDLambdaEstimator(ValueEstimator):
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
         self.lmbda = lmbda
+
+    def explain_scan(self, steps: Transitions) -> str:
+        """Say which scan computes the returns of steps, and why."""
+        if steps.ahead is not None:
+            return N_STEPS
+        factors = steps.per_step(self.gamma), steps.factor("lmbda", self.lmbda)
+        return explain_scan(factors, steps.reward, has_loops=False)
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""

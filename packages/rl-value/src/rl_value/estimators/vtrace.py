@@ -20,9 +20,10 @@ from rl_value.actions import (
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.transitions import ValuedTransitions, finished, standardised
+from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
 from rl_value.padding import readable
 from rl_value.returns import vtrace
+from rl_value.scan.linear_scan import general_scan
 
 
 class VTrace(ValueEstimator):
@@ -98,6 +99,10 @@ class VTrace(ValueEstimator):
     def optional_keys(self) -> list[NestedKey]:
         """Optional inputs that may be passed as keywords, and the log-probability of the action."""
         return [*super().optional_keys, log_probability_key(self.action_key)]
+
+    def explain_scan(self, steps: Transitions) -> str:
+        """Say which scan computes the corrections of steps, and why."""
+        return f"{general_scan(steps.reward)}: a factor for each step"
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""

@@ -20,6 +20,7 @@ from rl_value.actions import distribution_of, entropies, log_probability, log_pr
 from rl_value.direct_call import check_network, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
+from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.estimators.transitions import floats
 from rl_value.losses.critic_terms import CriticSettings, critic_terms
@@ -192,6 +193,22 @@ class ActorCriticLoss(LossModule):
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
             return self._collected(found)
+
+    def _explain(self, batch: TensorDictBase) -> list[str]:
+        actor, critic = self.actor_network, self.critic_network
+        lines = [f"actor: the distribution of {type(actor).__name__}, once on all rows"]
+        if self.critic_coeff is not None:
+            lines.append(f"critic: {type(critic).__name__}, once on all rows")
+        lines.append("losses: operations of torch, differentiated by autograd")
+        if not self._missing_estimates(batch):
+            return [*lines, "advantage: stored", compiled_line(is_one_graph=True)]
+        estimated = self.value_estimator.explain(batch).split("\n")
+        return [*lines, f"advantage: estimated by {estimated[0]}", *estimated[1:]]
+
+    def _missing_estimates(self, batch: TensorDictBase) -> bool:
+        """Whether an advantage or a target that the loss reads is to be estimated."""
+        wanted = ["advantage"] if self.critic_coeff is None else ["advantage", "value_target"]
+        return any(find(batch, as_tuple(self.entries[name])) is None for name in wanted)
 
     def _stored(self) -> list[NestedKey]:
         """Entries that the actor may have stored when it acted."""

@@ -18,6 +18,12 @@ from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
+from rl_value.estimators.explanation import (
+    compiled_line,
+    left_out_line,
+    segments_line,
+    values_line,
+)
 from rl_value.estimators.static_shapes import StaticTransitions, unroll_rows
 from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
 from rl_value.estimators.transitions import (
@@ -193,20 +199,39 @@ class DQNLoss(LossModule):
         Marks in the batch the steps without a target that it does not mark yet.
         """
         check_writable(batch)
-        dim, last = time_dimension(batch, self.value_estimator.time_dim), batch.ndim - 1
-        moved = None if dim == last else dim
-        is_said = self.value_estimator.time_dim is not None
-        turned = with_time_last(batch, dim, is_said=is_said)
+        turned, moved = self._turned(batch)
         if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
             found = self._placed(StaticTransitions.of(turned, self.entries, moved))
         else:
             found = self._outside(turned, moved)
         if moved is not None:
-            found = {key: value.transpose(dim, last) for key, value in found.items()}
+            last = batch.ndim - 1
+            found = {key: value.transpose(moved, last) for key, value in found.items()}
         for key in (keys.NEXT_MISSING, keys.SHIFTED_VALID):
             if key in found:
                 batch.set(key, found[key])
         return found["target"], found.get("unknown")
+
+    def _turned(self, batch: TensorDictBase) -> tuple[TensorDictBase, int | None]:
+        """The batch with time last, and where time was; None where it was last."""
+        said = self.value_estimator.time_dim
+        dim = time_dimension(batch, said)
+        turned = with_time_last(batch, dim, is_said=said is not None)
+        return turned, None if dim == batch.ndim - 1 else dim
+
+    def _explain(self, batch: TensorDictBase) -> list[str]:
+        turned, moved = self._turned(batch)
+        steps, late = Transitions.of(turned, self.entries, moved), self.target_value_network
+        network, calls = self.value_network if late is None else late, self.value_estimator.calls
+        second = "the network itself chooses next actions" if self.double_dqn else ""
+        return [
+            segments_line(steps),
+            left_out_line(steps, calls.missing_next),
+            f"values: {type(self.value_network).__name__}, once on all rows",
+            f"next values: {values_line(network, steps, calls, second)}",
+            f"scan: {self.value_estimator.explain_scan(steps)}",
+            compiled_line(is_one_graph=self._has_fixed_shape(turned)),
+        ]
 
     def _has_fixed_shape(self, batch: TensorDictBase) -> bool:
         """Whether shapes follow from the batch's; slots of n-step rows do not."""

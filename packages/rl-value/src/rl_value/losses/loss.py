@@ -14,7 +14,6 @@ from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl_layout import keys
 from rl_tensordict import NestedKey, build
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
@@ -25,6 +24,7 @@ from rl_value.estimators import (
     ValueEstimator,
     VTrace,
 )
+from rl_value.estimators.explanation import described
 from rl_value.estimators.key_map import KeyMap
 from rl_value.losses.masked_means import Reduction, counted_steps, reduce
 from rl_value.padding import readable
@@ -106,20 +106,7 @@ class LossModule(NamedModule):
             raise ValueError(msg)
         self.reduction: Reduction = reduction or "mean"
         self.loss_mask_key = loss_mask_key
-        self.entries = KeyMap(
-            **{
-                "advantage": "advantage",
-                "value_target": "value_target",
-                "value": "state_value",
-                "reward": keys.REWARD,
-                "done": keys.DONE,
-                "terminated": keys.TERMINATED,
-                "steps_to_next_obs": "steps_to_next_obs",
-                "sample_log_prob": "sample_log_prob",
-                "action": "action",
-                **entries,
-            }
-        )
+        self.entries = KeyMap.of(action="action", **entries)
         self._estimator: ValueEstimator | None = None
 
     @abstractmethod
@@ -206,6 +193,40 @@ class LossModule(NamedModule):
         """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
         check_tensordict(batch)
         return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
+
+    def explain(self, tensordict: TensorDictBase) -> str:
+        """Say which way a batch takes, and why; nothing is computed or written.
+
+        Args:
+            tensordict: a TED batch ``[*B, T]``.
+
+        Returns:
+            A few lines: which steps count, how networks are called, where targets come from, and
+            what compiled code does.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: an entry has the wrong dtype, or the batch is no tensordict.
+            ValueError: an entry has the wrong shape.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> from rl_value import DQNLoss
+            >>> from tensordict.nn import TensorDictModule
+            >>> net = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
+            >>> said = DQNLoss(net, action_space="categorical").explain(trajectories([3, 4]))
+            >>> said.splitlines()[:2]
+            ['DQNLoss', '  steps: 7 of 7 count']
+        """
+        counted = self.counted(tensordict)
+        whole = tensordict.batch_size.numel()
+        number = whole if counted is None else int(counted.sum())
+        lines = [f"steps: {number} of {whole} count", *self._explain(tensordict)]
+        return described(type(self).__name__, lines)
+
+    def _explain(self, batch: TensorDictBase) -> list[str]:
+        """What this kind of loss says of a batch, in lines."""
+        return []
 
     def _seen(
         self,

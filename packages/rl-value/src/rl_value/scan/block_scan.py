@@ -16,22 +16,26 @@ from rl_value.scan.doubling_scan import doubling_scan
 
 Floats = NDArray[Any]
 Flags = NDArray[np.bool_]
+BLOCKS = "numpy, in blocks"
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece
 FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy
 
 
-def is_plain(factors: tuple[float | Tensor, ...], *values: Tensor) -> bool:
-    """Tell whether there are steps to scan in the memory of the CPU, without a graph."""
-    if is_transformed() or any(isinstance(factor, Tensor) for factor in factors):
-        return False
-    if not values[0].numel():
-        return False
-    # one dtype in the memory of the CPU, and no gradient to keep
+def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
+    """Say why steps cannot be scanned in the memory of the CPU; "" where they can."""
+    if is_transformed():
+        return "the code is compiled or transformed"
+    if any(isinstance(factor, Tensor) for factor in factors):
+        return "a factor for each step"
     wanted, dtype = torch.is_grad_enabled(), values[0].dtype
     for value in values:
-        if not value.is_cpu or value.dtype != dtype or (wanted and value.requires_grad):
-            return False
-    return True
+        if not value.is_cpu:
+            return f"on {value.device.type}"
+        if wanted and value.requires_grad:
+            return "gradients are wanted"
+        if value.dtype != dtype:
+            return "several dtypes"
+    return "" if values[0].numel() else "no step"
 
 
 def rows_of(dim: int, *values: Tensor) -> list[Floats]:

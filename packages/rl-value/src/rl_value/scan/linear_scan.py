@@ -11,8 +11,10 @@ from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_value.arguments import check_tensor, is_transformed, time_of
-from rl_value.scan.block_scan import block_scan
+from rl_value.scan.block_scan import BLOCKS, block_scan
 from rl_value.scan.doubling_scan import doubling_scan
+
+DOUBLING, KERNEL = "torch, by doubling", "triton, in two launches"
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: int = -2) -> Tensor:
@@ -85,23 +87,27 @@ class _Scan(torch.autograd.Function):
         return weight, term
 
 
-def _scan(a: Tensor, b: Tensor) -> Tensor:
+def general_scan(b: Tensor) -> str:
+    """Name the scan that steps with any factors take."""
     if torch.compiler.is_compiling() or b.device.type not in ("cpu", "cuda"):
+        return DOUBLING
+    if b.device.type == "cpu":
+        return BLOCKS
+    return KERNEL if _has_triton() else DOUBLING
+
+
+def _scan(a: Tensor, b: Tensor) -> Tensor:
+    way = general_scan(b)
+    if way == DOUBLING:
         return doubling_scan(a, b)
-    if b.device.type == "cuda":
-        return _scan_on_cuda(a, b)
+    if way == KERNEL:
+        from rl_value.scan.triton.linear_scan import linear_scan as kernel
+
+        found: Tensor = kernel(a, b)  # zeros in a cut
+        return found
     out = torch.empty_like(b, memory_format=torch.contiguous_format)
     block_scan(array_of(a.detach()), array_of(b.detach()), out.numpy())
     return out
-
-
-def _scan_on_cuda(a: Tensor, b: Tensor) -> Tensor:
-    if not _has_triton():
-        return doubling_scan(a, b)
-    from rl_value.scan.triton.linear_scan import linear_scan as kernel
-
-    found: Tensor = kernel(a, b)  # zeros in a cut
-    return found
 
 
 @cache

@@ -66,3 +66,11 @@ def _check_count(name: str, value: Any) -> None:
     if value < 1:
         msg = f"{name}: expected at least 1, got {value}."
         raise ValueError(msg)
+
+
+def one_number(num_chunks: int | None, num_chunk: int | None) -> int | None:
+    """The number of chunks, which has two names."""
+    if None not in (num_chunks, num_chunk) and num_chunks != num_chunk:
+        msg = f"num_chunks={num_chunks} and num_chunk={num_chunk} are one setting: pass one."
+        raise ValueError(msg)
+    return num_chunk if num_chunks is None else num_chunks
