@@ -306,8 +306,7 @@ class Links:
         pairs, paths = self.keys.observations, self.keys.observed
         if not pairs or lacks(leaves, paths):
             return ()
-        count = len(back)
-        begin = max(count - stride, 0)
+        count, begin = len(back), max(len(back) - stride, 0)
         match_last_rows(self._lasts, self.keys, leaves, marks, back, stride)
         if side_by_side:
             return Side.of(marks, back, observed(leaves, self.keys, 1), self.capacity)
