@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import Parameter
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FLOAT8 = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
@@ -47,6 +48,12 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
         and not value.is_nested
         and value.layout == torch.strided
     )
+
+
+def is_dense(values: object) -> bool:
+    """Tell whether a leaf is a plain tensor whose rows lie side by side."""
+    plain = type(values) in (Tensor, Parameter)
+    return plain and values.layout is torch.strided and not values.is_nested  # type: ignore[attr-defined]
 
 
 def bits(values: Tensor) -> Tensor:

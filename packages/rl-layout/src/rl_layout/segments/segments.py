@@ -553,11 +553,13 @@ class Segments:
 
     def _flat(self, values: Tensor) -> Tensor:
         """A leaf of the batch as ``[N, ...]``."""
-        check_dense(values, "values", f"{[*self.batch_shape, '...']}, a leaf of the batch")
+        if not flat_views.is_dense(values):  # the message takes longer than most calls
+            check_dense(values, "values", f"{[*self.batch_shape, '...']}, a leaf of the batch")
         return flat_views.flatten(values, self.batch_shape)
 
     def _check_real(self, values: Tensor) -> None:
-        check_dense(values, "values", f"[{self.num_real}, ...], one row a real step")
+        if not flat_views.is_dense(values):
+            check_dense(values, "values", f"[{self.num_real}, ...], one row a real step")
         if values.shape[:1] != (self.num_real,):
             msg = (
                 f"values: expected [{self.num_real}, ...], one row a real step, "

@@ -384,14 +384,18 @@ class ValueEstimator(NamedModule):
             )
             with held_out(network):
                 found = unroll_steps(network, steps, key, self.calls, params, target_params)
-            substituted = 0 if found.substituted is None else found.substituted
-            if substituted is not self._substituted:  # a module takes long to set anything
-                self._substituted = substituted
+            self.count_substituted(found)
             if now is not None:  # stored values also follow each other
                 shifted_values = steps.successor_values(now, found.following)
                 found = replace(found, now=now, following=shifted_values)
             return found if following is None else replace(found, following=following)
         return UnrolledValues(now, following, steps.missing, None, None)
+
+    def count_substituted(self, found: UnrolledValues) -> None:
+        """Keep how many next observations were replaced by the step's own."""
+        substituted = 0 if found.substituted is None else found.substituted
+        if substituted is not self._substituted:  # a module takes long to set anything
+            self._substituted = substituted
 
     def _cut(self, steps: Transitions, found: UnrolledValues) -> ValuedTransitions:
         """Attach cuts to valued steps: at ends, at steps left out and at the steps before."""
@@ -425,7 +429,7 @@ class ValueEstimator(NamedModule):
         if self._selected is None:
             value = as_tuple(self.entries["value"])
             put(tensordict, value, unplace(found.now))
-            put(tensordict, next_key(value), unplace(found.following))
+            put(tensordict, (keys.NEXT, *value), unplace(found.following))
         if found.in_budget is not None:
             in_budget = found.in_budget
             if found.missing is not None:

@@ -263,9 +263,7 @@ class DQNLoss(LossModule):
         """The target of each step ``[M, *G, C]``, and the values of the next states."""
         found = self._next_values(steps)
         if self.value_estimator.calls.missing_next == "root":
-            self.value_estimator._substituted = (
-                0 if found.substituted is None else found.substituted
-            )
+            self.value_estimator.count_substituted(found)
         found = replace(found, now=torch.zeros_like(found.following))
         return self.value_estimator.returns_of(steps, found)[1], found
 
