@@ -140,10 +140,10 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "buffer") or self.kind == "list" or not self.rows:
             return
         index = self.buffer.storage.trajectories()
-        index.check(self.buffer.storage.links.back)
+        index.check(self.buffer.storage.back)
         live = sorted((number, place) for place, number in self.numbers.items())
         expected = linked([(n, rows_of(self.rows[p].unsqueeze(0))[0]) for n, p in live])
-        back = self.buffer.storage.links.back
+        back = self.buffer.storage.back
         oldest = live[0][0]
         found = {n: n - int(back[p]) for n, p in live if back[p] > 0 and n - back[p] >= oldest}
         if self.places[0] <= 90 and self.places[1] <= 90:  # no step was stored twice
@@ -767,9 +767,7 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
     assert (first[:] == second[:]).all()
     for _ in range(4):
         assert torch.equal(first.sample()[keys.ROW], second.sample()[keys.ROW])
-    assert torch.equal(
-        torch.from_numpy(first.storage.links.back), torch.from_numpy(second.storage.links.back)
-    )
+    assert torch.equal(torch.from_numpy(first.storage.back), torch.from_numpy(second.storage.back))
     assert sorted(first.storage.trajectories().lengths().tolist()) == sorted(
         second.storage.trajectories().lengths().tolist()
     )

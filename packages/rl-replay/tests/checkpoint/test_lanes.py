@@ -134,7 +134,7 @@ def filled(data, room, kind):
 def test_rows_of_any_lanes_are_loaded_into_any_others(kind, how, data, room, other, mapped):
     buffer, next_step = filled(data, room, kind)
     storage = buffer.storage
-    was = lists(buffer, storage.lane_order())
+    was = lists(buffer, storage.session.lane_order())
     target = made(*other, kind, mapped=mapped and other[1] in (None, 1))
     former, here = room[1] or 1, other[1] or 1
     fits = target.storage.capacity_for(torch.Size()) >= (
@@ -154,7 +154,7 @@ def test_rows_of_any_lanes_are_loaded_into_any_others(kind, how, data, room, oth
             assert len(target) == 0
             return
         load()
-    order = target.storage.lane_order() if former == here else range(here)
+    order = target.storage.session.lane_order() if former == here else range(here)
     now = lists(target, order)
     expected, found = ([row for lane in part for row, _ in lane] for part in (was, now))
     assert [name(row) for row in found] == [name(row) for row in expected]

@@ -14,9 +14,9 @@ from rl_replay import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
-from rl_replay.lossless.layout import LosslessLayout
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
+from rl_replay.storages.private_session import PrivateSession
 from rl_slabs import Rows
 
 
@@ -206,16 +206,22 @@ def test_single_rows_are_the_same_however_they_come(kind):
     assert (lossless[:] == plain[:]).all()
 
 
-class Apart(LazyTensorStorage):
-    """Rows and slots in two memories, as on a device."""
+class Apart:
+    """Allocates rows and slots in two memories, as on a device."""
 
-    def _allocate(self, schema, capacity, back):
-        layout = LosslessLayout(schema)
-        side = OverflowTable(layout.side, capacity)
-        return LosslessRows(layout, Rows.zeros(layout.stored, capacity), side, back=back)
+    def rows(self, layout, capacity, back, device):
+        once = layout.lossless
+        side = OverflowTable(once.side, capacity)
+        return LosslessRows(once, Rows.zeros(once.stored, capacity), side, back=back)
 
 
-PLACES = {"memory": LazyTensorStorage, "file": LazyMemmapStorage, "apart": Apart}
+def apart(size, **options):
+    storage = LazyTensorStorage(size, **options)
+    storage.session = PrivateSession(size, Apart())
+    return storage
+
+
+PLACES = {"memory": LazyTensorStorage, "file": LazyMemmapStorage, "apart": apart}
 
 
 @pytest.mark.parametrize(

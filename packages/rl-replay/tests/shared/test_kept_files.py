@@ -129,17 +129,19 @@ def test_rows_that_were_copied_while_others_were_loaded_are_not_those(
     buffer = written(0)
     loader, storage = pickle.loads(pickle.dumps(buffer)), buffer.storage
     numbers = storage.ring.window().draw(7)
-    copied = storage._gathered
+    store, reader = storage.store, storage.session.reader
+    copy = "read_concurrent" if lossless else "gather"
+    copied = getattr(store, copy)
 
-    def meanwhile(*args: Any) -> Any:
-        found = copied(*args)
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        found = copied(*args, **options)
         loader.loads(tmp_path)
         return found
 
-    storage._gathered = meanwhile
+    setattr(store, copy, meanwhile)
     assert not storage.read_standing(numbers)[1].any()
-    assert not storage.read_linked(numbers)[1].any()
-    storage._gathered = copied
+    assert not reader.read_linked(numbers)[1].any()
+    setattr(store, copy, copied)
     rows, good = storage.read_standing(numbers)
     assert good.all()
     assert (rows["collector", "traj_ids"] == 500).all()
@@ -209,4 +211,4 @@ def test_lossless_rows_are_not_dumped_while_they_change(tmp_path: Path) -> None:
     window = buffer.storage.ring.window()
     buffer.extend(trajectories([2], first_id=700))
     with pytest.raises(RuntimeError, match="let its writers pause"):
-        buffer.storage.floor_since(window)
+        buffer.storage.session.floor_since(window)

@@ -70,7 +70,7 @@ def check(buffer: TensorDictReplayBuffer, samples: int = 2) -> int:
         pairs = [tuple(pair) for pair in rows["observation"].long().tolist()]
         assert len(set(pairs)) == len(pairs)
         seen += len(sample) + len(pairs)
-    with storage.own_index():
+    with storage.session.memory.own_index():
         index = storage.trajectories()
         total = int(index.lengths().sum())
     assert total == len(buffer)
@@ -108,9 +108,10 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     from rl_slabs.lanes.lane import Lane
 
     storage = buffer.storage
-    store, sharing = storage.store, storage._sharing
-    yield from ((Lane, "reserve"), (Lane, "publish"), (sharing.update_lock, "wait"))
-    yield from ((storage, "_find"), (storage, "_before_publish"), (storage, "_published"))
+    session, table = storage.session, storage.session.table
+    store, memory = table.store, session.memory
+    yield from ((Lane, "reserve"), (Lane, "publish"), (memory.update_lock, "wait"))
+    yield from ((table, "match"), (session, "before_publish"), (session, "published"))
     yield from ((store.rows, "write"), (store.rows, "put"), (store, "link_predecessors"))
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):
         yield TrajectoryWriter, name
@@ -170,8 +171,7 @@ def test_a_writer_killed_at_any_step_loses_its_span_and_nothing_else(kind: str) 
     buffer.storage.sync()
     produce(buffer, 1500, 30)  # whoever comes next makes whole what the dead left
     assert check(buffer) > 40
-    sharing = buffer.storage._sharing
-    sharing.index.check(buffer.storage.back)
+    buffer.storage.session.memory.index.check(buffer.storage.back)
 
 
 @pytest.mark.parametrize("kind", STORAGES)
@@ -209,7 +209,7 @@ def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: s
 
 
 @pytest.mark.parametrize("kind", ["memory", "lossless"])
-@pytest.mark.parametrize("point", ["_find", "_before_publish", "_published"])
+@pytest.mark.parametrize("point", ["match", "before_publish", "published"])
 def test_a_writer_stopped_in_its_span_delays_nobody(kind: str, point: str) -> None:
     buffer = shared(kind)
     produce(buffer, 1)
@@ -218,14 +218,16 @@ def test_a_writer_stopped_in_its_span_delays_nobody(kind: str, point: str) -> No
 
     def stop() -> None:
         produce(buffer, 2)
-        function = getattr(buffer.storage, point)
+        session = buffer.storage.session
+        owner = session.table if point == "match" else session
+        function = getattr(owner, point)
 
         def stopping(*args: Any) -> Any:
             theirs.send("stopping")
             os.kill(os.getpid(), signal.SIGSTOP)
             return function(*args)
 
-        setattr(buffer.storage, point, stopping)
+        setattr(owner, point, stopping)
         buffer.extend(trajectories([6], first_id=9000))
 
     child = forked(stop)
@@ -238,7 +240,7 @@ def test_a_writer_stopped_in_its_span_delays_nobody(kind: str, point: str) -> No
             produce(buffer, seed)
             check(buffer)
         shown = 9000 in buffer[:]["collector", "traj_ids"].tolist()
-        assert shown == (point == "_published")
+        assert shown == (point == "published")
         os.kill(child, signal.SIGCONT)
         assert end_of(child) == 0
         child = 0

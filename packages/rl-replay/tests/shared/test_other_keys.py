@@ -152,7 +152,7 @@ def test_a_writer_that_looked_before_is_refused_when_it_reserves(kind: str) -> N
 def _begun(buffer: TensorDictReplayBuffer) -> Any:
     """The ring of a buffer that has looked where it writes, and has a lane."""
     buffer.storage.sync()
-    buffer.storage._begin_write(2)
+    buffer.storage.session.begin(2)
     return buffer.storage.ring
 
 
@@ -163,7 +163,7 @@ def test_rows_published_while_it_is_left_are_kept(kind: str) -> None:
     meanwhile(buffer, lambda: other.extend(rows("a", 3)))  # after the first look
     with pytest.raises(ValueError, match=r"3 rows with the leaves \['a'\] .* \['b'\] instead"):
         buffer.extend(rows("b", 5))
-    assert not buffer.storage._sharing.board[[LEFT, UPDATING]].any()
+    assert not buffer.storage.session.memory.board[[LEFT, UPDATING]].any()
     other.extend(rows("a", 1))
     assert sorted(buffer[:]["a"].tolist()) == [1, 1, 2, 3]
 
@@ -203,15 +203,15 @@ def test_only_one_leaves_it(kind: str) -> None:
 
 def meanwhile(buffer: TensorDictReplayBuffer, act: Any) -> None:
     """Let something happen once, when the storage makes other files."""
-    storage = buffer.storage
-    make = storage._new_files
+    source = buffer.storage.session.source
+    make = source.files
 
     def files(lanes: int, mark: str) -> Any:
-        del storage._new_files
+        del source.files
         act()
         return make(lanes, mark)
 
-    storage._new_files = files
+    source.files = files
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,10 +249,10 @@ def test_whoever_is_killed_while_it_leaves_leaves_nothing() -> None:
     child = os.fork()
     if not child:
         torch.set_num_threads(1)
-        with buffer.storage._sharing.update_lock.left():
+        with buffer.storage.session.memory.update_lock.left():
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    board = buffer.storage._sharing.board
+    board = buffer.storage.session.memory.board
     assert board[[LEFT, UPDATING]].all()
     buffer.extend(rows("a", 2))
     assert not board[[LEFT, UPDATING]].any()
@@ -314,7 +314,7 @@ def test_slices_of_what_is_stored_then_are_genuine(kind: str, lossless: bool) ->
         assert (second == first + 1).all()
         assert not set(first.tolist()) & {2, 6, 9}
         assert (sample["next", "observation"][::2] == sample["observation"][1::2]).all()
-        one.storage._sharing.index.check(one.storage.back)
+        one.storage.session.memory.index.check(one.storage.back)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -416,7 +416,7 @@ def test_the_files_of_who_leaves_first_keep_their_names(kind: str, tmp_path: Pat
     with pytest.raises(RuntimeError, match=HAND_OVER):
         buffer.extend(rows("b", 5))
     assert sorted(os.listdir(tmp_path)) == ["rows.slab", "tables.slab"]
-    made = os.fstat(other.storage._sharing.files.rows._file.fileno())
+    made = os.fstat(other.storage.session.memory.files.rows._file.fileno())
     assert os.stat(tmp_path / "rows.slab").st_ino == made.st_ino
 
 

@@ -161,8 +161,8 @@ class Model(RuleBasedStateMachine):
                     length += 1
                 expected.append(length)
         storage = self.buffers[-1].storage
-        storage._sharing.index.check(storage.back)
-        with storage.own_index():
+        storage.session.memory.index.check(storage.back)
+        with storage.session.memory.own_index():
             assert sorted(storage.trajectories().lengths().tolist()) == sorted(expected)
 
 

@@ -9,12 +9,12 @@ import torch
 
 from rl_replay import LazyTensorStorage
 from rl_replay.lossless.rows import LosslessRows
-from rl_replay.storages.explain import storage_lines, warn_of_few_links
+from rl_replay.storages.table import warn_of_few_links
 from rl_slabs import RowSchema
 
 
 def test_an_unwritten_storage_says_so() -> None:
-    lines = storage_lines(LazyTensorStorage(9))
+    lines = LazyTensorStorage(9).explain()
     assert lines == ["LazyTensorStorage: 0 of 9 rows, nothing stored yet"]
 
 

@@ -46,16 +46,16 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "count": len(window),
         "first": list(window.first),
         "counts": list(window.counts),
-        "order": storage.lane_order(),
+        "order": storage.session.lane_order(),
         "columns": list(storage.columns),
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
         "schema": schema_of(storage.store).to_dict(),
         "back": torch.cat([back[place] for place in places]),
-        "index": storage.index_state(),
+        "index": storage.session.index_state(),
         "store": store_parts(storage.store, places, copied=storage.is_shared),
         # last, when the rows are on the disk: older ones were overwritten while they were copied
-        "floor": Late(lambda: storage.floor_since(window)),
+        "floor": Late(lambda: storage.session.floor_since(window)),
     }
 
 

@@ -70,13 +70,24 @@ class LosslessRows:
         device: torch.device | str | None = None,
     ) -> Self:
         """Allocates rows in private memory."""
-        layout, capacity = LosslessLayout(schema, keys), positive(capacity, "capacity")
+        capacity = positive(capacity, "capacity")
+        return cls.allocate(LosslessLayout(schema, keys), capacity, back=back, device=device)
+
+    @classmethod
+    def allocate(
+        cls,
+        layout: LosslessLayout,
+        capacity: int,
+        *,
+        back: NDArray[np.integer[Any]] | None = None,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """Allocates rows in private memory, in one with their slots where all leaves are packed."""
         layout.require_addresses(capacity)
         if torch.device(device or "cpu").type == "cpu" and layout.joins:
             slab = Slab.private(layout.stored, capacity, spare=capacity)
-            return cls(
-                layout, slab.rows, OverflowTable(layout.stored, capacity, slab=slab), back=back
-            )
+            side = OverflowTable(layout.stored, capacity, slab=slab)
+            return cls(layout, slab.rows, side, back=back)
         rows = Rows.zeros(layout.stored, capacity, device=device)
         return cls(layout, rows, OverflowTable(layout.side, capacity, device=device), back=back)
 

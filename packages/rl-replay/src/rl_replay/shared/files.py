@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Protocol
 
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import Arrays, LazyFile, LazySlab
@@ -68,3 +69,43 @@ class SharedFiles:
             **TrajectoryTables.shapes(capacity, lanes),
         }
         return Arrays.in_file(layout, self.tables, sparse=True)
+
+
+class FileSource(Protocol):
+    """Where the files of a shared storage come from, and where they go."""
+
+    def files(self, lanes: int, suffix: str = "") -> SharedFiles:
+        """New files; with a suffix, alongside the files in use."""
+        ...
+
+    def commit(self, suffix: str) -> None:
+        """Renames files with a suffix to the names of the files that they replace."""
+        ...
+
+    def discard(self, suffix: str = "") -> bool:
+        """Removes unused files; False where they have no names and go by themselves."""
+        ...
+
+    def describe(self) -> None:
+        """The rows are there, and say what they are."""
+        ...
+
+
+class AnonymousMemory:
+    """Files without names, freed with the last process that uses them."""
+
+    def files(self, lanes: int, suffix: str = "") -> SharedFiles:
+        """New files in memory."""
+        del suffix
+        return SharedFiles.in_memory(lanes)
+
+    def commit(self, suffix: str) -> None:
+        """Does nothing: there are no names."""
+
+    def discard(self, suffix: str = "") -> bool:
+        """Does nothing: unused memory is freed."""
+        del suffix
+        return False
+
+    def describe(self) -> None:
+        """Does nothing: nobody opens the files by path."""

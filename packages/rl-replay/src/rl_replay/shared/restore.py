@@ -6,46 +6,46 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rl_replay.checkpoint.contents import Contents
-from rl_replay.shared.session import Sharing
+from rl_replay.shared.memory import SharedMemory
 from rl_replay.storages.row_store import RowStore
 from rl_slabs.internals import LANE_MASK, fence
 
 
 @contextmanager
-def loaded(sharing: Sharing, store: RowStore, contents: Contents) -> Iterator[None]:
+def loaded(memory: SharedMemory, store: RowStore, contents: Contents) -> Iterator[None]:
     """Drops all rows, and publishes the restored ones only after the block has written them all."""
-    _drop(sharing, store)
+    _drop(memory, store)
     try:
-        sharing.back[:] = 0
+        memory.back[:] = 0
         yield
-        _publish(sharing, contents)
+        _publish(memory, contents)
     except BaseException:
-        _drop(sharing, store)
+        _drop(memory, store)
         raise
 
 
-def _drop(sharing: Sharing, store: RowStore) -> None:
+def _drop(memory: SharedMemory, store: RowStore) -> None:
     """Drops all rows and releases the lane."""
     try:
-        sharing.ring.empty()
+        memory.ring.empty()
     finally:
-        sharing.end()
+        memory.end()
     store.clear()
-    sharing.index.clear()
+    memory.index.clear()
 
 
-def _publish(sharing: Sharing, contents: Contents) -> None:
-    ring, index = sharing.ring, sharing.index
+def _publish(memory: SharedMemory, contents: Contents) -> None:
+    ring, index = memory.ring, memory.index
     first = [number & LANE_MASK for number in contents.window.first]
     ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
     floor = [number & LANE_MASK for number in contents.floor or first]
     # before any number is valid again: a reader that copied rows meanwhile may mean another row
-    sharing.epoch += 1
+    memory.epoch += 1
     fence()
     floor = [min(pair) for pair in zip(floor, ends, strict=True)]
     ring.restore_lanes(ends, floor, contents.order)
     index.clear()
     if contents.index is not None:
         index.restore(contents.index)
-    index.catch_up(sharing.back, ring.window())
-    sharing.epoch += 1
+    index.catch_up(memory.back, ring.window())
+    memory.epoch += 1

@@ -1,163 +1,389 @@
-"""The state that the processes of a shared storage have in common, as one of them holds it."""
+"""The session of rows that several processes write and read at a time."""
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from tensordict import TensorDict
 
-from rl_replay.linking.links import Links
-from rl_replay.lossless.layout import Key
-from rl_replay.shared.files import EMPTIED, SharedFiles
-from rl_replay.shared.lane_writer import LaneWriter
-from rl_replay.shared.ring import SharedRing
-from rl_replay.shared.update_lock import InPlaceUpdateLock
+from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.data.containers import portable, register_container
+from rl_replay.data.structure import Structure
+from rl_replay.linking.links import Links, Predecessors
+from rl_replay.lossless.rows import LosslessRows
+from rl_replay.samplers.slices import TrajectorySampler
+from rl_replay.shared.concurrent_reads import ConcurrentReader
+from rl_replay.shared.files import MISSES, REACH, FileSource, SharedFiles
+from rl_replay.shared.memory import SharedMemory
+from rl_replay.shared.restore import loaded
+from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import RowStore
+from rl_replay.storages.session import (
+    Chosen,
+    Ints,
+    RowsAfter,
+    RowSampler,
+    Session,
+    StoredSample,
+)
+from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
-from rl_replay.trajectories.tables import TrajectoryTables
-from rl_slabs import RowSchema, Slab
-from rl_tensordict import as_key, as_tuple
+from rl_slabs import Span, Window
+from rl_tensordict import NestedKey
+
+LANES = 8
+"""Lanes of a storage that is shared, unless it says otherwise."""
+
+_PORTABLE = ("asked", "ids", "ends", "comparisons", "lossless", "source", "_lost")
 
 
-class Sharing:
-    """The files of a shared storage, its ring and its index, and the writers of this process."""
+class SharedSession(Session):
+    """Claims a lane for each writer; what readers copy is proved afterwards."""
 
-    board: NDArray[np.int64]  # A few words for all processes
-    back: NDArray[np.int32]  # The links of all rows
-    index: TrajectoryIndex  # The trajectories, in tables that others write too
-    update_lock: InPlaceUpdateLock  # What holds writers back while rows are changed in place
+    is_shared = True
+    _seen = 0  # the epoch of the last check for valid rows
+    _lost = False  # whether the files were removed, because they could not be filled
 
-    def __init__(self, files: SharedFiles, capacity: int) -> None:
-        self.files = files
-        self.ring = SharedRing(files.rows, capacity)
-        self.slab: Slab | None = None
-        self._threads = threading.local()
-        self._writer: LaneWriter | None = None  # of all threads in turn, if there is one lane
-        self._own: TrajectoryIndex | None = None
-        _here.add(self)
+    def __init__(
+        self, capacity: int, source: FileSource, files: SharedFiles, lossless: Lossless
+    ) -> None:
+        super().__init__(capacity)
+        self.lossless = lossless
+        self.source = source
+        self._adopt(self._memory_in(files))
 
-    def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
-        """Raises if rows with other keys were written since the buffer was emptied."""
-        if came is not None and (rows := len(self.ring.window())):
-            first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))
-            raise ValueError(
-                f"{rows} rows with the leaves {first} were written since this buffer was emptied: "
-                f"to store {other} instead, let their writers end and empty it again."
-            )
+    def _memory_in(self, files: SharedFiles) -> SharedMemory:
+        lanes = files.rows.lanes
+        return SharedMemory(files, -(-self.asked // lanes) * lanes)
 
-    def continue_from(self, former: Sharing) -> None:
-        """Continues row ids and epochs of other files; call it inside `update_lock.left()`."""
-        self.ring.continue_from(former.ring)
-        self.epoch = former.epoch + 1
+    def _adopt(self, memory: SharedMemory) -> None:
+        self.memory, self.ring = memory, memory.ring
+        self.takes_turns = memory.ring.takes_turns
 
-    def forget(self) -> None:
-        """Drops the writers of the parent process after a fork."""
-        self._threads, self._writer, self._own = threading.local(), None, None
+    def __getstate__(self) -> dict[str, Any]:
+        known = [] if self.table is None else portable(self.table.layout.structure.class_names())
+        kept = {name: getattr(self, name) for name in _PORTABLE}
+        return kept | {"files": self.memory.files, "known": known}
 
-    def make(self, schema: RowSchema, capacity: int, about: str, *, spare: int = 0) -> None:
-        """Creates the rows, unless another process has created the same."""
-        self.files.rows.make(schema, capacity, about=about, spare=spare)
-        self.attach_if_created()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        files = state.pop("files")
+        for kind in state.pop("known"):
+            register_container(kind)
+        self.__dict__.update(state)
+        self._adopt(self._memory_in(files))
 
-    def attach_if_created(self) -> bool:
-        """Whether the rows exist, and with them the tables; attaches both."""
-        if self.slab is not None:
-            return True
-        slab = self.files.rows.get()
-        if slab is None:
-            return False
-        self.ring.attach(slab)
-        lanes, capacity = slab.lanes, slab.capacity // slab.lanes
-        arrays = self.files.arrays(capacity, lanes)
-        tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}
-        self.board, self.back = arrays["board"], arrays["back"]
-        made = TrajectoryTables.over(tables, capacity, lanes)
-        self.index = TrajectoryIndex(capacity, lanes=lanes, tables=made)
-        self.update_lock = self.ring.update_lock = InPlaceUpdateLock(self.board, self.files.tables)
-        self.slab = slab
-        return True
+    @property
+    def lanes(self) -> int:
+        """How many writers there may be at a time."""
+        return self.memory.ring.lanes
 
     @property
     def epoch(self) -> int:
-        """How often all rows were dropped or loaded, by any process."""
-        return int(self.board[EMPTIED]) if self.slab is not None else 0
+        """How often rows were dropped or loaded, by whichever process."""
+        return self.memory.epoch
 
-    @epoch.setter
-    def epoch(self, value: int) -> None:
-        self.board[EMPTIED] = value
+    @property
+    def kept_structure(self) -> Structure | None:
+        """The structure of the rows that other processes know."""
+        return None if self.table is None else self.table.layout.structure
 
-    def require_current(self) -> None:
-        """Raises if the other processes use other files by now."""
-        if self.slab is not None:
-            self.update_lock.require_current()
+    def sync(self) -> None:
+        """Attaches the rows that another process created, if any.
 
-    def begin(self, store: RowStore, links: Links, stride: int, count: int) -> LaneWriter:
+        Raises:
+            RuntimeError: Another process emptied the storage and stores other keys elsewhere.
+        """
+        memory = self.memory
+        if not memory.attach_if_created():
+            return
+        memory.require_current()
+        if self.table is None:
+            layout = memory.layout(self.lossless)
+            self._attach(layout, memory.store(layout))
+        epoch = memory.epoch
+        if epoch != self._seen or self.is_open:
+            self._seen, self.is_open = epoch, not len(self.ring.window())
+
+    def _attach(self, layout: StorageLayout, store: RowStore) -> None:
+        limit = self.ring.span_limit
+        table = RowTable(layout, store, self.memory.back, span_limit=limit)
+        self.ids, self.ends = layout.ids, layout.ends
+        self.table, self.is_open = table, False
+
+    def make(self, layout: StorageLayout, device: torch.device, *, instead: bool = False) -> None:
+        """Creates rows; of other leaves in other files, if no rows are left in the former ones."""
+        if self._lost:
+            self._adopt(self._memory_in(self.source.files(self.lanes)))
+            self._lost = False
+        try:
+            self._make(layout, instead=instead)
+        except OSError:
+            # leave no empty file that no process waits for
+            if self.table is None and self.takes_turns:
+                self._lost = self.source.discard()
+            raise
+        self.source.describe()
+
+    def _make(self, layout: StorageLayout, *, instead: bool) -> None:
+        former, capacity = self.memory, self.capacity_for(layout.columns)
+        if self.table is None:
+            self._attach(layout, former.make(layout, capacity))
+            return
+        came = None if instead else self.table.layout.schema
+        former.require_no_rows(came, layout.schema)
+        suffix = f".{uuid4().hex}"
+        try:
+            memory = self._memory_in(self.source.files(self.lanes, suffix))
+            store = memory.make(layout, capacity)  # all memory, before anybody is sent away
+            with former.update_lock.left():
+                former.require_no_rows(came, layout.schema)
+                memory.continue_from(former)
+                self.source.commit(suffix)
+        except BaseException:
+            self.source.discard(suffix)
+            raise
+        self._adopt(memory)
+        self._attach(layout, store)
+
+    def begin(self, count: int) -> Links:
         """Claims a lane, and reads the rows that others wrote there."""
-        lane = self.ring.claim(count)
-        if self.ring.takes_turns:
-            writer = self._writer
-            # with one lane all threads share a writer; other links mean that the rows were replaced
-            if writer is None or writer.links is not links:
-                writer = self._writer = LaneWriter(0, links, self.index)
-        else:
-            found: LaneWriter | None = getattr(self._threads, "writer", None)
-            if found is None or found.lane != lane.number:
-                own = Links(self.ring.span_limit, links.keys, back=self.back)
-                found = self._threads.writer = LaneWriter(lane.number, own, self.index)
-            writer = found
-        # all rows were dropped or loaded: what the writer knows is of former ones
-        if writer.epoch != self.epoch:
-            writer.forget()
-            writer.epoch = self.epoch
-        if not writer.knows(lane.published, lane.floor):
-            writer.catch_up(self.ring, store, stride)
-        return writer
+        self.sync()
+        try:
+            self._writer = self.memory.begin(self.rows, count)
+        except BaseException:
+            self.end()
+            raise
+        return self._writer.links
+
+    def doubt(self) -> None:
+        """Lets the lane be learned anew, unless this write ends."""
+        self._writer.doubt()
+
+    def before_publish(self) -> None:
+        """Publishes whether rows lack a next observation, and how far one is away."""
+        store, board = self.rows.store, self.memory.board
+        if isinstance(store, LosslessRows):
+            self.memory.inform(store)
+            board[MISSES] |= store.misses
+            board[REACH] = max(board[REACH], store.reach)
+
+    def published(self, span: Span, found: Predecessors) -> None:
+        """Indexes published rows."""
+        self._writer.took_in(span.numbers.start, found.back)
+
+    def recover(self, span: Span | None, *, touched: bool) -> None:
+        """Restores the rows; the next write reads the lane's contents."""
+        self._writer.forget()
+        self.rows.recover(self.ring, span, touched=touched)
+        self.is_open = not len(self.ring.window())
 
     def end(self) -> None:
         """Releases the lane, if there is only one."""
-        if self.ring.takes_turns:
-            self.ring.release_lane()
+        self.memory.end()
+
+    def relink(self) -> None:
+        """Recomputes all links and the index."""
+        memory = self.memory
+        self.rows.relink(self.ring)
+        memory.index.clear()
+        memory.index.catch_up(memory.back, self.ring.window())
+        memory.epoch += 1
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Names columns that cut trajectories.
+
+        Raises:
+            ValueError: Rows of a shared storage with several lanes are linked already.
+        """
+        self.sync()
+        if (ids, ends) == (self.ids, self.ends):
+            return
+        if self.takes_turns or self.table is None:
+            with self.exclusive():
+                super().mark(ids, ends)
+            return
+        keys = self.table.links.keys
+        if (found := keys.with_explicit(ids, ends)) != keys:
+            raise ValueError(
+                f"a shared buffer found trajectories by {list(keys.columns)} from its first rows "
+                f"on, not by {list(found.columns)}: name them when it is made."
+            )
+
+    def empty(self) -> None:
+        """Drops every row.
+
+        Rows with other keys are stored elsewhere: processes that have the storage already are
+        refused from then on, and want to be given it again.
+        """
+        self.sync()
+        memory = self.memory
+        if self.table is None:
+            self._drop_all()
+        elif self.takes_turns:
+            with self.exclusive():
+                self._drop_all()
+                memory.index.clear()
+                memory.epoch += 1
+        else:
+            memory.ring.empty()
+            memory.epoch += 1
+
+    def restore(
+        self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device
+    ) -> None:
+        """Replaces the contents.
+
+        Raises:
+            RuntimeError: Another thread or process holds a lane.
+            ValueError: The rows are in another number of lanes.
+        """
+        self.sync()
+        ring = self.memory.ring
+        ring.release_lane()
+        ring.require_free()
+        if self.table is None or self.table.layout[:3] != layout[:3]:
+            self.make(layout, device, instead=True)
+        table = self.rows
+        self.is_open = False
+        with loaded(self.memory, table.store, contents):
+            table.fill(contents, fill)
+            self.before_publish()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Blocks writers while rows are updated in place.
+
+        Raises:
+            TimeoutError: A process that was stopped in here, or that holds the only lane.
+        """
+        self.sync()
+        ring = self.memory.ring
+        if self.table is None:
+            yield
+        elif ring.takes_turns:
+            inside = ring.is_held()  # by who calls: a change in a dump, for one
+            self.begin(0)
+            try:
+                yield
+            finally:
+                if not inside:
+                    self.end()
+        else:
+            with self.memory.update_lock.closed():
+                yield
+
+    def read_ahead(self) -> AbstractContextManager[None]:
+        """Rows are read from the first to the last inside, as a dump does."""
+        slab = self.memory.slab
+        return nullcontext() if slab is None else slab.read_ahead()
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories as the writers have them, which may be torn."""
+        self.sync()
+        self.rows.layout.require_columns()
+        return self.memory.trajectories()
+
+    def index_state(self) -> dict[str, NDArray[np.generic]] | None:
+        """The contents of the index; None while writers change it."""
+        # a seqlock by the window: equal before and after means that the copy is consistent
+        window, index = self.ring.window(), self.trajectories()
+        if not index.covers(window):
+            return None
+        state = index.state()
+        # a writer publishes before it changes the index
+        return state if self.ring.window() == window and index.covers(window) else None
+
+    def keep_index(self, wanted: bool) -> None:
+        """Does nothing: writers index what they write."""
+
+    @property
+    def pending_rows(self) -> int:
+        """None: writers index what they write."""
+        return 0
 
     def explain(self) -> list[str]:
         """How capacity is divided, and how many writers there are."""
-        ring = self.ring
-        each = f"{ring.lanes} lanes of {ring.span_limit} rows"
-        if ring.takes_turns:
-            return ["shared by processes that take turns to write it"]
-        held = sum(state.standing in ("held", "elsewhere") for state in ring.states())
-        return [
-            f"shared: {each}, {held} of them held by writers; who has filled one writes the free "
-            "one that was written longest ago"
-        ]
+        return self.memory.explain()
 
-    @contextmanager
-    def own_index(self) -> Iterator[TrajectoryIndex]:
-        """Builds a private index from the links, for use where the shared tables are torn."""
-        made = TrajectoryIndex(self.ring.span_limit, lanes=self.ring.lanes)
-        made.catch_up(self.back, self.ring.window())
-        # all queries of this process use it until the block ends
-        self._own = made
+    def lane_order(self) -> list[int]:
+        """The lanes, the one written longest ago first."""
+        return self.memory.ring.order()
+
+    def floor_since(self, window: Window) -> list[int]:
+        """For each lane the oldest row of a former window that is still live.
+
+        Raises:
+            RuntimeError: Lossless rows were written since, which changes older ones too.
+        """
+        now = self.ring.window()
+        if isinstance(self.rows.store, LosslessRows) and now != window:
+            raise RuntimeError(
+                "rows were written while this lossless buffer was dumped, and name each other: let "
+                "its writers pause meanwhile."
+            )
+        return [max(pair) for pair in zip(now.first, window.first, strict=True)]
+
+    def choose(self, storage: Any, sampler: RowSampler, size: int) -> Chosen:
+        """Lets a sampler choose rows; from the links if the shared index has nothing."""
         try:
-            yield made
-        finally:
-            self._own = None
+            return sampler.sample(storage, size)
+        except ValueError as error:
+            self.sync()
+            live = len(self.ring.window())
+            if not live:
+                error.add_note("Rows of a shared buffer count once they are published.")
+            if not isinstance(sampler, TrajectorySampler) or not live:
+                raise
+        with self.memory.own_index():
+            return sampler.sample(storage, size)
 
-    def trajectories(self) -> TrajectoryIndex:
-        """The index to draw from: the shared one, or inside `own_index` the private one."""
-        return self.index if self._own is None else self._own
+    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which numbers may have been of rows; those that are overwritten by now are replaced."""
+        return numbers >= 0
 
+    @property
+    def reader(self) -> ConcurrentReader:
+        """Copies rows and proves the copies."""
+        self.sync()
+        return ConcurrentReader(self.memory, self.rows)
 
-_here: weakref.WeakSet[Sharing] = weakref.WeakSet()
+    def draw(
+        self,
+        storage: Any,
+        sampler: RowSampler,
+        size: int,
+        chosen: Chosen,
+        *,
+        contiguous: bool,
+    ) -> StoredSample:
+        """Copies chosen rows; chooses others in place of those that were overwritten meanwhile."""
+        found = self.reader.draw(storage, sampler, size, chosen)
+        rows = storage.put_together(found.rows.contiguous() if contiguous else found.rows)
+        return found._replace(rows=rows)
 
+    def read_live(
+        self, storage: Any, positions: torch.Tensor | int, *, some: bool
+    ) -> tuple[torch.Tensor | int, Any]:
+        """Copies rows, each as one write left it."""
+        if len(self.ring.window()):
+            found, cells = self.reader.read_live(positions, some=some)
+            return found, storage.put_together(cells)
+        if isinstance(positions, int):
+            return positions, storage.read_one(positions)
+        return positions, storage.read(positions)
 
-def _forget_in_child() -> None:
-    for sharing in list(_here):
-        sharing.forget()
+    def read_standing(
+        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """Copies leaves of rows that other processes may be overwriting."""
+        return self.reader.read_standing(numbers, keys)
 
-
-os.register_at_fork(after_in_child=_forget_in_child)
+    def after(self, numbers: Ints, k: int) -> RowsAfter:
+        """The rows k steps later that the index names and the links lead to."""
+        return self.reader.after(numbers, k)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ _SETTINGS_LIMIT = 1 << 16
 
 
 @dataclass(frozen=True)
-class FolderStorage:
+class StoredSettings:
     """The constructor arguments of a storage, read from its folder."""
 
     files: SharedFiles  # The files, open
@@ -35,7 +38,7 @@ class FolderStorage:
     lossless: bool | list[NestedKey]  # The observations that are kept once
 
     @classmethod
-    def of(cls, folder: Path) -> FolderStorage:
+    def of(cls, folder: Path) -> StoredSettings:
         """Open the files of a folder."""
         for name in (ROWS_FILE, TABLES_FILE):
             if not (folder / name).exists():
@@ -59,7 +62,7 @@ class FolderStorage:
         return cls(files, slab.capacity, slab.lanes, ndim, about["dim_extend"], once)
 
     @classmethod
-    def _to_come(cls, folder: Path, settings: dict[str, Any]) -> FolderStorage:
+    def _to_come(cls, folder: Path, settings: dict[str, Any]) -> StoredSettings:
         """The storage of files without rows."""
         lossless, lanes = settings["lossless"], settings["lanes"]
         side = folder / SIDE_FILE if lossless else None
@@ -68,6 +71,77 @@ class FolderStorage:
         return cls(
             files, settings["capacity"], lanes, settings["ndim"], settings["dim_extend"], once
         )
+
+
+class TemporaryFiles:
+    """Files on the disk that are gone with the last process that has them."""
+
+    def files(self, lanes: int, suffix: str = "") -> SharedFiles:
+        """New files; the rows in one on the disk, the rest in memory."""
+        del suffix
+        name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
+        files = SharedFiles.on_disk(name, None, None, lanes)
+        name.unlink()  # the open file lives on without its name
+        return files
+
+    def commit(self, suffix: str) -> None:
+        """Does nothing: there are no names."""
+
+    def discard(self, suffix: str = "") -> bool:
+        """Does nothing: unused files are removed by the system."""
+        del suffix
+        return False
+
+    def describe(self) -> None:
+        """Does nothing: nobody opens the files by path."""
+
+
+class FolderFiles:
+    """Files in a folder, which any process may open by its path."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -> None:
+        self.folder = folder
+        self.settings = dict(settings)  # what there is to say before the first rows say it
+        self._overwrite = overwrite
+
+    def files(self, lanes: int, suffix: str = "") -> SharedFiles:
+        """New files; with a suffix, alongside the files in use."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not suffix and self._overwrite:
+            self.discard()
+        self._overwrite = True  # from now on the files are its own
+        rows, side, tables = self._names(suffix)
+        once = side if self.settings["lossless"] else None
+        files = SharedFiles.on_disk(rows, once, tables, lanes)
+        if not suffix:
+            self.tell(lanes=lanes)
+        return files
+
+    def tell(self, **settings: Any) -> None:
+        """Writes the settings of files without rows, for processes that open them."""
+        self.settings |= settings
+        write_settings(self.folder, self.settings)
+
+    def commit(self, suffix: str) -> None:
+        """Renames files with a suffix to the names of the files that they replace."""
+        for name, made in zip(self._names(""), self._names(suffix), strict=True):
+            if made.exists():
+                made.replace(name)
+
+    def discard(self, suffix: str = "") -> bool:
+        """Removes unused files."""
+        for name in self._names(suffix):
+            name.unlink(missing_ok=True)
+        if not suffix:
+            self.describe()
+        return True
+
+    def describe(self) -> None:
+        """Removes the settings: the rows are there, and say what they are."""
+        (self.folder / SETTINGS_FILE).unlink(missing_ok=True)
+
+    def _names(self, suffix: str) -> list[Path]:
+        return [self.folder / (name + suffix) for name in (ROWS_FILE, SIDE_FILE, TABLES_FILE)]
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 
-from rl_replay.lossless.rows import LosslessRows
-from rl_replay.shared.storage import SharableStorage
-from rl_replay.storages.row_store import PlainRows, RowStore
-from rl_replay.storages.tensor import Device
-from rl_slabs import Rows, RowSchema, Slab
+from rl_replay.shared.files import AnonymousMemory, FileSource
+from rl_replay.shared.session import LANES, SharedSession
+from rl_replay.storages.allocators import FirstWrite
+from rl_replay.storages.private_session import PrivateSession
+from rl_replay.storages.storage import Storage
+from rl_replay.storages.tensor import Device, TensorStorage
 from rl_slabs.internals import positive
 from rl_tensordict import NestedKey
 
 
-class LazyTensorStorage(SharableStorage):
+class LazyTensorStorage(TensorStorage):
     """Rows in memory, or on a device, made for `max_size` rows like the first that are written.
 
     Args:
@@ -51,19 +51,44 @@ class LazyTensorStorage(SharableStorage):
         lossless: bool | Sequence[NestedKey] = False,
         lanes: int | None = None,
     ) -> None:
-        self._begin(max_size, device=device, ndim=ndim)
+        Storage.__init__(self, max_size, ndim=ndim)
+        self.device = device
         self.lanes = None if lanes is None else positive(lanes, "lanes")
         if isinstance(lossless, str) or not isinstance(lossless, bool | Sequence):
             raise TypeError(
                 f"lossless is True, False or a list of keys, got {lossless!r}: use [{lossless!r}]."
             )
         self.lossless = lossless if isinstance(lossless, bool) else list(lossless)
+        self.session = PrivateSession(int(max_size), FirstWrite())
 
-    def _allocate(self, schema: RowSchema, capacity: int, back: NDArray[np.int32]) -> RowStore:
-        self._look_at_device()
-        if self.lossless is False:
-            if self.on_host:
-                return PlainRows(Slab.private(schema, capacity).rows)
-            return PlainRows(Rows.zeros(schema, capacity, device=self.rows_device))
-        named = None if self.lossless is True else self.lossless
-        return LosslessRows.zeros(schema, capacity, keys=named, back=back, device=self.rows_device)
+    def share(self) -> None:
+        """Let processes that are given the storage see the same rows, several writing at a time.
+
+        Raises:
+            RuntimeError: Rows were written already, where no other process sees them.
+            ValueError: Rows on another device than the CPU.
+        """
+        session, lanes = self.session, self.lanes or LANES
+        session.sync()
+        if session.is_shared and session.lanes == lanes:
+            return
+        if session.table is not None:
+            raise RuntimeError(
+                "rows were written before the storage was shared: share it first, or dump them and "
+                "load them."
+            )
+        if self.device not in ("auto", None) and torch.device(self.device).type != "cpu":
+            raise ValueError(f"memory of the CPU can be shared, not that of {self.device}.")
+        self.device = "cpu"
+        self._share(lanes)
+
+    def _share(self, lanes: int) -> None:
+        """Begins a session that writes to files for all processes."""
+        former = self.session
+        source = former.source if isinstance(former, SharedSession) else self._source()
+        once = self.lossless or False
+        self.session = SharedSession(former.asked, source, source.files(lanes), once)
+        self.session.mark(former.ids, former.ends)
+
+    def _source(self) -> FileSource:
+        return AnonymousMemory()

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import torch
 
-from rl_replay.data.structure import Structure
-from rl_replay.shared.files import SharedFiles
-from rl_replay.storages.folder import (
-    ROWS_FILE,
-    SETTINGS_FILE,
-    SIDE_FILE,
-    TABLES_FILE,
-    FolderStorage,
-    write_settings,
-)
+from rl_replay.shared.files import FileSource
+from rl_replay.shared.session import SharedSession
+from rl_replay.storages.folder import FolderFiles, StoredSettings, TemporaryFiles
 from rl_replay.storages.lazy import LazyTensorStorage
-from rl_slabs import RowSchema
 from rl_tensordict import NestedKey
 
 
@@ -56,8 +46,6 @@ class LazyMemmapStorage(LazyTensorStorage):
         ['rows.slab', 'tables.slab']
         tensor([4])
     """
-
-    _lost = False
 
     def __init__(  # noqa: PLR0913 - the arguments that the seed names, and `lossless`, `lanes`
         self,
@@ -104,13 +92,14 @@ class LazyMemmapStorage(LazyTensorStorage):
             ...     len(first), len(second)
             (9, 9)
         """
-        found = FolderStorage.of(Path(scratch_dir))
-        storage = cls(
-            found.capacity, ndim=found.ndim, lossless=found.lossless or False, lanes=found.lanes
-        )
+        folder = Path(scratch_dir)
+        found = StoredSettings.of(folder)
+        once = found.lossless or False
+        storage = cls(found.capacity, ndim=found.ndim, lossless=once, lanes=found.lanes)
         storage.arrange(found.dim_extend)
-        storage.scratch_dir = Path(scratch_dir)
-        storage._adopt(storage._over(found.files))
+        storage.scratch_dir = folder
+        source = storage._source()
+        storage.session = SharedSession(found.capacity, source, found.files, once)
         storage.sync()
         return storage
 
@@ -118,8 +107,10 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Say along which dimension of the data the storage grows; see `Storage.arrange`."""
         former = self.arrangement.dim_extend
         super().arrange(dim_extend)
-        if dim_extend != former and self.store is None and self._sharing is not None:
-            self._tell(self._sharing.ring.lanes)
+        source = self._shared_session.source
+        is_new = dim_extend != former and self.session.table is None
+        if is_new and isinstance(source, FolderFiles):
+            source.tell(dim_extend=dim_extend)
 
     def flush(self) -> None:
         """Wait until every row is on the disk.
@@ -128,58 +119,24 @@ class LazyMemmapStorage(LazyTensorStorage):
             >>> LazyMemmapStorage(9).flush()
         """
         self.sync()
-        if self._sharing is not None and self._sharing.slab is not None:
-            self._sharing.slab.flush()
+        slab = self._shared_session.memory.slab
+        if slab is not None:
+            slab.flush()
 
-    def _new_files(self, lanes: int, suffix: str = "") -> SharedFiles:
+    def _source(self) -> FileSource:
         if self.scratch_dir is None:
-            name = Path(tempfile.gettempdir(), f"rl-replay-{uuid.uuid4().hex}-{ROWS_FILE}")
-            files = SharedFiles.on_disk(name, None, None, lanes)
-            name.unlink()  # the open file lives on without its name
-            return files
-        self.scratch_dir.mkdir(parents=True, exist_ok=True)
-        if not suffix and (self.existsok or self._sharing is not None):  # the latter are its own
-            self._discard_files("")
-        rows, side, tables = self._names(suffix)
-        files = SharedFiles.on_disk(rows, side if self.lossless else None, tables, lanes)
-        if not suffix:
-            self._tell(lanes)
-        return files
+            return TemporaryFiles()
+        settings = {
+            "capacity": self.session.asked,
+            "lanes": self.lanes or 1,
+            "ndim": self.ndim,
+            "dim_extend": self.arrangement.dim_extend,
+            "lossless": self.lossless,
+        }
+        return FolderFiles(self.scratch_dir, settings, overwrite=self.existsok)
 
-    def _tell(self, lanes: int) -> None:
-        """Writes the settings of files without rows, for processes that open them."""
-        if self.scratch_dir is not None:
-            settings = {"capacity": self._asked, "lanes": lanes, "ndim": self.ndim}
-            settings["dim_extend"] = self.arrangement.dim_extend
-            write_settings(self.scratch_dir, {**settings, "lossless": self.lossless})
-
-    def _names(self, suffix: str) -> list[Path]:
-        folder, names = self.scratch_dir, (ROWS_FILE, SIDE_FILE, TABLES_FILE)
-        return [] if folder is None else [folder / (name + suffix) for name in names]
-
-    def _commit_files(self, suffix: str) -> None:
-        for name, made in zip(self._names(""), self._names(suffix), strict=True):
-            if made.exists():
-                made.replace(name)
-
-    def _discard_files(self, suffix: str) -> None:
-        for name in self._names(suffix):
-            name.unlink(missing_ok=True)
-        if not suffix and self.scratch_dir is not None:
-            (self.scratch_dir / SETTINGS_FILE).unlink(missing_ok=True)
-
-    def _take_new(
-        self, structure: Structure, schema: RowSchema, columns: torch.Size, *, instead: bool = False
-    ) -> None:
-        if self._lost:
-            self._share(self.lanes or 1)
-            self._lost = False
-        try:
-            super()._take_new(structure, schema, columns, instead=instead)
-        except OSError:
-            if self.store is None and self.takes_turns and self.scratch_dir is not None:
-                self._discard_files("")  # leave no empty file that no process waits for
-                self._lost = True
-            raise
-        if self.scratch_dir is not None:
-            (self.scratch_dir / SETTINGS_FILE).unlink(missing_ok=True)
+    @property
+    def _shared_session(self) -> SharedSession:
+        session = self.session
+        assert isinstance(session, SharedSession)  # files are for all processes
+        return session

@@ -25,6 +25,11 @@ class RowStore(Protocol):
     def __len__(self) -> int: ...
 
     @property
+    def device(self) -> torch.device:
+        """The device of the rows."""
+        ...
+
+    @property
     def touches(self) -> int:
         """How many writes have changed a byte or were about to."""
         ...
@@ -77,6 +82,7 @@ class PlainRows:
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.schema = rows.schema
+        self.device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
         # the same calls, one frame less for each sample
         self.read, self.gather = rows.read, rows.gather
 

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
 from rl_replay.data.structure import Arrangement
-from rl_replay.storages.ring import PrivateRing, Ring
+from rl_replay.storages.allocators import GivenTensors
+from rl_replay.storages.private_session import PrivateSession
+from rl_replay.storages.ring import Ring
+from rl_replay.storages.session import Chosen, RowSampler, Session, StoredSample
 from rl_slabs import Span
 
 if TYPE_CHECKING:
     from rl_replay.trajectories.index import TrajectoryIndex
     from rl_tensordict import NestedKey
-
-
-class RowSampler(Protocol):
-    """What a storage needs from a sampler."""
-
-    def sample(self, storage: Any, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Row numbers, int64 `[N]`, and what is known about them."""
-        ...
-
-
-class StoredSample(NamedTuple):
-    """Copies of the rows that a sampler chose."""
-
-    rows: Any  # As their owner stored them, [N]
-    numbers: torch.Tensor  # Their row numbers, int64 [N]
-    positions: torch.Tensor  # Where they were when they were copied, int64 [N]
-    info: dict[str, Any]  # What the sampler knows about them
-    redrawn: int = 0  # How many were chosen in place of rows that were overwritten meanwhile
 
 
 class Storage(ABC):
@@ -47,9 +31,8 @@ class Storage(ABC):
         ndim: Its dimensions, 1 to 3.
 
     Attributes:
-        ring: Which rows are written next, and which can be read.
         arrangement: How the dimensions of data map onto rows.
-        columns: The storage's dimensions after the first; known from the first write on.
+        session: Who writes the rows and who else may: the threads of this process, or others too.
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
@@ -79,15 +62,24 @@ class Storage(ABC):
             raise ValueError(f"max_size must be at least 1, got {max_size}.")
         if not isinstance(ndim, int) or ndim not in (1, 2, 3):
             raise ValueError(f"ndim must be 1, 2 or 3, got {ndim}: merge batch dimensions.")
-        self.ring: Ring = PrivateRing(int(max_size))
         self.arrangement = Arrangement(ndim, ndim - 1)
-        self.columns = torch.Size()
-        self._process = os.getpid()
+        self.session: Session = PrivateSession(int(max_size), GivenTensors())
+
+    @property
+    def ring(self) -> Ring:
+        """Which rows are written next, and which can be read."""
+        return self.session.ring
+
+    @property
+    def columns(self) -> torch.Size:
+        """The storage's dimensions after the first; known from the first write on."""
+        table = self.session.table
+        return torch.Size() if table is None else table.layout.columns
 
     @property
     def max_size(self) -> int:
         """The capacity: as requested, rounded up to whole rows of columns."""
-        return self.ring.capacity
+        return self.session.ring.capacity
 
     @property
     def ndim(self) -> int:
@@ -102,12 +94,12 @@ class Storage(ABC):
     @property
     def is_shared(self) -> bool:
         """Whether other processes that are given the storage see the same rows."""
-        return False
+        return self.session.is_shared
 
     @property
     def epoch(self) -> int:
         """How often other processes dropped or loaded all rows; 0 where they cannot."""
-        return 0
+        return self.session.epoch
 
     def share(self) -> None:
         """Let processes that are given the storage see the same rows, several writing at a time.
@@ -121,22 +113,33 @@ class Storage(ABC):
         )
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Blocks writers while rows are updated in place."""
-        return nullcontext()
+        """Blocks writers while rows are updated in place.
+
+        Raises:
+            TimeoutError: A process that was stopped in here, or that holds the only lane.
+        """
+        return self.session.exclusive()
 
     def read_ahead(self) -> AbstractContextManager[None]:
         """Rows are read from the first to the last inside, as a dump does."""
-        return nullcontext()
+        return self.session.read_ahead()
 
     def exclusive_writer(self) -> AbstractContextManager[None]:
         """Blocks the other writers where processes take turns to write; else does nothing."""
-        return nullcontext()
+        return self.session.exclusive_writer()
 
     def __len__(self) -> int:
-        return len(self.ring.window())
+        session = self.session
+        session.sync()
+        return len(session.ring.window())
 
-    def sync(self) -> None:  # noqa: B027 - most storages have no other process to look for
-        """Attaches the rows that another process created, if any."""
+    def sync(self) -> None:
+        """Attaches the rows that another process created, if any.
+
+        Raises:
+            RuntimeError: Another process emptied the storage and stores other keys elsewhere.
+        """
+        self.session.sync()
 
     @abstractmethod
     def extend(self, data: Any) -> Span:
@@ -186,7 +189,7 @@ class Storage(ABC):
             data: As many elements, of that batch shape.
         """
 
-    def choose(self, sampler: RowSampler, size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+    def choose(self, sampler: RowSampler, size: int) -> Chosen:
         """Lets a sampler choose rows.
 
         Args:
@@ -196,7 +199,7 @@ class Storage(ABC):
         Returns:
             Row numbers, int64 `[N]`, and what the sampler knows about them.
         """
-        return sampler.sample(self, size)
+        return self.session.choose(self, sampler, size)
 
     def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which row numbers `draw` can copy, bool of the same shape.
@@ -204,13 +207,13 @@ class Storage(ABC):
         Args:
             numbers: Any, int64.
         """
-        return self.ring.is_live(numbers)
+        return self.session.may_be_chosen(numbers)
 
     def draw(
         self,
         sampler: RowSampler,
         size: int,
-        chosen: tuple[torch.Tensor, dict[str, Any]],
+        chosen: Chosen,
         *,
         contiguous: bool = False,
     ) -> StoredSample:
@@ -222,10 +225,7 @@ class Storage(ABC):
             chosen: What `choose` returned.
             contiguous: Give each leaf memory of its own.
         """
-        numbers, info = chosen
-        positions = self.ring.positions(numbers)
-        rows = self.gather(positions, contiguous=contiguous)
-        return StoredSample(rows, numbers, positions, info)
+        return self.session.draw(self, sampler, size, chosen, contiguous=contiguous)
 
     def read_live(
         self, positions: torch.Tensor | int, *, some: bool = False
@@ -242,9 +242,7 @@ class Storage(ABC):
         Raises:
             RuntimeError: Rows are being overwritten, and `some` is False.
         """
-        if isinstance(positions, int):
-            return positions, self.read_one(positions)
-        return positions, self.read(positions)
+        return self.session.read_live(self, positions, some=some)
 
     def read_one(self, position: int) -> Any:
         """Copies one row, without a batch dimension.
@@ -255,8 +253,12 @@ class Storage(ABC):
         return self.read(torch.tensor([position]))[0]
 
     def empty(self) -> None:
-        """Drops every row; the next rows may have other keys."""
-        self.ring.empty()
+        """Drops every row; the next rows may have other keys.
+
+        Rows of a shared storage with other keys are stored elsewhere: processes that have the
+        storage already are refused from then on, and want to be given it again.
+        """
+        self.session.empty()
 
     def arrange(self, dim_extend: int) -> None:
         """Sets the dimension of the data along which the storage grows.
@@ -349,14 +351,11 @@ class Storage(ABC):
         Raises:
             RuntimeError: It was forked from the one whose storage this is, and would reach nobody.
         """
-        if self._process != os.getpid() and not self.is_shared:
-            raise RuntimeError(
-                f"this storage belongs to process {self._process} and is not shared, so what "
-                f"process {os.getpid()} writes would reach nobody: make the buffer with "
-                "shared=True."
-            )
+        self.session.require_own()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.session.is_shared:
+            return object.__reduce_ex__(self, protocol)
         raise TypeError(
             f"a {type(self).__name__} that is not shared stays in its process: make the buffer "
             "with shared=True to hand it to another one, or use dumps() to keep its rows."

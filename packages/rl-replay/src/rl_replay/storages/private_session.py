@@ -1,0 +1,258 @@
+"""The session of rows that only the threads of one process write, under their buffer's lock."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.linking.links import Links, Predecessors
+from rl_replay.storages.allocators import Allocator
+from rl_replay.storages.layout import StorageLayout
+from rl_replay.storages.ring import PrivateRing
+from rl_replay.storages.session import (
+    Chosen,
+    Ints,
+    RowsAfter,
+    RowSampler,
+    Session,
+    StoredSample,
+)
+from rl_replay.storages.table import RowTable
+from rl_replay.trajectories.build import PENDING_ROWS, fill_index, pending
+from rl_replay.trajectories.index import TrajectoryIndex
+from rl_slabs import Span, Window
+from rl_tensordict import NestedKey
+
+
+class PrivateSession(Session):
+    """Writes without a claim, reads without a proof: the buffer's lock excludes all others."""
+
+    is_shared = False
+    takes_turns = True
+    epoch = 0
+
+    def __init__(self, capacity: int, allocator: Allocator) -> None:
+        super().__init__(capacity)
+        self.ring = PrivateRing(capacity)
+        self._allocator = allocator
+        self._process = os.getpid()
+        self._index: TrajectoryIndex | None = None
+        self._indexed = False  # whether rows are taken into the index as they come
+        self._unindexed = 0  # rows since some were taken into the index
+        self._doubted = False  # whether links may name rows that were never published
+
+    def require_own(self) -> None:
+        """Raises if the rows belong to the process that this one was forked from."""
+        if self._process != os.getpid():
+            raise RuntimeError(
+                f"this storage belongs to process {self._process} and is not shared, so what "
+                f"process {os.getpid()} writes would reach nobody: make the buffer with "
+                "shared=True."
+            )
+
+    def take(self, table: RowTable) -> None:
+        """Replaces the rows, and all that depends on them."""
+        self.table = None  # until all that belongs to it is made
+        capacity = len(table.store)
+        if self.ring.capacity != capacity:
+            # row ids continue, so that ids of former rows are refused
+            after = self.ring.window().first[0] - 1 if self.ring.written else -1
+            self.ring = PrivateRing(capacity, after=after)
+        self._index = None
+        self.table, self.is_open = table, False
+
+    def make(self, layout: StorageLayout, device: torch.device, *, instead: bool = False) -> None:
+        """Allocates rows, unless those there have the same leaves."""
+        former, capacity = self.table, self.capacity_for(layout.columns)
+        same = former is not None and former.layout.schema == layout.schema
+        if former is None or not same or len(former.store) != capacity:
+            back = np.zeros(capacity, np.int32)
+            store = self._allocator.rows(layout, capacity, back, device)
+            self.take(RowTable(layout, store, back, span_limit=capacity))
+        elif former.layout[:3] != layout[:3]:
+            back = former.links.back
+            self.take(RowTable(layout, former.store, back, span_limit=capacity))
+        self.is_open = False
+
+    def begin(self, count: int) -> Links:
+        """The links, learned anew if a write was interrupted in them."""
+        if self._doubted:
+            self._relearn()
+        return self.rows.links
+
+    def doubt(self) -> None:
+        """Marks links for relearning, unless this write ends or is recovered from."""
+        self._doubted = True
+
+    def before_publish(self) -> None:
+        """Does nothing: there are no other readers."""
+
+    def published(self, span: Span, found: Predecessors) -> None:
+        """Indexes published rows, in batches."""
+        self._doubted = False
+        if self._indexed:
+            self._unindexed += len(span.numbers)
+            if self._unindexed >= PENDING_ROWS:
+                self._unindexed = 0
+                self._take_into_index()
+
+    def recover(self, span: Span | None, *, touched: bool) -> None:
+        """Restores a consistent state; what the links had taken over is learned anew."""
+        if self.rows.recover(self.ring, span, touched=touched):
+            self._relearn()
+        self._doubted = False
+        self.is_open = not len(self.ring.window())
+
+    def end(self) -> None:
+        """Does nothing: nothing was claimed."""
+
+    def _relearn(self) -> None:
+        """Rebuilds the open trajectories from the stored rows."""
+        self._doubted = True
+        self.rows.links.forget()
+        self.relink()
+        self._doubted = False
+
+    def relink(self) -> None:
+        """Recomputes all links; the index is made anew when it is asked for."""
+        if self._index is not None:
+            self._index.clear()
+        self.rows.relink(self.ring)
+
+    def empty(self) -> None:
+        """Drops every row; the index is made anew."""
+        self._drop_all()
+
+    def _forget(self) -> None:
+        self._index = None
+        super()._forget()
+
+    def restore(
+        self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device
+    ) -> None:
+        """Replaces the contents; where that fails there is none."""
+        self.empty()
+        try:
+            self.make(layout, device)
+            self._fill(contents, fill)
+        except BaseException:
+            self.empty()
+            raise
+
+    def _fill(self, contents: Contents, fill: FillRows) -> None:
+        table, (first,), (count,) = self.rows, contents.window.first, contents.window.counts
+        table.links.back[:] = 0
+        table.fill(contents, fill)
+        self.ring.restore(first + count, first)
+        self.relink()
+        if contents.index is not None:
+            index = TrajectoryIndex(self.ring.capacity)
+            index.restore(contents.index)
+            self._index = index
+        self._take_into_index()
+
+    def fill_with_given(self, *, is_time: bool) -> None:
+        """Counts every row of the memory as written."""
+        table = self.rows
+        if len(self.ring.window()):
+            return
+        self.ring.restore(len(table.store), 0)
+        table.link_given(self.comparisons, is_time=is_time)
+        self.relink()
+
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Does nothing: the buffer's lock is held."""
+        return nullcontext()
+
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories of the rows that can be read now."""
+        rows = self.rows
+        rows.layout.require_columns()
+        index = self._taken_index()
+        index.catch_up(rows.links.back, self.ring.window())
+        self._index = index
+        return index
+
+    def _taken_index(self) -> TrajectoryIndex:
+        """The index, to be put back once it is changed: an interrupted change makes it anew."""
+        index, self._index = self._index, None
+        return TrajectoryIndex(self.ring.capacity) if index is None else index
+
+    def _take_into_index(self) -> None:
+        """Indexes all rows, if slices are sampled."""
+        if self._indexed and self.table is not None:
+            index = self._taken_index()
+            fill_index(index, self.table.links.back, self.ring.window())
+            self._index = index
+
+    def index_state(self) -> dict[str, NDArray[np.generic]] | None:
+        """The contents of the index; None before the first slices."""
+        return None if self._index is None else self.trajectories().state()
+
+    def keep_index(self, wanted: bool) -> None:
+        """Says whether rows are to be indexed as they are written."""
+        self._indexed = wanted
+        self._take_into_index()
+
+    @property
+    def pending_rows(self) -> int:
+        """Rows that are not in the index yet; the next slices take them in."""
+        return 0 if self.table is None else pending(self._index, self.ring.window())
+
+    def lane_order(self) -> list[int]:
+        """The only lane."""
+        return [0]
+
+    def floor_since(self, window: Window) -> list[int]:
+        """The first row of the window: no other process has overwritten it."""
+        return list(window.first)
+
+    def choose(self, storage: Any, sampler: RowSampler, size: int) -> Chosen:
+        """Lets a sampler choose rows."""
+        return sampler.sample(storage, size)
+
+    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which rows are live."""
+        return self.ring.is_live(numbers)
+
+    def draw(
+        self,
+        storage: Any,
+        sampler: RowSampler,
+        size: int,
+        chosen: Chosen,
+        *,
+        contiguous: bool,
+    ) -> StoredSample:
+        """Copies chosen rows."""
+        numbers, info = chosen
+        positions = self.ring.positions(numbers)
+        rows = storage.gather(positions, contiguous=contiguous)
+        return StoredSample(rows, numbers, positions, info)
+
+    def read_live(
+        self, storage: Any, positions: torch.Tensor | int, *, some: bool
+    ) -> tuple[torch.Tensor | int, Any]:
+        """Copies rows."""
+        if isinstance(positions, int):
+            return positions, storage.read_one(positions)
+        return positions, storage.read(positions)
+
+    def read_standing(
+        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """Copies leaves of rows, and says which are live."""
+        rows, positions = self.rows, self.ring.positions(numbers)
+        cells = rows.store.read(positions.to(rows.device), keys=keys)
+        return cells, self.ring.is_live(numbers)
+
+    def after(self, numbers: Ints, k: int) -> RowsAfter:
+        """The rows k steps later in their trajectories."""
+        return self.trajectories().after(numbers, k)

@@ -1,0 +1,243 @@
+"""Sessions: who writes the rows of a storage, who else may, and what a reader may trust."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+
+from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.data.structure import Structure
+from rl_replay.linking.links import Links, Predecessors
+from rl_replay.linking.observations import Comparisons
+from rl_replay.storages.layout import StorageLayout
+from rl_replay.storages.ring import Ring
+from rl_replay.storages.table import RowTable
+from rl_replay.trajectories.index import TrajectoryIndex
+from rl_slabs import Span, Window
+from rl_tensordict import NestedKey
+
+Ints = NDArray[np.int64]
+Chosen: TypeAlias = tuple[torch.Tensor, dict[str, Any]]
+"""Row numbers, int64 `[N]`, and what a sampler knows about them."""
+RowsAfter: TypeAlias = tuple[Ints, NDArray[np.bool_]]
+"""Row numbers, and which of them are there; both `[n]`."""
+
+
+class RowSampler(Protocol):
+    """What a storage needs from a sampler."""
+
+    def sample(self, storage: Any, batch_size: int) -> Chosen:
+        """Row numbers, and what is known about them."""
+        ...
+
+
+class StoredSample(NamedTuple):
+    """Copies of the rows that a sampler chose."""
+
+    rows: Any  # As their owner stored them, [N]
+    numbers: torch.Tensor  # Their row numbers, int64 [N]
+    positions: torch.Tensor  # Where they were when they were copied, int64 [N]
+    info: dict[str, Any]  # What the sampler knows about them
+    redrawn: int = 0  # How many were chosen in place of rows that were overwritten meanwhile
+
+
+class Session(ABC):
+    """The rows of a storage, the ring that numbers them, and the order of writes to them."""
+
+    # A write calls begin, reserves a span of the ring, writes, calls doubt before it changes links,
+    # before_publish, publishes the span, and calls published; recover where it fails; then end.
+
+    ring: Ring
+    is_shared: bool  # whether other processes that are given the storage see the same rows
+    takes_turns: bool  # whether writers exclude each other
+    table: RowTable | None = None  # None before the first write
+    is_open = True  # whether the next write says what rows are like
+
+    def __init__(self, capacity: int) -> None:
+        self.asked = capacity
+        self.ids: list[NestedKey] = []
+        self.ends: list[NestedKey] = []
+        self.comparisons = Comparisons()
+
+    @property
+    def rows(self) -> RowTable:
+        """The rows; raises if nothing was ever written."""
+        if self.table is None:
+            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        return self.table
+
+    @property
+    def lanes(self) -> int:
+        """How many rings there are, one for each writer at a time."""
+        return len(self.ring.window().first)
+
+    def capacity_for(self, columns: torch.Size) -> int:
+        """The capacity in rows with such columns: as many in every lane."""
+        inner = columns.numel() * self.lanes
+        return -(-self.asked // inner) * inner
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Names columns that cut trajectories, also those of rows that are stored already."""
+        if (ids, ends) == (self.ids, self.ends):
+            return
+        self.ids, self.ends = list(ids), list(ends)
+        if self.table is not None:
+            self.table.mark(ids, ends)
+            self.relink()
+
+    @property
+    def kept_structure(self) -> Structure | None:
+        """The structure that rows keep where those of the next write have the same leaves."""
+        return None
+
+    def require_own(self) -> None:  # noqa: B027 - shared rows belong to every process
+        """Raises if the rows belong to the process that this one was forked from."""
+
+    def sync(self) -> None:  # noqa: B027 - nobody else creates private rows
+        """Attaches the rows that another process created, if any."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """How often other processes dropped or loaded all rows."""
+
+    @abstractmethod
+    def make(self, layout: StorageLayout, device: torch.device, *, instead: bool = False) -> None:
+        """Allocates rows, unless those there are the same; `instead` of any for restored ones."""
+
+    @abstractmethod
+    def begin(self, count: int) -> Links:
+        """Acquires what a write needs: the links, and in shared storages a lane."""
+
+    @abstractmethod
+    def doubt(self) -> None:
+        """Marks links for relearning, unless this write ends or is recovered from."""
+
+    @abstractmethod
+    def before_publish(self) -> None:
+        """Publishes facts that readers of the new rows need first."""
+
+    @abstractmethod
+    def published(self, span: Span, found: Predecessors) -> None:
+        """Indexes published rows."""
+
+    @abstractmethod
+    def recover(self, span: Span | None, *, touched: bool) -> None:
+        """Restores a consistent state after a write that was refused or interrupted."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Releases what `begin` acquired."""
+
+    @abstractmethod
+    def relink(self) -> None:
+        """Recomputes all links and the index, after markers changed."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Drops every row."""
+
+    def _drop_all(self) -> None:
+        """Drops every row, and links and overflow slots of them."""
+        try:
+            self.ring.empty()
+            self._forget()
+        except BaseException:
+            if not len(self.ring.window()):
+                self._forget()
+            raise
+
+    def _forget(self) -> None:
+        self.is_open = True
+        if self.table is not None:
+            self.table.links.forget()
+            self.table.store.clear()
+
+    @abstractmethod
+    def restore(
+        self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device
+    ) -> None:
+        """Replaces the contents; nobody can read a row before all of them are there."""
+
+    @abstractmethod
+    def exclusive(self) -> AbstractContextManager[None]:
+        """Blocks writers while rows are updated in place."""
+
+    def exclusive_writer(self) -> AbstractContextManager[None]:
+        """Blocks the other writers where they take turns to write; else does nothing."""
+        return self.exclusive() if self.takes_turns else nullcontext()
+
+    def read_ahead(self) -> AbstractContextManager[None]:
+        """Rows are read from the first to the last inside, as a dump does."""
+        return nullcontext()
+
+    @abstractmethod
+    def trajectories(self) -> TrajectoryIndex:
+        """The trajectories of the rows that can be read now."""
+
+    @abstractmethod
+    def index_state(self) -> dict[str, NDArray[np.generic]] | None:
+        """The contents of the index; None where there is none, or while writers change it."""
+
+    @abstractmethod
+    def keep_index(self, wanted: bool) -> None:
+        """Says whether rows are to be indexed as they are written."""
+
+    @property
+    @abstractmethod
+    def pending_rows(self) -> int:
+        """Rows that are not in the index yet."""
+
+    def explain(self) -> list[str]:
+        """How capacity is divided between writers, where there are several."""
+        return []
+
+    @abstractmethod
+    def lane_order(self) -> list[int]:
+        """The lanes, the one written longest ago first."""
+
+    @abstractmethod
+    def floor_since(self, window: Window) -> list[int]:
+        """For each lane the oldest row of a former window that is still live."""
+
+    @abstractmethod
+    def choose(self, storage: Any, sampler: RowSampler, size: int) -> Chosen:
+        """Lets a sampler choose rows."""
+
+    @abstractmethod
+    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Which row numbers `draw` can copy, bool of the same shape."""
+
+    @abstractmethod
+    def draw(
+        self,
+        storage: Any,
+        sampler: RowSampler,
+        size: int,
+        chosen: Chosen,
+        *,
+        contiguous: bool,
+    ) -> StoredSample:
+        """Copies chosen rows."""
+
+    @abstractmethod
+    def read_live(
+        self, storage: Any, positions: torch.Tensor | int, *, some: bool
+    ) -> tuple[torch.Tensor | int, Any]:
+        """Copies rows, each as one write left it; with `some` without those being overwritten."""
+
+    @abstractmethod
+    def read_standing(
+        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
+    ) -> tuple[TensorDict, torch.Tensor]:
+        """Copies leaves of rows that may be overwritten meanwhile, and says which are whole."""
+
+    @abstractmethod
+    def after(self, numbers: Ints, k: int) -> RowsAfter:
+        """The rows k steps later in their trajectories."""

@@ -1,0 +1,338 @@
+"""Rows with their links: appended, updated in place, and restored after interrupted writes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.checkpoint.moves import join
+from rl_replay.data.structure import Extent
+from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
+from rl_replay.linking.marker_keys import MarkerKeys
+from rl_replay.linking.markers import MarkerColumns
+from rl_replay.linking.observations import Comparisons, contradictions
+from rl_replay.lossless.rows import LosslessRows
+from rl_replay.storages.casts import with_exact_casts
+from rl_replay.storages.layout import StorageLayout
+from rl_replay.storages.ring import Ring
+from rl_replay.storages.row_store import PlainRows, RowStore
+from rl_replay.storages.single_row import OneRow
+from rl_slabs import Span
+from rl_slabs.internals import (
+    Key,
+    Leaves,
+    TensordictReader,
+    ValidatedLeaves,
+    leaves_of,
+    match_leaves,
+)
+from rl_tensordict import NestedKey, as_tuple
+
+_ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
+
+FEW_LINKS = 0.5
+"""Lossless storage with a smaller share of linked rows saves little."""
+
+
+class WriteSession(Protocol):
+    """Who writes rows, and who else may: called before, in and after each write."""
+
+    ring: Ring
+    takes_turns: bool
+    comparisons: Comparisons
+
+    def begin(self, count: int) -> Links:
+        """Acquires what a write of some rows needs, and the links to match them with."""
+        ...
+
+    def doubt(self) -> None:
+        """Marks the links for relearning, unless the write ends or is recovered from."""
+        ...
+
+    def before_publish(self) -> None:
+        """Publishes facts that readers of the rows need first."""
+        ...
+
+    def published(self, span: Span, found: Predecessors) -> None:
+        """Indexes published rows."""
+        ...
+
+    def recover(self, span: Span | None, *, touched: bool) -> None:
+        """Restores a consistent state after a write that was refused or interrupted."""
+        ...
+
+    def end(self) -> None:
+        """Releases what `begin` acquired."""
+        ...
+
+    def relink(self) -> None:
+        """Recomputes all links, after markers changed."""
+        ...
+
+    def empty(self) -> None:
+        """Drops every row."""
+        ...
+
+
+class RowTable:
+    """The rows of a storage: bytes, links, and how the usual tensordicts are read."""
+
+    def __init__(
+        self,
+        layout: StorageLayout,
+        store: RowStore,
+        back: NDArray[np.int32],
+        *,
+        span_limit: int,
+    ) -> None:
+        self.layout, self.store = layout, store
+        self.links = Links(span_limit, layout.marker_keys, back=back)
+        self.device = store.device
+        self.on_host = self.device.type == "cpu"
+        self.reader: TensordictReader | None = None
+        self.one_row: OneRow | None = None
+        self._watched = layout.lossless is not None
+        structure, once = layout.structure, layout.lossless
+        plain = not layout.columns and self.on_host and structure.form == "tensordict"
+        if plain and not structure.element and not (once is not None and once.may_miss):
+            self.reader = TensordictReader(layout.schema)
+            if isinstance(store, PlainRows):
+                self.one_row = OneRow(store.rows, self.reader)
+
+    def append(
+        self,
+        session: WriteSession,
+        leaves: Leaves | ValidatedLeaves,
+        extent: Extent,
+        marks: MarkerKeys | None = None,
+    ) -> Span:
+        """Writes rows after the newest ones; `marks` are their marker columns if not the usual."""
+        store, count = self.store, extent.count
+        require_room(session.ring, count, session.ring.span_limit)
+        links = session.begin(count)
+        touches, span, keys = store.touches, None, links.keys
+        try:
+            span = session.ring.reserve(count)
+            found = self.match(links, leaves, extent, span, marks)
+            if marks is not None and isinstance(leaves, Leaves):
+                new = {path for key, path in marks.paths if key not in self.layout.schema}
+                leaves = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
+            # order: bytes, links, publication, links of older rows; a reader sees only published
+            # rows
+            store.write(span.rows, span.numbers, leaves, found.back)
+            session.doubt()
+            links.write(span, found)
+            session.before_publish()
+            session.ring.publish(count)
+            store.link_predecessors(span.numbers)
+            session.published(span, found)
+        except BaseException:
+            links.keys = keys
+            session.recover(span, touched=store.touches != touches)
+            raise
+        finally:
+            session.end()
+        if found.contradictions is not NOTHING_COMPARED:
+            session.comparisons.add(found.contradictions)
+        if self._watched:
+            self._watch(session.ring, count)
+        return span
+
+    def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
+        """`append` for the row that `one_row` has read."""
+        links = session.begin(1)
+        span, touched = None, False
+        try:
+            span = session.ring.reserve(1)
+            found = links.match_one(row.__getitem__, span.numbers.start)
+            # from here on the old row may be gone
+            touched = True
+            one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
+            session.doubt()
+            links.write(span, found)
+            session.ring.publish(1)
+            session.published(span, found)
+        except BaseException:
+            session.recover(span, touched=touched)
+            raise
+        finally:
+            session.end()
+        return span
+
+    def match(
+        self,
+        links: Links,
+        leaves: Leaves | ValidatedLeaves,
+        extent: Extent,
+        span: Span,
+        marks: MarkerKeys | None,
+    ) -> Predecessors:
+        """The predecessors of rows about to be written."""
+        usual = links.keys
+        if marks is not None:
+            links.keys = marks
+        try:
+            return links.match(leaves, extent, span.numbers)
+        except Exception:
+            if isinstance(leaves, ValidatedLeaves):
+                raise
+            # a marker does not fit: say which, in the words of the schema
+            fields, batch = self.store.schema.fields, torch.Size([extent.count])
+            match_leaves(leaves, fields, batch, exact=True)
+            raise
+        finally:
+            links.keys = usual
+
+    def recover(self, ring: Ring, span: Span | None, *, touched: bool) -> bool:
+        """Restores the rows after an interrupted write; whether its links are to be relearned.
+
+        Where no byte was written the old rows can be read again. Else they are gone: the ring
+        never gives out that they stand.
+        """
+        if span is None:
+            return False
+        if not touched:
+            ring.cancel()
+            return False
+        published = bool(ring.is_live(torch.tensor([span.numbers.stop - 1]))[0])
+        self.store.repair(span.numbers, published=published)
+        return not published
+
+    def with_casts(self, cells: TensorDictBase) -> Leaves:
+        """The leaves of rows, integers and flags as they are stored if no value changes."""
+        return with_exact_casts(leaves_of(cells), self.layout.schema)
+
+    def read_keys(self, positions: torch.Tensor, keys: Sequence[Key]) -> TensorDict:
+        """Copies some leaves of rows."""
+        return self.store.read(positions.to(self.device), keys=keys)
+
+    def update(self, session: WriteSession, numbers: torch.Tensor, cells: TensorDictBase) -> None:
+        """Updates some leaves of live rows in place, while no writer overwrites them."""
+        if not session.takes_turns:
+            self._require_free(cells)
+        store, links = self.store, self.links
+        positions = session.ring.positions(numbers)
+        given = leaves_of(cells)
+        store.schema.select(list(given))
+        behind = links.back[positions.cpu().numpy()]
+        positions = positions.to(self.device)
+        marks = any(key in links.keys.columns for key in cells.keys(True, True))
+        # kept until the update has succeeded, to undo it where relinking is refused
+        former = store.read(positions, keys=list(given)), links.back.copy() if marks else None
+        touches, whole = store.touches, False
+        try:
+            try:
+                store.update(positions, numbers, cells, behind)
+                if marks:
+                    session.relink()
+                whole = True
+            except BaseException:
+                if store.touches != touches:
+                    store.update(positions, numbers, former[0], behind)
+                    if former[1] is not None:
+                        links.back[:] = former[1]
+                        session.relink()
+                whole = True
+                raise
+        finally:
+            if not whole:
+                session.empty()  # rows that are neither the former nor the later ones
+
+    def relink(self, ring: Ring) -> None:
+        """Recomputes all links of a ring with one lane from the markers."""
+        links, window = self.links, ring.window()
+        if not len(window):
+            return
+        numbers = torch.arange(window.first[0], window.first[0] + len(window))
+        if columns := list(links.keys.columns):
+            cells = self.read_keys(ring.positions(numbers), columns)
+            links.revise(MarkerColumns.of(cells, links.keys), window.first[0])
+        # rows without ids and steps are matched by observation with the newest ones
+        observed = [key for pair in links.keys.observations for key in pair]
+        stride = self.layout.columns.numel()
+        if not links.keys.numbered and observed and len(numbers) >= stride:
+            positions = ring.positions(numbers[-stride:])
+            last = self.read_keys(positions, [*links.keys.columns, *observed])
+            links.observe_tail(last, links.back[positions.numpy()])
+
+    def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
+        """Names the columns that cut alongside those of the contract."""
+        self.layout = self.layout._replace(ids=list(ids), ends=list(ends))
+        self.layout.require_columns()
+        self.links.keys = self.layout.marker_keys
+
+    def link_given(self, comparisons: Comparisons, *, is_time: bool) -> None:
+        """Links rows that fill all of the memory, as those of a dataset do."""
+        store, known = self.store, self.links.keys
+        count, inner = len(store), self.layout.columns.numel()
+        cells = store.read(slice(0, count), keys=list(known.columns) or None)
+        # [count - inner], row i and row i + inner of the same column
+        joined = MarkerColumns.of(cells, known).joined(slice(0, count - inner), slice(inner, count))
+        if known.compares and not is_time:
+            rows = (
+                store.rows.view() if isinstance(store, PlainRows) else store.read(slice(0, count))
+            )
+            extent = Extent(count, inner, count // inner)
+            wrong, found = contradictions(leaves_of(rows), known, extent, joined)
+            joined = joined if wrong is None else joined & ~wrong
+            comparisons.add(found)
+        self.links.back[inner:] = np.where(joined, inner, 0)
+
+    def fill(self, contents: Contents, fill: FillRows) -> None:
+        """Writes restored rows and links; those of several lanes may continue each other then."""
+        back = self.links.back
+        fill(self.store, back)
+        if contents.joins:
+            join(contents.runs(), self.store, self.links.keys, back, len(contents.window.first))
+
+    def _watch(self, ring: Ring, count: int) -> None:
+        """Warns once, after enough rows, if lossless storage saves little."""
+        # rows of the last calls may still wait for the ones that continue them
+        if ring.written >= max(_ENOUGH_ROWS, _ENOUGH_CALLS * count):
+            self._watched = False
+            if isinstance(self.store, LosslessRows):
+                warn_of_few_links(self.store, len(ring.window()))
+
+    def _require_free(self, cells: TensorDictBase) -> None:
+        """Raises for changes of leaves from which links and next observations were made."""
+        fixed = [as_tuple(key) for key in self.links.keys.columns]
+        if self.layout.lossless is not None:
+            pairs = self.layout.lossless.pairs
+            fixed += [path for pair in pairs for path in (pair.root, pair.next)]
+        found = [path for path in leaves_of(cells) if path in fixed]
+        if found:
+            raise ValueError(
+                f"{found} cannot be changed in a shared buffer with several lanes: markers, and "
+                "observations that are stored once, are fixed when they are written. Give the "
+                "other leaves alone."
+            )
+
+
+def require_room(ring: Ring, count: int, limit: int) -> None:
+    """Raises if one write cannot hold so many rows."""
+    if count > limit:
+        lanes = len(ring.window().first)
+        what = "a storage" if lanes == 1 else f"one of the {lanes} lanes of a storage, each"
+        raise ValueError(
+            f"{count} rows do not fit {what} of {limit}: extend by fewer, or make a larger one."
+        )
+
+
+def warn_of_few_links(store: LosslessRows, live: int) -> None:
+    """Warns if lossless rows save little memory."""
+    share = store.explain(live)["linked_share"]
+    if share < FEW_LINKS:
+        warnings.warn(
+            f"only {share:.0%} of {live} rows name the row that holds their next observation, so "
+            "lossless=True saves little: do rows have ids and steps, do next observations equal "
+            "the observations of the rows after them, and are trajectories longer than a few "
+            "steps? buffer.explain() says what marks them.",
+            stacklevel=2,
+        )
