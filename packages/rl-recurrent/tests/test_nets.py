@@ -54,6 +54,12 @@ def test_networks_equal_torch_on_dense_sequences(ours, torchs, backend, options)
 
 
 @pairs
+def test_dense_outputs_have_the_strides_of_torch_and_are_not_copied(ours, torchs):
+    x = torch.randn(70, 4, 3)
+    assert ours(3, 60)(x)[0].stride() == torchs(3, 60, batch_first=True)(x)[0].stride()
+
+
+@pairs
 def test_dropout_applies_between_layers_of_dense_sequences_in_training(ours, torchs):
     network, x = ours(3, 50, num_layers=2, dropout=0.5), torch.randn(6, 4, 3)
     assert not torch.equal(network(x)[0], network(x)[0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -40,6 +41,11 @@ def with_states(batch, module, seed=0):
         drawn = torch.randn(*batch.batch_size, *shape, generator=generator, dtype=torch.float64)
         batch[key] = drawn
     return batch
+
+
+def in_float32(batch):
+    """The batch with its floats in the dtype of a module that is made without one."""
+    return batch.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
 
 
 def step_by_step(module, batch):
@@ -467,6 +473,67 @@ def test_explain_backend_of_a_module_names_the_reason():
     assert module_of(LSTMModule, recurrent_backend="scan").explain_backend(batch).backend == "scan"
 
 
+def functions_called(act):
+    """Modules and names of the package's functions that a call passes through."""
+    found = set()
+
+    def record(frame, event, _):
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("rl_recurrent."):
+            found.add(f"{name.removeprefix('rl_recurrent.')}.{frame.f_code.co_name}")
+
+    sys.setprofile(record)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@each_module
+@pytest.mark.parametrize(("lengths", "backend"), [([20, 35, 9], "pack"), ([20] * 150, "pad")])
+def test_call_of_a_plain_module_takes_the_path_that_is_explained(make, lengths, backend):
+    module = make(2, 64, in_key="observation", out_key="features")
+    batch = in_float32(with_states(trajectories(lengths), module))
+    with sequences:
+        explained = module.explain(batch)
+        called = functions_called(lambda: module(batch))
+    rows = f"{len(lengths)} segments in {sum(lengths)} rows, the longest {max(lengths)}"
+    assert explained == f"{rows}\n{module.explain_backend(batch)}"
+    ran = {name for name in ("pack", "pad", "static.scan") if f"backends.{name}.layer" in called}
+    assert ran == {backend} == {module.explain_backend(batch).backend}
+    assert called & {"network.of", "inputs.refuse_lost_starts"} == {"network.of"}
+
+
+@each_module
+@pytest.mark.parametrize(
+    ("options", "explained"),
+    [
+        ({}, "one step: one call of torch's cell"),
+        ({"num_layers": 2}, "one step: layer by layer (several layers)"),
+    ],
+    ids=str,
+)
+def test_step_of_a_module_takes_the_path_that_is_explained(make, options, explained):
+    module = make(2, 64, in_key="observation", out_key="features", **options)
+    roots = in_float32(with_states(environments(3, 4, [5], [EndKind.CUT]), module))[:, 0]
+    assert module.explain(roots) == explained
+    called = functions_called(lambda: module(roots))
+    assert ("single_step.step_network" in called) is ("layer by layer" in explained)
+    assert ("network.of" in called) is ("layer by layer" in explained)
+
+
+def test_explain_raises_where_the_call_would():
+    module = module_of(LSTMModule, dtype=torch.float32)
+    with pytest.raises(ValueError, match="sequential mode expects one step"):
+        module.explain(trajectories([3, 4]))
+
+
+def test_explain_backend_of_static_shapes_names_max_length():
+    module = module_of(GRUModule, recurrent_backend="scan", max_length=9)
+    assert str(module.explain_backend(trajectories([3]))) == "scan: asked for, ready for 9 rows"
+
+
 @pytest.mark.gpu
 @each_module
 @pytest.mark.parametrize("backend", [*BACKENDS, "triton"])
@@ -476,7 +543,7 @@ def test_both_modes_agree_between_cuda_and_cpu(make, backend):
     here = module_of(make, 64, recurrent_backend="pack", dtype=torch.float32)
     here.load_state_dict(module.state_dict())
     grid = with_states(environments(16, 100, [7, 40, 23], [EndKind.TERMINATED]), here)
-    grid = grid.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
+    grid = in_float32(grid)
     with sequences, torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         wanted, found = here(grid.clone()), module(grid.to("cuda"))
     for key in module.out_keys:

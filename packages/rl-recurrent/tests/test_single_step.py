@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from rl_layout import Segments
 from rl_recurrent import Network
 from rl_recurrent.functional import unroll
-from rl_recurrent.single_step import step_module, step_network
+from rl_recurrent.single_step import explain_step, step_module, step_network
 
 VARIANTS = [
     (nn.LSTM, {}),
@@ -50,7 +50,9 @@ def test_short_path_of_one_layer_equals_the_general_one(kind, bias):
     states = tuple(torch.randn(4, *shape) for shape in network.state_shapes)
     wanted = step_network(x, states, network)
     assert_close(step_module(module, x, states), wanted, rtol=0, atol=0)
+    assert explain_step(module) == "one step: one call of torch's cell"
     nn.utils.parametrizations.weight_norm(module, "weight_hh_l0")
+    assert explain_step(module) == "one step: layer by layer (parameters that are computed)"
     assert_close(step_module(module, x, states), wanted)
     with torch.no_grad():
         module.parametrizations.weight_hh_l0.original0.mul_(2)

@@ -239,4 +239,6 @@ def _over_segments(
         out, *ends = network.equations.torch_layers(
             rows, states, params, *options, module.bidirectional, True
         )
+    if out.shape[:-1] == segments.batch_shape and not segments.has_gaps:
+        return out, tuple(ends)  # as torch gives it, which has time first in memory: no copy
     return segments.scatter(out.flatten(0, 1)), tuple(ends)

@@ -26,7 +26,7 @@ from rl_recurrent.inputs import (
     require_sequence,
 )
 from rl_recurrent.network import Network
-from rl_recurrent.single_step import step_module
+from rl_recurrent.single_step import explain_step, step_module
 from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
 from rl_tensordict import NestedKey, as_tuple
@@ -136,10 +136,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             ValueError: the markers contradict each other, or a shape does not fit the mode.
             RuntimeError: the backend cannot run here.
         """
-        mode = recurrent_mode()
-        if mode is None:
-            mode = bool(self.default_recurrent_mode)
-        if not mode:
+        if not self._is_recurrent():
             return self._write(tensordict, *self._one_step(tensordict))
         if torch.compiler.is_compiling() and not runs_static(self.settings, tensordict):
             return self._outside_graph(tensordict)
@@ -216,8 +213,33 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         """
         segments = recurrent_segments(batch)
         x = keys.require(batch, self.in_keys[0])
+        if runs_static(self.settings, batch):
+            return Choice("scan", f"asked for, ready for {self.settings.max_length} rows")
         network = Network.of(self.network)
         return choice_for(x, segments, network, self.settings, every_state=self.every_state)
+
+    def explain(self, batch: TensorDictBase) -> str:
+        """Say which path a call takes in the current mode, and why.
+
+        Args:
+            batch: roots ``[*B]`` in sequential mode; TED rows ``[N]`` or ``[*B, T]`` in recurrent
+                mode.
+
+        Returns:
+            One line for one step; for sequences the rows, then the backend and its reason.
+
+        Raises:
+            KeyError: the input or ``is_init`` is missing.
+            RuntimeError: the backend that was asked for cannot run here.
+            ValueError: a sequence in sequential mode, or markers contradict each other.
+        """
+        if not self._is_recurrent():
+            require_is_init(batch)
+            refuse_sequence(batch)
+            return explain_step(self.network)
+        choice, segments = self.explain_backend(batch), recurrent_segments(batch)
+        rows = f"{len(segments)} segments in {segments.num_real} rows"
+        return f"{rows}, the longest {segments.max_length}\n{choice}"
 
     def burn_in_mask(self, batch: TensorDictBase) -> Tensor:
         """Flag the burn-in rows, which a loss should leave out.
@@ -271,6 +293,10 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         if index is not None:
             fresh.set(keys.INDEX, segments.gather(index)[rest])
         return fresh
+
+    def _is_recurrent(self) -> bool:
+        mode = recurrent_mode()
+        return bool(self.default_recurrent_mode) if mode is None else mode
 
     @property
     def _weight(self) -> Tensor:

@@ -30,6 +30,19 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     return after[0], tuple([state.unsqueeze(1) for state in after])
 
 
+def explain_step(module: nn.RNNBase) -> str:
+    """Say how `step_module` steps a network, and why."""
+    stored = dict(module.named_parameters(recurse=False))
+    reasons = {
+        "several layers": module.num_layers > 1,
+        "a projection": bool(module.proj_size),
+        "parameters that are computed": not stored.keys() >= {*NAMES[:2]},
+    }
+    if not any(reasons.values()):
+        return "one step: one call of torch's cell"
+    return f"one step: layer by layer ({', '.join(why for why, holds in reasons.items() if holds)})"
+
+
 def _uncast(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, States]:
     """Step in the dtype of the parameters, and return the dtypes of the inputs."""
     weight: Tensor = module.weight_hh_l0  # type: ignore[assignment]
