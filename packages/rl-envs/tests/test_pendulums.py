@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rl_envs import GymEnv, TransformedEnv, policy_plan
 from rl_envs.pendulums import Pendulums
-from rl_envs.rollouts import device_loop
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts import device_steps
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 
@@ -123,7 +123,7 @@ def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
         env.set_seed(5)
         torch.manual_seed(3)
         request = Request(11, act, callback, break_when_any_done=False)
-        assert device_loop.can_play(env, request) == (callback is None)
+        assert device_steps.can_play(env, request) == (callback is None)
         root = {"auto_reset": False, "tensordict": env.reset()} if from_root else {}
         batch = env.rollout(
             11, act, callback, break_when_any_done=False, set_truncated=True, **root
@@ -150,16 +150,16 @@ def test_partial_reset_ignores_values_of_rows_that_continue():
     assert torch.equal((after == seen).all(-1), ~batch["next", "done"][:, :-1].squeeze(-1))
 
 
-def test_device_loop_leaves_unsupported_policies_to_the_plain_loop():
+def test_device_steps_leaves_unsupported_policies_to_the_plain_loop():
     request = Request(5, break_when_any_done=False)
     carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])
-    assert not device_loop.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
-    assert not device_loop.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
-    assert not device_loop.can_play(MultiAgentEnv(3), request)
+    assert not device_steps.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
+    assert not device_steps.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
+    assert not device_steps.can_play(MultiAgentEnv(3), request)
     env = Pendulums(3)
     root = env.reset()
-    assert device_loop.can_play(env, request, root)
-    assert not device_loop.can_play(env, request, root.set("more", torch.zeros(3)))
+    assert device_steps.can_play(env, request, root)
+    assert not device_steps.can_play(env, request, root.set("more", torch.zeros(3)))
 
 
 def test_wrong_actions_are_refused():

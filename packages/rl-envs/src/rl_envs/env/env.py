@@ -20,8 +20,8 @@ from rl_envs.env.rows import EnvRows
 from rl_envs.env.seeds import next_seed
 from rl_envs.env.specs import EnvSpecs
 from rl_envs.env.whole_number import check_whole
-from rl_envs.rollouts import device_loop, in_place_loop, tensordict_loop
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts import column_steps, device_steps, tensordict_steps
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
 from rl_transforms import Place
@@ -329,7 +329,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             [False, False, True, False, False, True, False]
         """
         checks.check_open(self)
-        policy = tensordict_loop.without_steps(policy)
+        policy = tensordict_steps.without_steps(policy)
         if break_when_any_done is None:
             break_when_any_done = break_when_all_done is False
         arguments.check_flags(
@@ -344,7 +344,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         arguments.check_tensordict(out, "out")
         request = Request(
             max_steps,
-            tensordict_loop.on_own_device(policy, self.device) if auto_cast_to_device else policy,
+            tensordict_steps.on_own_device(policy, self.device) if auto_cast_to_device else policy,
             callback,
             break_when_any_done,
             break_when_all_done,
@@ -359,15 +359,15 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             if root is not None:  # a row that is over cannot be stepped
                 root = self.reset(root) if auto_reset else self.maybe_reset(root)
             batch = self._played(request, root)
-            return batch if out is None else tensordict_loop.copy_to_out(out, batch)
+            return batch if out is None else tensordict_steps.copy_to_out(out, batch)
 
     def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
-        if in_place_loop.can_play(self, request, root):
-            return in_place_loop.play(self, request, root)
-        if device_loop.can_play(self, request, root):
-            return device_loop.play(self, request, root)
+        if column_steps.can_play(self, request, root):
+            return column_steps.play(self, request, root)
+        if device_steps.can_play(self, request, root):
+            return device_steps.play(self, request, root)
         root = self.reset() if root is None else root
-        batch = tensordict_loop.play(self, root, request)
+        batch = tensordict_steps.play(self, root, request)
         finished = self._finished(batch)
         self.reached = None if finished is batch else batch[..., -1]
         return finished

@@ -19,11 +19,11 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.arrays import Array
+from rl_envs.rollouts.column_steps import check_rows, truncate_last
 from rl_envs.rollouts.columns import Columns, Key
-from rl_envs.rollouts.in_place_loop import check_rows, truncate_last
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys
 
 

@@ -18,7 +18,7 @@ from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollouts.arrays import RowArrays
 from rl_envs.rollouts.deferred_transforms import split_for
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys

@@ -7,8 +7,8 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
-from rl_envs.rollouts.in_place_loop import FIRST_STEPS, can_play, real_steps
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts.column_steps import FIRST_STEPS, can_play, real_steps
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_specs import Unbounded
 from rl_transforms import TensorDictPrimer
 
@@ -32,7 +32,7 @@ def cartpoles(number):
 
 @pytest.mark.parametrize("number", [0, 3])
 @pytest.mark.parametrize("break_when_any_done", [True, False])
-def test_in_place_loop_equals_the_tensordict_loop(number, break_when_any_done):
+def test_column_steps_equals_the_tensordict_steps(number, break_when_any_done):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)
@@ -47,7 +47,7 @@ def test_in_place_loop_equals_the_tensordict_loop(number, break_when_any_done):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_in_place_loop_waits_for_all_rows_as_the_tensordict_loop(number):
+def test_column_steps_waits_for_all_rows_as_the_tensordict_steps(number):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)
@@ -63,7 +63,7 @@ def test_in_place_loop_waits_for_all_rows_as_the_tensordict_loop(number):
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_in_place_loop_continues_from_a_root_as_the_tensordict_loop(number):
+def test_column_steps_continues_from_a_root_as_the_tensordict_steps(number):
     batches = []
     for fast in (True, False):
         env = cartpoles(number)

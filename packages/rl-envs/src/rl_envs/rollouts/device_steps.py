@@ -14,10 +14,10 @@ from rl_envs.env.done import RESET, derive_flags
 from rl_envs.env.interface import Environment
 from rl_envs.env.leaf_checks import cast_action
 from rl_envs.env.partial_reset import fit_mask
+from rl_envs.rollouts.column_steps import holds_only_shown, truncate_last
 from rl_envs.rollouts.columns import Key
-from rl_envs.rollouts.in_place_loop import holds_only_shown, truncate_last
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys
 from rl_tensordict import build, nest
 

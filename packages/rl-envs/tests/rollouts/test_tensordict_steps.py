@@ -4,7 +4,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from rl_envs import GymEnv, Pendulums, RandomPolicy, SerialEnv, TransformedEnv
-from rl_envs.rollouts.tensordict_loop import Request, truncate
+from rl_envs.rollouts.tensordict_steps import Request, truncate
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 from rl_transforms import StepCounter
 

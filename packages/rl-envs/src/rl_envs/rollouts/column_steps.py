@@ -1,4 +1,4 @@
-"""Rollouts that write their batch in place: the fast twin of `rl_envs.rollouts.tensordict_loop`."""
+"""Rollouts that write their batch in place: the fast twin of `rl_envs.rollouts.tensordict_steps`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan, policy_plan
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_loop import Request
+from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys
 from rl_tensordict import build, nest
 
