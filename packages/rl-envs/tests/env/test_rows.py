@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rl_envs.rollouts.binding import as_tensordict, write
+from rl_envs.env.binding import as_tensordict, write
 from rl_envs.testing import EpisodeStepEnv, MultiAgentEnv
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Environment
 from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
-from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers
+from rl_envs.env.binding import bind_rows
 from rl_envs.env.env import EnvBase
-from rl_envs.rollouts.binding import bind_rows
 from rl_layout import keys
 from rl_slabs import Slab
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from tensordict import TensorDictBase
 
+from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.done import Prefix
 from rl_envs.env.layout import EnvLayout
-from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 from rl_specs import Composite

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.env.arrays import Array
 from rl_envs.env.done import Prefix, derive_flags, groups_of
 from rl_envs.env.leaf_checks import (
     ArrayTest,
@@ -28,7 +29,6 @@ from rl_envs.env.leaf_checks import (
 )
 from rl_envs.env.partial_reset import fit_mask
 from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
-from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_specs import NonTensor, StackedComposite, TensorSpec
 from rl_tensordict import find

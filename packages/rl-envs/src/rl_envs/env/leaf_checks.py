@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_envs.env.arrays import Array
 from rl_envs.env.spec_leaves import SpecLeaves, leaves_of, matches
-from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_specs import (
     Binary,

@@ -8,10 +8,10 @@ from typing import cast
 
 from tensordict import TensorDictBase
 
+from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.binding import OneColumn, RowBinding, bind_rows
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explain_arguments
-from rl_envs.rollouts.arrays import Array, RowArrays
-from rl_envs.rollouts.binding import OneColumn, RowBinding, bind_rows
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_transforms import Compose
 

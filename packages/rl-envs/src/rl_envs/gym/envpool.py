@@ -13,12 +13,12 @@ from gymnasium.vector.utils import batch_space
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.env.arrays import Array
 from rl_envs.env.leaf_checks import cast_action, check_form
 from rl_envs.env.spec_leaves import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
-from rl_envs.rollouts.arrays import Array
 from rl_envs.rollouts.column_steps import check_rows, truncate_last
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan

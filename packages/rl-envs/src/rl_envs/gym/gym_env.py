@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
@@ -20,7 +21,6 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
-from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_tensordict import build, nest
 
 

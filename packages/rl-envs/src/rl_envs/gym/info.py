@@ -11,9 +11,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 
+from rl_envs.env.arrays import Array
 from rl_envs.gym.spaces.specs import DTYPES, space_of_spec
 from rl_envs.gym.spaces.tree import Space
-from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_specs import TensorSpec
 from rl_tensordict import nest

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_envs.rollouts.arrays import Array
+from rl_envs.env.arrays import Array
 
 PIXELS = "pixels"
 

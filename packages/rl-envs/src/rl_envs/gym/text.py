@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.rollouts.arrays import Array
+from rl_envs.env.arrays import Array
 from rl_specs import Categorical
 
 END = 0

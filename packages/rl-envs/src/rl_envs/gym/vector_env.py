@@ -11,6 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
+from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.binding import RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
@@ -22,8 +24,6 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
 from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
-from rl_envs.rollouts.arrays import Array, RowArrays
-from rl_envs.rollouts.binding import RowBinding
 from rl_layout import keys
 from rl_specs import Composite
 

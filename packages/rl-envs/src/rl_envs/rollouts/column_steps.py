@@ -1,4 +1,4 @@
-"""Rollouts that write their batch in place: the fast twin of `rl_envs.rollouts.tensordict_steps`."""
+"""Steps of a rollout written in place, into the columns of its batch."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from rl_envs.env.arrays import Array
 from rl_envs.env.spec_leaves import SpecLeaves
-from rl_envs.rollouts.arrays import Array
 from rl_layout import keys
 from rl_tensordict import build, nest
 

@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
+from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.interface import Environment
-from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_transforms import Compose, InitTracker, TensorDictPrimer

@@ -11,11 +11,11 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_kind
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
-from rl_envs.rollouts.arrays import RowArrays
 from rl_envs.rollouts.deferred_transforms import split_for
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_steps import Request

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from rl_envs.env.arrays import Array
 from rl_envs.gym.spaces.tree import parts_of_space
 from rl_envs.gym.text import Alphabet
-from rl_envs.rollouts.arrays import Array
 from rl_specs import (
     Binary,
     Bounded,

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.spec_leaves import SpecLeaves
-from rl_envs.rollouts.arrays import Array, RowArrays
 from rl_layout import keys
 from rl_tensordict import build, build_flat, find, nest
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rl_envs import GymEnv, SerialEnv
-from rl_envs.rollouts.binding import RowBinding
+from rl_envs.env.binding import RowBinding
 from rl_envs.rollouts.columns import Columns
 from rl_envs.testing import EpisodeStepEnv
 
