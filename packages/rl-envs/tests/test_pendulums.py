@@ -12,12 +12,15 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from rl_envs import GymEnv, TransformedEnv, policy_plan
 from rl_envs.pendulums import Pendulums
-from rl_envs.rollouts import device_steps
-from rl_envs.rollouts.tensordict_steps import Request
+from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
 from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 
 ENDINGS = [(2, "terminated"), (3, "truncated"), (1, "terminated")]
+
+
+def plays_tensors(env, request, policy=None, root=None):
+    return RolloutPlayer(env, policy).explain(request, root).startswith("on tensors")
 
 
 def policy():
@@ -122,8 +125,8 @@ def test_the_fast_path_does_what_the_slow_one_does(make, act, from_root):
         env = make()
         env.set_seed(5)
         torch.manual_seed(3)
-        request = Request(11, act, callback, break_when_any_done=False)
-        assert device_steps.can_play(env, request) == (callback is None)
+        request = RolloutRequest(11, callback, break_when_any_done=False)
+        assert plays_tensors(env, request, act) == (callback is None)
         root = {"auto_reset": False, "tensordict": env.reset()} if from_root else {}
         batch = env.rollout(
             11, act, callback, break_when_any_done=False, set_truncated=True, **root
@@ -151,15 +154,15 @@ def test_partial_reset_ignores_values_of_rows_that_continue():
 
 
 def test_device_steps_leaves_unsupported_policies_to_the_plain_loop():
-    request = Request(5, break_when_any_done=False)
+    request = RolloutRequest(5, break_when_any_done=False)
     carries = TensorDictModule(lambda o: (o, o), ["observation"], ["action", ("next", "state")])
-    assert not device_steps.can_play(Pendulums(3), Request(5, carries, break_when_any_done=False))
-    assert not device_steps.can_play(Pendulums(3), Request(5, print, break_when_any_done=False))
-    assert not device_steps.can_play(MultiAgentEnv(3), request)
+    assert not plays_tensors(Pendulums(3), request, carries)
+    assert not plays_tensors(Pendulums(3), request, print)
+    assert not plays_tensors(MultiAgentEnv(3), request)
     env = Pendulums(3)
     root = env.reset()
-    assert device_steps.can_play(env, request, root)
-    assert not device_steps.can_play(env, request, root.set("more", torch.zeros(3)))
+    assert plays_tensors(env, request, root=root)
+    assert not plays_tensors(env, request, root=root.set("more", torch.zeros(3)))
 
 
 def test_wrong_actions_are_refused():

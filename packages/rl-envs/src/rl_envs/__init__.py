@@ -11,6 +11,7 @@ from rl_envs.gym.text import Alphabet
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.pendulums import Pendulums
 from rl_envs.random_policy import RandomPolicy
+from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.testing.check_env_specs import check_env_specs
 from rl_envs.transformed.transformed_env import TransformedEnv
@@ -29,6 +30,8 @@ __all__ = [
     "Pendulums",
     "PolicyPlan",
     "RandomPolicy",
+    "RolloutPlayer",
+    "RolloutRequest",
     "SerialEnv",
     "TransformedEnv",
     "WorkerDied",

@@ -7,8 +7,8 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
-from rl_envs.rollouts.column_steps import FIRST_STEPS, can_play, real_steps
-from rl_envs.rollouts.tensordict_steps import Request
+from rl_envs.rollouts import RolloutRequest
+from rl_envs.rollouts.column_steps import FIRST_STEPS, real_steps, why_not_columns
 from rl_specs import Unbounded
 from rl_transforms import TensorDictPrimer
 
@@ -82,9 +82,12 @@ def test_column_steps_continues_from_a_root_as_the_tensordict_steps(number):
 def test_a_root_with_more_than_the_environment_shows_takes_the_slow_path():
     env = GymEnv("CartPole-v1")
     root = env.reset()
-    assert can_play(env, Request(3), root)
+    assert not why_not_columns(env, RolloutRequest(3), root)
     root["goal"] = torch.ones(2)
-    assert not can_play(env, Request(3), root)
+    assert (
+        why_not_columns(env, RolloutRequest(3), root)
+        == "the root holds other entries than a reset writes"
+    )
     assert env.rollout(1, auto_reset=False, tensordict=root)["goal"].tolist() == [[1, 1]]
     with pytest.raises(ValueError, match="expected batch size"):
         env.rollout(1, auto_reset=False, tensordict=root.unsqueeze(0))
@@ -154,8 +157,9 @@ def test_set_truncated_leaves_a_terminated_step_alone():
 
 def test_callbacks_take_the_slow_path():
     env = GymEnv(Endless())
-    assert can_play(env, Request(3))
-    assert not can_play(env, Request(3, callback=print))
+    assert not why_not_columns(env, RolloutRequest(3), None)
+    request = RolloutRequest(3, callback=print)
+    assert why_not_columns(env, request, None) == "a callback sees each step"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from tensordict import TensorDict
 from torch import nn
 
 from rl_envs import GymEnv, Pendulums, RandomPolicy, SerialEnv, TransformedEnv
-from rl_envs.rollouts.tensordict_steps import Request, truncate
+from rl_envs.rollouts import RolloutRequest
+from rl_envs.rollouts.tensordict_steps import truncate
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 from rl_transforms import StepCounter
 
@@ -71,7 +72,7 @@ def test_requests_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="at least 1: got 0"):
         CountingEnv().rollout(0)
     with pytest.raises(ValueError, match="break_when_any_done=False"):
-        Request(3, break_when_any_done=True, break_when_all_done=True)
+        RolloutRequest(3, break_when_any_done=True, break_when_all_done=True)
 
 
 def test_a_rollout_has_no_gradients():

@@ -20,8 +20,8 @@ from rl_envs.env.rows import EnvRows
 from rl_envs.env.seeds import next_seed
 from rl_envs.env.specs import EnvSpecs
 from rl_envs.env.whole_number import check_whole
-from rl_envs.rollouts import column_steps, device_steps, tensordict_steps
-from rl_envs.rollouts.tensordict_steps import Request
+from rl_envs.rollouts import RolloutPlayer, RolloutRequest
+from rl_envs.rollouts.request import copy_to_out, on_own_device, without_steps
 from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
 from rl_transforms import Place
@@ -117,10 +117,6 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     def _close(self) -> None:
         """Release what the environment holds. Called once."""
-
-    def _finished(self, batch: TensorDictBase) -> TensorDictBase:
-        """Do what is done once, on the finished batch of a rollout."""
-        return batch
 
     # time
 
@@ -226,7 +222,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if self._steps_by_rows(root):
             after = self._one_column.step(root)
         else:
-            after = self.complete_step(self._step(root))
+            after = self.complete_step(self.raw_step(root))
         given = find(root, (keys.NEXT,))
         put_group(root, keys.NEXT, after if given is None else given.update(after))
         return root
@@ -329,7 +325,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             [False, False, True, False, False, True, False]
         """
         checks.check_open(self)
-        policy = tensordict_steps.without_steps(policy)
+        policy = without_steps(policy)
         if break_when_any_done is None:
             break_when_any_done = break_when_all_done is False
         arguments.check_flags(
@@ -342,9 +338,8 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         arguments.check_calls(policy=policy, callback=callback)
         checks.check_batch(self, tensordict)
         arguments.check_tensordict(out, "out")
-        request = Request(
+        request = RolloutRequest(
             max_steps,
-            tensordict_steps.on_own_device(policy, self.device) if auto_cast_to_device else policy,
             callback,
             break_when_any_done,
             break_when_all_done,
@@ -354,23 +349,14 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if not auto_reset:
             checks.check_start(self, tensordict)
         self._num_moves += 1  # one for the whole rollout
+        if auto_cast_to_device:
+            policy = on_own_device(policy, self.device)
         with torch.no_grad():
             root = tensordict
             if root is not None:  # a row that is over cannot be stepped
                 root = self.reset(root) if auto_reset else self.maybe_reset(root)
-            batch = self._played(request, root)
-            return batch if out is None else tensordict_steps.copy_to_out(out, batch)
-
-    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
-        if column_steps.can_play(self, request, root):
-            return column_steps.play(self, request, root)
-        if device_steps.can_play(self, request, root):
-            return device_steps.play(self, request, root)
-        root = self.reset() if root is None else root
-        batch = tensordict_steps.play(self, root, request)
-        finished = self._finished(batch)
-        self.reached = None if finished is batch else batch[..., -1]
-        return finished
+            batch = RolloutPlayer(self, policy, is_kept=False).play(request, root)
+            return batch if out is None else copy_to_out(out, batch)
 
     # random actions, seeds, data without a step
 
@@ -593,7 +579,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if self._resets_by_rows and not kwargs:
             mask = None if tensordict is None else masks[()].cpu().numpy()
             return self._one_column.reset(mask)
-        root = self._own(checks.check_returned(self, self._reset(tensordict, **kwargs), "reset"))
+        root = self._own(self.raw_reset(tensordict, **kwargs))
         return self.layout.complete_reset(root, masks, waits=can_sync(self))
 
     def _own(self, returned: TensorDictBase) -> TensorDictBase:
@@ -601,10 +587,19 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         copy = copied(returned)
         return copy.clear_device_() if self.layout.has_objects else copy
 
+    def raw_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        """Call `_reset`; only the kind and the batch size of the result are checked."""
+        return checks.check_returned(self, self._reset(tensordict, **kwargs), "reset")
+
+    def raw_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Call `_step`; only the kind and the batch size of the result are checked."""
+        return checks.check_returned(self, self._step(tensordict), "step")
+
     def complete_step(self, after: TensorDictBase) -> TensorDictBase:
-        """Check and complete what `_step` returned, on a copy."""
+        """Check and complete the result of `raw_step`, on a copy."""
+        checks.check_root(self, after)
         return self.layout.complete_step(
-            self._own(checks.check_returned(self, after, "step")),
+            self._own(after),
             waits=can_sync(self),
             agree=self.flags_agree,
             checks_values=self.check_values,

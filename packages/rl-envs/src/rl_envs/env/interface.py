@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.done import Prefix
 from rl_envs.env.layout import EnvLayout
-from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 from rl_specs import Composite
 from rl_transforms import Compose
@@ -44,7 +43,7 @@ class Environment(Protocol):
     native_rows: bool
     reads_actions_only: bool
     resets_by_stepping: bool
-    leftover: SurplusSteps | None
+    leftover: Any  # SurplusSteps of the last rollout, or None
     reached: TensorDictBase | None
     is_closed: bool
     is_started: bool
@@ -107,8 +106,19 @@ class Environment(Protocol):
     def layout(self) -> EnvLayout:
         """The leaves of its data and its done groups."""
 
-    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase: ...
-    def _step(self, tensordict: TensorDictBase) -> TensorDictBase: ...
+    @property
+    def random_policy(self) -> Any:
+        """What acts where no policy is given, if actions cannot be drawn ahead; else None."""
+
+    def own_steps(self, request: Any, policy: Any, root: TensorDictBase | None) -> Any:
+        """Steps of a kind of its own for a rollout, or None."""
+
+    def raw_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        """Call `_reset`, whose result is not checked yet."""
+
+    def raw_step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Call `_step`, whose result is not checked yet."""
+
     def complete_step(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete the result of `_step`, on a copy."""
 
@@ -117,5 +127,3 @@ class Environment(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Save the state."""
-
-    def _set_state(self, state: Mapping[str, Any]) -> None: ...

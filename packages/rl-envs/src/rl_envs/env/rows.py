@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from tensordict import TensorDictBase
 
@@ -12,7 +12,6 @@ from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding, bind_rows
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explain_arguments
-from rl_envs.rollouts.surplus import SurplusSteps
 from rl_transforms import Compose
 
 
@@ -38,7 +37,7 @@ class EnvRows:
     native_rows: bool = False
     reads_actions_only: bool = False
     resets_by_stepping: bool = False
-    leftover: SurplusSteps | None = None
+    leftover: Any = None
     reached: TensorDictBase | None = None
 
     @explain_arguments
@@ -130,6 +129,24 @@ class EnvRows:
             [0.0, 9.0, 9.0, 9.0]
         """
         return RowBinding(cast("Environment", self), root, after)
+
+    @property
+    def random_policy(self) -> Any:
+        """What acts where no policy is given, if actions cannot be drawn ahead; else None."""
+        return None
+
+    def own_steps(self, request: Any, policy: Any, root: TensorDictBase | None) -> Any:
+        """Make steps of a kind of its own for a rollout (`rl_envs.rollouts`), or None.
+
+        Args:
+            request: how many steps, and when to stop.
+            policy: the policy; None for random actions.
+            root: the root to begin with.
+
+        Returns:
+            None: an environment usually has none.
+        """
+        return None
 
     @explain_arguments
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:

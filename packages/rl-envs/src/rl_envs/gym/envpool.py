@@ -22,8 +22,8 @@ from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.column_steps import check_rows, truncate_last
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
+from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys
 
 
@@ -100,11 +100,13 @@ class EnvPoolEnv(GymVectorEnv):
             self._seeds = [None] * self.num_envs
         super()._restart(which)
 
-    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
-        breaks = request.break_when_any_done or request.break_when_all_done
-        if self.is_async and root is None and not breaks and request.callback is None:
-            return play_ready(self, request)
-        return super()._played(request, root)
+    def own_steps(
+        self, request: RolloutRequest, policy: Any, root: TensorDictBase | None
+    ) -> PoolSteps | None:
+        """Steps of the rows that are ready, where a rollout need not wait for all."""
+        if not self.is_async or root is not None or request.breaks or request.callback is not None:
+            return None
+        return PoolSteps(self, request, None if policy is None else policy_plan(policy))
 
 
 OWN = ("categorical_action_encoding", "info_keys")
@@ -184,38 +186,26 @@ def _joined(parts: list[Any], order: Array) -> Any:
     return np.concatenate(parts)[order]
 
 
-def play_ready(env: EnvPoolEnv, request: Request) -> TensorDictBase:
-    """Play until every row has T steps, `[num_envs, T]`; rows advance independently."""
-    plan = None if request.policy is None else policy_plan(request.policy)
-    rollout = PoolRollout(env, request.max_steps, plan)
-    leftover, env.leftover = env.leftover, None  # lost where the policy fails
-    if request.continues and leftover is not None:
-        rollout.resume(leftover)
-    else:
-        rollout.start()
-    batch = rollout.play()
-    env.leftover = rollout.leftover()
-    if env.check_values:
-        check_rows(env, batch)
-    if request.set_truncated:
-        truncate_last(batch, 1)
-    return batch
-
-
-class PoolRollout:
-    """A rollout of a pool; each row is at a column of its own."""
+class PoolSteps:
+    """Steps of a pool, in which each row is at a column of its own; step t is one reply."""
 
     # rows are sent in groups of the size that the pool waits for, so that none is pending at the
     # end
 
-    def __init__(self, env: EnvPoolEnv, num_steps: int, plan: PolicyPlan | None = None) -> None:
-        self.env, self.num_steps, self.plan = env, num_steps, plan
+    keeps_root = False
+
+    def __init__(
+        self, env: EnvPoolEnv, request: RolloutRequest, plan: PolicyPlan | None = None
+    ) -> None:
+        self.env, self.plan, self._continues = env, plan, request.continues
+        self.num_steps = num_steps = request.max_steps
         self._actions = list(leaves_of(env.single_action_spec))
         self.columns = Columns(env.batch_size, num_steps + num_steps // 8 + 3)
         self._shown = env.layout.shown
         self.columns.add_leaves([*self._shown, *env.layout.action])
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
-        self.at = np.zeros(env.num_envs, np.int64)  # [num_envs], the column of each row
+        self._column = np.zeros(env.num_envs, np.int64)  # [num_envs], that of each row
+        self._idle = np.ones(env.num_envs, bool)  # not under way
         self._written = {key for key, _ in env.layout.action}
         self._is_checked = False
         self._read = [key for key, _ in self._shown]
@@ -223,21 +213,25 @@ class PoolRollout:
             plan.check_reads(self._read)
             self._read = plan.in_keys
 
-    def start(self) -> None:
-        """Reset every row and write the first roots."""
+    def start(self, root: None, goal: Goal) -> int:
+        """Reset every row and write the first roots, or begin with the last surplus steps."""
+        leftover, self.env.leftover = self.env.leftover, None  # lost where the policy fails
+        if self._continues and leftover is not None:
+            self._resume(leftover)
+            return 0
         arrays = self.columns.arrays
         self.env.reset_into({key: arrays[key][:, 0] for key, _ in self._shown})
+        return 0
 
-    def resume(self, leftover: SurplusSteps) -> None:
-        """Begin with the surplus steps of the last rollout."""
+    def _resume(self, leftover: SurplusSteps) -> None:
         mask = leftover.columns[keys.MASK].numpy()
         if mask.any() and not self._written <= leftover.written:
             msg = (
                 "steps of another policy are left over: reset first, or continue with that policy."
             )
             raise ValueError(msg)
-        self.at[:] = mask[:, :-1].sum(1)
-        self._make_room(int(self.at.max()))
+        self._column[:] = mask[:, :-1].sum(1)
+        self._make_room(int(self._column.max()))
         for key, leaf in leftover.columns.items():
             if key == keys.MASK:
                 continue
@@ -247,24 +241,48 @@ class PoolRollout:
                 kept = leaf[row][[*np.flatnonzero(steps), -1]]
                 self.columns.tensors[key][row, : len(kept)] = kept
 
-    def play(self) -> TensorDictBase:
-        """Play until every row has T steps."""
-        idle = np.ones(self.env.num_envs, bool)
-        while True:
-            unfinished = self.at < self.num_steps
-            self._send(idle, unfinished)
-            if idle.all():
-                return self.columns.batch(self.num_steps)
-            rows, result = self.env.env.unwrapped.receive()
-            self._receive(rows, result)
-            idle[rows] = True
+    def act(self, t: int) -> None:
+        """Let the policy act on rows that are ready, and send them."""
+        self._send(self._column < self.num_steps)
+
+    def step(self, t: int) -> bool:
+        """Receive the rows that are ready next."""
+        rows, result = self.env.env.unwrapped.receive()
+        self._receive(rows, result)
+        self._idle[rows] = True
+        return True
+
+    def advance(self, t: int) -> None:
+        """Nothing: roots are written as they are received."""
+
+    def is_over(self, t: int) -> bool:
+        """Whether every row has its steps, and none is under way."""
+        return bool(self._idle.all() and (self._column >= self.num_steps).all())
+
+    def done(self, t: int) -> tuple[Array, int]:
+        """Not asked for: rows that are done end no rollout of a pool."""
+        raise NotImplementedError
+
+    def at(self, t: int) -> TensorDictBase:
+        """Not asked for: rows are at different steps."""
+        raise NotImplementedError
+
+    def batch(self, num_played: int, *, set_truncated: bool = False) -> TensorDictBase:
+        """The batch `[num_envs, T]`; on request its last step is marked as truncated."""
+        batch = self.columns.batch(self.num_steps, copy=True)
+        self.env.leftover = self.leftover()
+        if self.env.check_values:
+            check_rows(self.env, batch)
+        if set_truncated:
+            truncate_last(batch, 1)
+        return batch
 
     def leftover(self) -> SurplusSteps:
         """The surplus steps of each row, and the root after them."""
-        beyond = self.at - self.num_steps  # [num_envs], surplus steps of each row
+        beyond = self._column - self.num_steps  # [num_envs], surplus steps of each row
         num_kept = int(beyond.max())
         # the last column is the root of every row, so its steps end right before it
-        places = self.at[:, None] - np.arange(num_kept, -1, -1)
+        places = self._column[:, None] - np.arange(num_kept, -1, -1)
         mask = places >= self.num_steps
         mask[:, -1] = False
         rows, columns = torch.arange(len(places))[:, None], torch.from_numpy(places)
@@ -272,15 +290,15 @@ class PoolRollout:
         kept[keys.MASK] = torch.from_numpy(mask)
         return SurplusSteps(kept, set(self._written))
 
-    def _send(self, idle: Array, unfinished: Array) -> None:
-        """Send rows that need steps, in groups of what the pool waits for, in place of `idle`."""
-        size = self.env.wait_for
+    def _send(self, unfinished: Array) -> None:
+        """Send rows that need steps, in groups of what the pool waits for."""
+        size, idle = self.env.wait_for, self._idle
         ready = np.flatnonzero(idle & unfinished)
         groups = [ready[i : i + size] for i in range(0, len(ready) - size + 1, size)]
         if not groups and len(ready) and idle.all():
             # the pool returns nothing unless a group is full: fill it with the rows of fewest steps
             finished = np.flatnonzero(idle & ~unfinished)
-            finished = finished[np.argsort(self.at[finished], kind="stable")]
+            finished = finished[np.argsort(self._column[finished], kind="stable")]
             groups = [np.concatenate([ready, finished])[:size]]
         for rows in groups:
             self._act(rows[~self.env._over[rows]])
@@ -300,7 +318,7 @@ class PoolRollout:
         if not self._is_checked:
             self._check(made, size)
         for key, value in made.items():
-            self.columns.arrays[key][rows, self.at[rows]] = value.numpy()
+            self.columns.arrays[key][rows, self._column[rows]] = value.numpy()
 
     def _fitted(self, made: dict[Key, Tensor]) -> dict[Key, Tensor]:
         """Cast actions to the dtype of their specs; every time, since numpy would cast the rest."""
@@ -312,7 +330,7 @@ class PoolRollout:
         return {**made, **cast} if cast else made
 
     def _roots(self, rows: Array, names: Iterable[Key]) -> dict[Key, Tensor]:
-        arrays, at = self.columns.arrays, self.at[rows]
+        arrays, at = self.columns.arrays, self._column[rows]
         return {key: torch.from_numpy(np.asarray(arrays[key][rows, at])) for key in names}
 
     def _check(self, made: dict[Key, Tensor], size: torch.Size) -> None:
@@ -337,7 +355,7 @@ class PoolRollout:
         self._is_checked = True
 
     def _take(self, rows: Array) -> None:
-        arrays, at = self.columns.arrays, self.at[rows]
+        arrays, at = self.columns.arrays, self._column[rows]
         values = (read(arrays[key][rows, at]) for key, read in self.env._readers)
         space = self.env.env.single_action_space
         self.env.env.unwrapped.send(assemble(space, values), rows)
@@ -346,18 +364,18 @@ class PoolRollout:
         """Write the results: steps, and first roots of rows that were over."""
         observation, reward, terminated, truncated, _ = result
         began = self.env._over[rows]
-        self._make_room(int(self.at[rows].max()) + 1)
-        stepped, at = rows[~began], self.at[rows[~began]]
+        self._make_room(int(self._column[rows].max()) + 1)
+        stepped, at = rows[~began], self._column[rows[~began]]
         arrays, over = self.columns.arrays, terminated | truncated
         values = (reward, terminated, truncated, over)
         for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
             arrays[keys.NEXT, name][stepped, at, 0] = value[~began]
-        self.at[stepped] += 1
+        self._column[stepped] += 1
         for key, path, write in self.env._writers:
             seen = np.empty((len(rows), *arrays[key].shape[2:]), arrays[key].dtype)
             write(seen, value_at(observation, path))
             arrays[(keys.NEXT, *key)][stepped, at] = seen[~began]
-            arrays[key][rows, self.at[rows]] = seen
+            arrays[key][rows, self._column[rows]] = seen
         self.env._over[rows] = over & ~began
 
     def _make_room(self, last: int) -> None:

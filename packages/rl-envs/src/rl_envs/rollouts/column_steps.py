@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,130 +10,163 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env import checks
+from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.leaf_checks import cast_action, check_choice, check_value
 from rl_envs.rollouts.columns import Columns, Key
-from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
-from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan, policy_plan
+from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
+from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_steps import Request
 from rl_layout import keys
 from rl_tensordict import build, nest
 
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
+KEPT_BYTES = 2**24  # columns that are larger are made anew for each batch, and not copied
 
 
-def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Whether a rollout can write its batch in place, through a binding."""
+def why_not_columns(env: Environment, request: RolloutRequest, root: TensorDictBase | None) -> str:
+    """Why a rollout cannot be written in place; nothing where it can."""
     if env.resets_by_stepping:
-        return root is None
-    return env.native_rows and request.callback is None and holds_only_shown(env, root)
+        return "" if root is None else "it begins at a root, which this environment cannot"
+    if not env.native_rows:
+        return f"{type(env).__name__} writes no rows itself"
+    if request.callback is not None:
+        return "a callback sees each step"
+    return why_not_shown(env, root)
 
 
-def holds_only_shown(env: Environment, root: TensorDictBase | None) -> bool:
-    """Whether a root holds what a reset writes, and nothing that would be lost."""
-    if root is None:
-        return True
-    return env.layout.has_forms(root, env.layout.shown)
+def why_not_shown(env: Environment, root: TensorDictBase | None) -> str:
+    """Why a root holds other entries than a reset writes; nothing where it does not."""
+    if root is None or env.layout.has_forms(root, env.layout.shown):
+        return ""
+    return "the root holds other entries than a reset writes"
 
 
-def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
-    """Play steps in place, and finish the batch."""
-    checks.check_open(env)
-    plan = None if request.policy is None else policy_plan(request.policy)
-    leftover = env.leftover if request.continues else None
-    stepping, deferred = env.split([] if plan is None else plan.in_keys)
-    if leftover is not None:
-        whole = leftover.is_whole
-    else:
-        whole = root is not None and not can_continue(deferred)
-    if whole:
-        stepping, deferred = env.split(None)
-    rollout = InPlaceRollout(stepping, request, plan)
-    batch = rollout.play(root, leftover)
-    env.is_started = True
-    if env.check_values:
-        check_rows(stepping, batch)
-    if request.set_truncated:
-        truncate_last(batch, len(env.batch_size))
-    before = None if leftover is None else leftover.last
-    batch = apply_deferred([one for one in deferred if not one.rows_only], batch, root, before)
-    waiting = [one for one in deferred if one.rows_only]
-    env.reached = batch[..., -1] if waiting else None
-    if rollout.leftover is not None:
-        last = batch[..., -1].clone()
-        env.leftover = replace(rollout.leftover, last=last, is_whole=stepping is env)
-    return apply_deferred(waiting, batch)
-
-
-class InPlaceRollout:
-    """The state of a rollout: columns, goal, and the lengths of its rows."""
+class ColumnSteps:
+    """The columns of a batch, and an environment that is bound to them."""
 
     # an environment that resets rows while others step gives ragged rows: its columns have a mask
     # that is False where a row was only reset, and rows reach T real steps at different columns
 
-    def __init__(self, env: Environment, request: Request, plan: PolicyPlan | None = None) -> None:
-        self.env, self.request, self.plan = env, request, plan
+    def __init__(
+        self,
+        env: Environment,
+        plan: PolicyPlan | None,
+        request: RolloutRequest,
+        *,
+        is_kept: bool = False,
+    ) -> None:
+        self.env, self.plan, self._layout = env, plan, env.layout
         self.leftover: SurplusSteps | None = None
-        self._is_ragged = env.resets_by_stepping
-        self._breaks = request.break_when_any_done or request.break_when_all_done
+        self.keeps_root = self._is_ragged = env.resets_by_stepping
+        self._breaks, self._max_steps = request.breaks, request.max_steps
         self._acting: Callable[[int], None] | None = None  # from the second step on
-        self._goal = request.max_steps  # T, as far as it is known
         self._drawn: int | None = None  # where actions that were drawn ahead end
-        self._counted = 0  # columns
-        self._lengths = np.zeros(env.batch_size, np.int64)  # real steps of each row in them
-        self._first_ends = np.zeros(env.batch_size, np.int64)  # 0 until it has ended
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
-        root = (*env.layout.shown, *env.layout.action)
-        self.columns.add_leaves(list(root))
+        self.columns.add_leaves([*env.layout.shown, *env.layout.action])
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
         self._written = {key for key, _ in env.layout.action}
         if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
-        shown = env.layout.shown
-        self._read = [key for key, _ in shown]  # what a policy of unknown keys is given
+        self._read = [key for key, _ in env.layout.shown]  # given to a policy of unknown keys
         if plan is not None and plan.in_keys is not None:
             plan.check_reads(self._read)
             self._read = plan.in_keys
+        # transforms, which read more than actions, are bound to what they hold now
+        is_plain = env.reads_actions_only and not (self._is_ragged or self._breaks)
+        self.is_kept = is_kept and is_plain and self.columns.num_bytes <= KEPT_BYTES
+        self._binding: Binding | None = None
+        self._has_received = False
 
-    def play(
-        self, root: TensorDictBase | None = None, leftover: SurplusSteps | None = None
-    ) -> TensorDictBase:
-        """Play until every row has its steps; returns the batch `[*B, T]`."""
-        first = t = 0 if leftover is None else self._resume(leftover)
-        is_over = t >= self._goal and self._is_over(t)
+    def fits(self, env: Environment, request: RolloutRequest) -> bool:
+        """Whether another batch can be written into these columns."""
+        is_same = env is self.env and env.layout is self._layout
+        return is_same and not request.breaks and request.max_steps == self._max_steps
+
+    def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:
+        """Begin at a root, with surplus steps or a reset; returns how many steps there are."""
+        self._goal = goal
+        self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
+        self._counted = 0  # in so many columns
+        self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
+        was_played = self._binding is not None
         binding = self._bound()
-        if leftover is None:
-            self._start(binding, root)
-        self._draw(t)
-        while not is_over:
-            if t + 1 == self.columns.num_steps and self._needs_room(t):
-                binding = self._grown()
-            if self._acting is not None:
-                self._acting(t)
-            elif self.plan is not None or self._is_ragged:
-                self._act(t, is_first=t == first)
-                if t == first:
-                    binding.set_policy_next_keys(self._given)
-            over = binding.step(t)
-            t += 1
-            if self._breaks and (over or self._is_ragged):
-                self._note(t)
-            is_over = t >= self._goal and self._is_over(t)
-            if self._is_ragged or not is_over:  # the root after the batch is kept, or played from
-                binding.advance(t - 1)
-            if self.request.callback is not None:
-                self.request.callback(self.env, self.columns.step(t - 1))
-        return self._batch(t)
-
-    def _start(self, binding: Binding, root: TensorDictBase | None) -> None:
         if root is None:
+            if was_played:  # a reset need not write flags that are False
+                for key, _ in self.env.layout.done:
+                    self.columns.tensors[key].select(len(self.env.batch_size), 0).zero_()
             binding.start()
-            return
-        for key, value in keys.leaves(root):
-            if key in self.columns.tensors:  # what can wait has no column
-                self.columns.write(0, key, value)
+        elif isinstance(root, TensorDictBase):
+            for key, value in keys.leaves(root):
+                if key in self.columns.tensors:  # what can wait has no column
+                    self.columns.write(0, key, value)
+        self._draw(self._first)
+        self._acting = self._bound_plan() if was_played and self._is_known() else None
+        return self._first
+
+    def act(self, t: int) -> None:
+        """Let the policy act on the root of step t."""
+        if t + 1 == self.columns.num_steps and (self._is_ragged or t + 1 < self._goal.num_steps):
+            self._grow()
+        if self._acting is not None:
+            self._acting(t)
+        elif self.plan is None:
+            if self._drawn is not None and t >= self._drawn:
+                for key, spec in self.env.layout.action:
+                    self.columns.write(t, key, spec.rand())
+        elif t == self._first:
+            made = self.plan(self.columns.at(t, self._read), self.env.batch_size)
+            self._receive(made, resumes=t > 0)
+            for key, value in made.items():
+                self.columns.write(t, key, value)
+            self._bound().set_policy_next_keys(self._given)
+        else:
+            self._acting = self._bound_plan()
+            self._acting(t)
+
+    def step(self, t: int) -> bool:
+        """Take step t; returns whether a row may be done."""
+        assert self._binding is not None
+        return self._binding.step(t) or self._is_ragged
+
+    def advance(self, t: int) -> None:
+        """Make the root after step t; rows that are done are reset."""
+        assert self._binding is not None
+        self._binding.advance(t)
+
+    def done(self, t: int) -> tuple[Array, Array]:
+        """The rows that step t has ended, bool `[rows]`, and the length of each row by then."""
+        self._count(t + 1)
+        done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
+        ended = done[t].reshape(-1)
+        if self._is_ragged:
+            ended = ended & self.columns.arrays[keys.MASK][:, t]
+        return ended, self._lengths.reshape(-1)
+
+    def is_over(self, t: int) -> bool:
+        """Whether every row has its real steps after t columns."""
+        if t < self._goal.num_steps or not self._is_ragged:
+            return t >= self._goal.num_steps
+        self._count(t)
+        return bool((self._lengths >= self._goal.num_steps).all())
+
+    def at(self, t: int) -> TensorDictBase:
+        """A copy of step t, for a callback."""
+        return self.columns.step(t)
+
+    def batch(self, num_played: int, *, set_truncated: bool = False) -> TensorDictBase:
+        """The batch `[*B, T]`; on request its last step is marked as truncated."""
+        if self._is_ragged:
+            num_steps = self._goal.num_steps
+            self.leftover = SurplusSteps.of(self.columns, self._written, num_played, num_steps)
+            batch = real_steps(self.columns.batch(num_played, copy=False), num_steps)
+        else:
+            # a copy releases the memory of columns that were not used
+            is_copied = self.is_kept or num_played < self.columns.num_steps
+            batch = self.columns.batch(num_played, copy=is_copied)
+        if set_truncated:
+            truncate_last(batch, len(self.env.batch_size))
+        return batch
 
     def _resume(self, leftover: SurplusSteps) -> int:
         """Copy surplus steps into the first columns; returns how many there are."""
@@ -144,41 +176,21 @@ class InPlaceRollout:
         if leftover.num_steps:
             self._written = set(leftover.written)
         for t in range(leftover.num_steps if self._breaks else 0):
-            self._note(t + 1)
+            self._goal.note(*self.done(t))
         return leftover.num_steps
 
     def _room(self) -> int:
-        most = min(self._goal, FIRST_STEPS) if self._breaks else self._goal
+        most = min(self._max_steps, FIRST_STEPS) if self._breaks else self._max_steps
         # rows that were only reset are few; and the root after the last step has a column
         return most + most // 16 + 9 if self._is_ragged else most
 
-    def _needs_room(self, t: int) -> bool:
-        """Whether there is a root after column t to be written."""
-        return self._is_ragged or t + 1 < self._goal
-
-    def _grown(self) -> Binding:
+    def _grow(self) -> None:
         old = self.columns.num_steps
-        more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal)
+        more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal.num_steps)
         self.columns.grow(more)
-        self._acting = None  # it acts on the columns as they were
+        self._acting = self._binding = None  # they use the columns as they were
         self._draw(old)
-        binding = self._bound()
-        binding.set_policy_next_keys(self._given)
-        return binding
-
-    def _note(self, num_played: int) -> None:
-        """Record the rows that the last column has ended, and lower the goal T accordingly."""
-        self._count(num_played)
-        done = np.moveaxis(self.columns.arrays[keys.NEXT, keys.DONE], self._lengths.ndim, 0)
-        ended = done[num_played - 1].reshape(self._lengths.shape) & (self._first_ends == 0)
-        if self._is_ragged:
-            ended &= self.columns.arrays[keys.MASK][:, num_played - 1]
-        self._first_ends[ended] = self._lengths[ended]
-        ends = self._first_ends[self._first_ends > 0]
-        if self.request.break_when_any_done and ends.size:
-            self._goal = min(self._goal, int(ends.min()))
-        elif ends.size == self._first_ends.size:
-            self._goal = min(self._goal, int(ends.max()))
+        self._bound().set_policy_next_keys(self._given)
 
     def _count(self, num_played: int) -> None:
         """Count the real steps of each row."""
@@ -188,24 +200,22 @@ class InPlaceRollout:
             self._lengths[...] = num_played
         self._counted = num_played
 
-    def _is_over(self, num_played: int) -> bool:
-        """Whether every row has T real steps after that many columns."""
-        if not self._is_ragged:
-            return True
-        self._count(num_played)
-        return bool((self._lengths >= self._goal).all())
-
-    def _batch(self, num_played: int) -> TensorDictBase:
-        if not self._is_ragged:
-            return self.columns.batch(num_played)
-        self.leftover = SurplusSteps.of(self.columns, self._written, num_played, self._goal)
-        return real_steps(self.columns.batch(num_played, copy=False), self._goal)
-
     def _bound(self) -> Binding:
-        arrays = self.columns.arrays
-        root = {key: array for key, array in arrays.items() if key[0] != keys.NEXT}
-        after = {key[1:]: array for key, array in arrays.items() if key[0] == keys.NEXT}
-        return self.env.bind(root, after)
+        """The environment's binding to the columns of now."""
+        if self._binding is None:
+            arrays = self.columns.arrays
+            root = {key: array for key, array in arrays.items() if key[0] != keys.NEXT}
+            after = {key[1:]: array for key, array in arrays.items() if key[0] == keys.NEXT}
+            self._binding = self.env.bind(root, after)
+        return self._binding
+
+    def _bound_plan(self) -> Callable[[int], None]:
+        assert self.plan is not None
+        return bind_plan(self.plan, self.columns, self._read, sorted(self._written))
+
+    def _is_known(self) -> bool:
+        """Whether the entries that the policy writes are those of the last batch."""
+        return self.plan is not None and self.plan.is_verified and self._has_received
 
     @property
     def _given(self) -> set[Key]:
@@ -217,29 +227,15 @@ class InPlaceRollout:
         if self.plan is not None:
             return
         # ragged rows need some columns more than T, how many is not known in advance
-        self._drawn = min(self.columns.num_steps, self._goal) if self._is_ragged else None
-        stop = self.columns.num_steps if self._drawn is None else self._drawn
+        num_steps, goal = self.columns.num_steps, self._goal.num_steps
+        self._drawn = min(num_steps, goal) if self._is_ragged else None
+        stop = num_steps if self._drawn is None else self._drawn
         if stop <= start:
             return
         time = len(self.env.batch_size)
         for key, spec in self.env.layout.action:
             drawn = spec.rand((stop - start,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, stop - start).copy_(drawn)
-
-    def _act(self, t: int, *, is_first: bool) -> None:
-        if self.plan is None:
-            if self._drawn is not None and t >= self._drawn:
-                for key, spec in self.env.layout.action:
-                    self.columns.write(t, key, spec.rand())
-            return
-        if is_first:
-            made = self.plan(self.columns.at(t, self._read), self.env.batch_size)
-            self._receive(made, resumes=t > 0)
-            for key, value in made.items():
-                self.columns.write(t, key, value)
-        else:
-            self._acting = bind_plan(self.plan, self.columns, self._read, sorted(self._written))
-            self._acting(t)
 
     def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
@@ -258,7 +254,7 @@ class InPlaceRollout:
                 f"of that one are left: continue with it, or reset first."
             )
             raise ValueError(msg)
-        self._written = set(made)
+        self._written, self._has_received = set(made), True
         for key, value in made.items():
             if value.shape[:rows] != self.env.batch_size:
                 msg = (

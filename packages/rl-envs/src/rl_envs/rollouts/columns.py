@@ -105,13 +105,18 @@ class Columns:
         leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
         return build(nest(leaves), self.batch_size)
 
-    def batch(self, num_steps: int, *, copy: bool = True) -> TensorDict:
+    @property
+    def num_bytes(self) -> int:
+        """The memory that all columns take."""
+        return sum(column.nbytes for column in self.arrays.values())
+
+    def batch(self, num_steps: int, *, copy: bool) -> TensorDict:
         """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""
-        # a copy releases the memory of the columns that were not used
         time = len(self.batch_size)
         leaves = self.tensors
         if num_steps < self.num_steps:
             leaves = {key: col.narrow(time, 0, num_steps) for key, col in leaves.items()}
-            leaves = {key: col.clone() for key, col in leaves.items()} if copy else leaves
+        if copy:
+            leaves = {key: column.clone() for key, column in leaves.items()}
         sizes = torch.Size((*self.batch_size, num_steps))
         return build(nest(leaves), sizes, [*[None] * time, keys.TIME])

@@ -1,124 +1,139 @@
-"""Rollouts on a device: no value is read on the host, and each step makes few calls."""
+"""Steps of a rollout as tensors by key: no value is read on the host, and each makes few calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env import checks
+from rl_envs.env.arrays import Array
 from rl_envs.env.done import RESET, derive_flags
 from rl_envs.env.interface import Environment
 from rl_envs.env.leaf_checks import cast_action
 from rl_envs.env.partial_reset import fit_mask
-from rl_envs.rollouts.column_steps import holds_only_shown, truncate_last
+from rl_envs.rollouts.column_steps import truncate_last, why_not_shown
 from rl_envs.rollouts.columns import Key
-from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
-from rl_envs.rollouts.tensordict_steps import Request
+from rl_envs.rollouts.policy_plan import PolicyPlan
+from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_layout import keys
 from rl_tensordict import build, nest
 
 Leaves = dict[Key, Tensor]
 
 
-def can_play(env: Environment, request: Request, root: TensorDictBase | None = None) -> bool:
-    """Whether a rollout can keep tensors by key, and make its batch at the end."""
-    # False if the host reads values (flags, checks, callbacks); for groups, states and varying
-    # shapes; and for a policy that is no flat plan or writes under "next"
-    breaks = request.break_when_any_done or request.break_when_all_done
-    looks = env.waits_for_device or env.check_values or breaks or request.callback is not None
-    plain = env.done_groups == [()] and not env.layout.state and env.layout.has_fixed_forms
-    if looks or not plain or not env.batch_locked:
-        return False
-    if request.policy is not None:
-        written = policy_plan(request.policy).out_keys
+def why_not_tensors(
+    env: Environment,
+    request: RolloutRequest,
+    plan_of: Callable[[], PolicyPlan | None],
+    root: TensorDictBase | None,
+) -> str:
+    """Why a rollout cannot keep tensors by key, and make its batch at the end."""
+    looks = env.waits_for_device or env.check_values or request.breaks
+    if looks or request.callback is not None:
+        return "the host reads its values"
+    is_plain = env.done_groups == [()] and not env.layout.state and env.layout.has_fixed_forms
+    if not is_plain or not env.batch_locked:
+        return "its entries have groups, states, varying shapes or batch sizes"
+    plan = plan_of()
+    if plan is not None:
+        written = plan.out_keys
         if written is None or any(key[0] == keys.NEXT for key in written):
-            return False
-    return holds_only_shown(env, root)
+            return "what the policy writes is not known, or states of the next step"
+    return why_not_shown(env, root)
 
 
-def play(env: Environment, request: Request, root: TensorDictBase | None = None) -> TensorDictBase:
-    """Play steps, and stack them once."""
-    act = _acting(env, request)
-    start = env.reset() if root is None else root
-    values: Leaves = {key: start.get(key) for key in _shown(env)}
-    steps: list[Leaves] = []
-    for t in range(request.max_steps):
-        given = values | act(values)
-        after = _step(env, given, is_first=t == 0)
-        steps.append(given | {(keys.NEXT, *key): leaf for key, leaf in after.items()})
-        if t + 1 < request.max_steps:
-            values = _next_root(env, after, is_first=t == 0)
-    time = len(env.batch_size)
-    columns = {key: torch.stack([step[key] for step in steps], time) for key in steps[0]}
-    sizes = torch.Size((*env.batch_size, len(steps)))
-    batch = build(nest(columns), sizes, [*[None] * time, keys.TIME])
-    if request.set_truncated:
-        truncate_last(batch, time)
-    return batch
+class DeviceSteps:
+    """The leaves of each step, stacked once at the end."""
 
+    keeps_root = False
 
-def _shown(env: Environment) -> list[Key]:
-    return [key for key, _ in env.layout.shown]
+    def __init__(self, env: Environment, plan: PolicyPlan | None) -> None:
+        self.env, self._plan = env, plan
+        self._shown = [key for key, _ in env.layout.shown]
+        if plan is not None:
+            plan.check_reads(self._shown)
+        self._steps: list[Leaves] = []
 
+    def start(self, root: TensorDictBase | None, goal: Goal) -> int:
+        """Begin at a root `[*B]`, or with a reset; returns how many steps there are."""
+        self._goal = goal
+        begun = self.env.reset() if root is None else root
+        self._root: Leaves = {key: begun.get(key) for key in self._shown}
+        return 0
 
-def _acting(env: Environment, request: Request) -> Callable[[Leaves], Leaves]:
-    """Return the function that acts on the leaves of a root."""
-    if request.policy is None:
-        return lambda _: dict(keys.leaves(env.full_action_spec.rand()))
-    plan = policy_plan(request.policy)
-    plan.check_reads(_shown(env))
-    return partial(_planned, env, plan, [])
+    def act(self, t: int) -> None:
+        """Let the policy act on the root of step t."""
+        made: Leaves
+        if self._plan is None:
+            made = dict(keys.leaves(self.env.full_action_spec.rand()))
+        else:
+            made = self._plan(self._root, self.env.batch_size)
+            if not t:
+                given = build(nest(made), self.env.batch_size)
+                self.env.layout.fit_actions(given, checks_values=self.env.check_values)
+            for key, spec in self.env.layout.action:
+                if made[key].dtype != spec.dtype:
+                    made = {**made, key: cast_action(key, spec, made[key])}
+        self._root = self._root | made
 
+    def step(self, t: int) -> bool:
+        """Take step t; whether a row is done is not looked at."""
+        env, layout = self.env, self.env.layout
+        raw = env.raw_step(build(nest(self._root), env.batch_size))
+        known = [key for key, _ in layout.after]
+        if not t:  # where all forms are checked
+            complete = env.complete_step(raw)
+            after = {key: leaf for key, leaf in keys.leaves(complete) if key in known}
+        else:
+            after = {key: raw.get(key, None) for key in known}
+            flags = {name: self._column(after[(name,)]) for name in keys.DONE_KEYS}
+            derived = derive_flags(flags, (), "step", waits=False)
+            after |= {(name,): flag for name, flag in zip(keys.DONE_KEYS, derived, strict=True)}
+            after |= {key: self._column(after[key]) for key, _ in layout.reward}
+        self._steps.append(self._root | {(keys.NEXT, *key): leaf for key, leaf in after.items()})
+        return False
 
-def _planned(env: Environment, plan: PolicyPlan, checked: list[bool], values: Leaves) -> Leaves:
-    made = plan(values, env.batch_size)
-    if not checked:
-        env.layout.fit_actions(build(nest(made), env.batch_size), checks_values=env.check_values)
-        checked.append(True)
-    for key, spec in env.layout.action:
-        if made[key].dtype != spec.dtype:
-            made = {**made, key: cast_action(key, spec, made[key])}
-    return made
+    def _column(self, leaf: Tensor) -> Tensor:
+        """A reward or a flag with its last dimension of size 1."""
+        is_flat = leaf is not None and leaf.shape == self.env.batch_size
+        return leaf.unsqueeze(-1) if is_flat else leaf
 
+    def advance(self, t: int) -> None:
+        """Make the root after step t; rows that are done are reset."""
+        # always, since asking whether there are any would wait
+        env, last = self.env, self._steps[t]
+        mask = last[keys.NEXT, keys.DONE]
+        root = {key: last[(keys.NEXT, *key)] for key in self._shown}
+        fresh = env.raw_reset(build(nest({**root, (RESET,): mask}), env.batch_size))
+        if not t:
+            fresh = env.layout.complete_reset(fresh.copy(), {(): mask}, waits=False)
+        self._root = {}
+        for key, _ in env.layout.observation:
+            leaf = fresh.get(key)
+            self._root[key] = torch.where(fit_mask(mask, leaf), leaf, root[key])
+        for key, _ in env.layout.done:
+            self._root[key] = torch.zeros_like(mask)
 
-def _step(env: Environment, given: Leaves, *, is_first: bool) -> Leaves:
-    raw = checks.check_returned(env, env._step(build(nest(given), env.batch_size)), "step")
-    if is_first:  # where all forms are checked
-        return {
-            key: leaf for key, leaf in keys.leaves(env.complete_step(raw)) if _is_known(env, key)
-        }
-    found = {key: raw.get(key, None) for key, _ in env.layout.after}
-    flags = {name: _column(env, found[(name,)]) for name in keys.DONE_KEYS}
-    names = zip(keys.DONE_KEYS, derive_flags(flags, (), "step", waits=False), strict=True)
-    rewards = {key: _column(env, found[key]) for key, _ in env.layout.reward}
-    return found | rewards | {(name,): flag for name, flag in names}
+    def done(self, t: int) -> tuple[Array, int]:
+        """Not known: no value is read on the host."""
+        raise NotImplementedError
 
+    def is_over(self, t: int) -> bool:
+        """Whether t steps are enough for T of each row."""
+        return t >= self._goal.num_steps
 
-def _is_known(env: Environment, key: Key) -> bool:
-    return any(key == known for known, _ in env.layout.after)
+    def at(self, t: int) -> TensorDictBase:
+        """Step t."""
+        return build(nest(self._steps[t]), self.env.batch_size)
 
-
-def _column(env: Environment, leaf: Tensor) -> Tensor:
-    """A reward or a flag with its last dimension of size 1."""
-    return leaf.unsqueeze(-1) if leaf is not None and leaf.shape == env.batch_size else leaf
-
-
-def _next_root(env: Environment, after: Leaves, *, is_first: bool) -> Leaves:
-    """Reset the rows that are done; always, since asking whether there are any would wait."""
-    mask = after[keys.DONE,]
-    root = {key: after[key] for key in _shown(env)}
-    fresh = env._reset(build(nest({**root, (RESET,): mask}), env.batch_size))
-    checks.check_returned(env, fresh, "reset")
-    if is_first:
-        fresh = env.layout.complete_reset(fresh.copy(), {(): mask}, waits=False)
-    values: Leaves = {}
-    for key, _ in env.layout.observation:
-        leaf = fresh.get(key)
-        values[key] = torch.where(fit_mask(mask, leaf), leaf, root[key])
-    for key, _ in env.layout.done:
-        values[key] = torch.zeros_like(mask)
-    return values
+    def batch(self, num_steps: int, *, set_truncated: bool = False) -> TensorDictBase:
+        """Stack the steps to a batch `[*B, T]`."""
+        time = len(self.env.batch_size)
+        columns = {key: torch.stack([s[key] for s in self._steps], time) for key in self._steps[0]}
+        sizes = torch.Size((*self.env.batch_size, num_steps))
+        batch = build(nest(columns), sizes, [*[None] * time, keys.TIME])
+        if set_truncated:
+            truncate_last(batch, time)
+        return batch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +16,6 @@ from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.rollouts.deferred_transforms import split_for
-from rl_envs.rollouts.surplus import SurplusSteps
-from rl_envs.rollouts.tensordict_steps import Request
 from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys
@@ -183,10 +180,10 @@ class TransformedEnv(EnvBase):
             acted.set(one.action_key, one.rand(tensordict, self.full_action_spec))
         return acted
 
-    def _played(self, request: Request, root: TensorDictBase | None) -> TensorDictBase:
-        if request.policy is None and self._masks:  # nothing can be drawn ahead
-            request = replace(request, policy=self.rand_action)
-        return super()._played(request, root)
+    @property
+    def random_policy(self) -> Any:
+        """What acts where no policy is given: `rand_action` where masks say what is allowed."""
+        return self.rand_action if self._masks else None
 
     @property
     def inner(self) -> EnvBase:
@@ -208,12 +205,12 @@ class TransformedEnv(EnvBase):
         self.base_env.check_place(place)
 
     @property
-    def leftover(self) -> SurplusSteps | None:
+    def leftover(self) -> Any:
         """Steps after the end of the last rollout, where the environment inside has such."""
         return self._inner.leftover
 
     @leftover.setter
-    def leftover(self, leftover: SurplusSteps | None) -> None:
+    def leftover(self, leftover: Any) -> None:
         self._inner.leftover = leftover
 
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[EnvBase, Compose]:
@@ -297,11 +294,6 @@ class TransformedEnv(EnvBase):
             raise RuntimeError(msg)
         given = tensordict.get(keys.NEXT, None)
         return pass_step(self._outer, tensordict, step(self._inner, inner), given)
-
-    def _finished(self, batch: TensorDictBase) -> TensorDictBase:
-        for one in self._outer:
-            batch = one.rows(batch) if one.rows_only else batch
-        return self._inner._finished(batch)
 
     def _get_state(self) -> dict[str, Any]:
         return {

@@ -1,0 +1,209 @@
+"""The loop of rollouts, over whatever kind of steps an environment and a policy allow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs.env import checks
+from rl_envs.env.arguments import check_calls, check_kind
+from rl_envs.env.arrays import Array
+from rl_envs.env.interface import Environment
+from rl_envs.env.rows import EnvRows
+from rl_envs.rollouts.column_steps import ColumnSteps, check_rows, why_not_columns
+from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
+from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
+from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
+from rl_envs.rollouts.request import Goal, RolloutRequest
+from rl_envs.rollouts.tensordict_steps import TensorDictSteps
+
+
+class Steps(Protocol):
+    """The steps of a rollout: how each is made, and where it is written."""
+
+    keeps_root: bool  # whether the root after the last step is made, too
+
+    def start(self, root: Any, goal: Goal) -> int:
+        """Begin at a root, or with a reset; returns how many steps are there already."""
+
+    def act(self, t: int) -> None:
+        """Let the policy act on the root of step t."""
+
+    def step(self, t: int) -> bool:
+        """Take step t; returns whether a row may be done."""
+
+    def advance(self, t: int) -> None:
+        """Make the root after step t; rows that are done are reset."""
+
+    def done(self, t: int) -> tuple[Array, Any]:
+        """The rows that step t has ended, bool `[rows]`, and the length of each row by then."""
+
+    def is_over(self, t: int) -> bool:
+        """Whether t steps are enough for what the goal asks of each row."""
+
+    def at(self, t: int) -> TensorDictBase:
+        """Step t, for a callback."""
+
+    def batch(self, num_steps: int, *, set_truncated: bool = False) -> TensorDictBase:
+        """The batch `[*B, T]`; on request its last step is marked as truncated."""
+
+
+def play_steps(
+    env: Environment, steps: Steps, request: RolloutRequest, root: Any
+) -> TensorDictBase:
+    """Play until every row has its steps; returns the batch `[*B, T]`."""
+    goal, breaks = Goal(request), request.breaks
+    t = steps.start(root, goal)
+    is_over = steps.is_over(t)
+    while not is_over:
+        steps.act(t)
+        may_be_done = steps.step(t)
+        if breaks and may_be_done:
+            goal.note(*steps.done(t))
+        if request.callback is not None:
+            request.callback(env, steps.at(t))
+        t += 1
+        is_over = steps.is_over(t)
+        if steps.keeps_root or not is_over:
+            steps.advance(t - 1)
+    return steps.batch(t, set_truncated=request.set_truncated)
+
+
+class RolloutPlayer:
+    """An environment and a policy, which play batch after batch.
+
+    What does not change from batch to batch is set up once: the calls of the policy, the columns
+    that steps are written into, and the environment's binding to them.
+
+    Args:
+        env: the environment.
+        policy: adds the action to a root; random actions where None.
+        is_kept: whether several batches will be played. Columns of moderate size are then used
+            again, and each batch is a copy of them.
+
+    Raises:
+        TypeError: it is no environment, or the policy cannot be called.
+
+    Example:
+        >>> from rl_envs.testing import CountingEnv
+        >>> env = CountingEnv(max_steps=3)
+        >>> player = RolloutPlayer(env)
+        >>> player.play(RolloutRequest(2)).shape, player.play(RolloutRequest(5)).shape
+        (torch.Size([2]), torch.Size([3]))
+        >>> player.explain(RolloutRequest(2))
+        'through tensordicts: CountingEnv writes no rows itself, and the host reads its values'
+    """
+
+    def __init__(self, env: Environment, policy: Any = None, *, is_kept: bool = True) -> None:
+        check_kind(env, EnvRows, "an environment")
+        check_calls(policy=policy)
+        self.env = env
+        self.policy = env.random_policy if policy is None else policy
+        self._is_kept = is_kept
+        self._plan: PolicyPlan | None = None
+        self._columns: ColumnSteps | None = None
+
+    def explain(self, request: RolloutRequest, root: TensorDictBase | None = None) -> str:
+        """Say how steps are taken, and why in no faster way.
+
+        Args:
+            request: what is asked for.
+            root: the root to begin with.
+
+        Returns:
+            A line that begins with "in place", "on tensors" or "through tensordicts".
+
+        Example:
+            >>> from rl_envs import GymEnv
+            >>> RolloutPlayer(GymEnv("CartPole-v1")).explain(RolloutRequest(2))
+            'in place: the environment writes its rows into the columns of the batch'
+        """
+        reason = why_not_columns(self.env, request, root)
+        if not reason:
+            return "in place: the environment writes its rows into the columns of the batch"
+        other = why_not_tensors(self.env, request, self._refreshed, root)
+        if not other:
+            return f"on tensors, without a look at their values: {reason}"
+        return f"through tensordicts: {reason}, and {other}"
+
+    def play(self, request: RolloutRequest, root: TensorDictBase | None = None) -> TensorDictBase:
+        """Play a batch.
+
+        Args:
+            request: how many steps, and when to stop.
+            root: the root `[*B]` to begin with; a reset where None, or the surplus steps of the
+                last batch where the request continues.
+
+        Returns:
+            A batch `[*B, T]`, the last dimension named `"time"`, without gradients.
+
+        Raises:
+            KeyError: the policy reads a key that the environment lacks, or writes no action.
+            RuntimeError: the environment is closed.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> player = RolloutPlayer(CountingEnv())
+            >>> player.play(RolloutRequest(2))["observation"].flatten().tolist()
+            [0.0, 1.0]
+        """
+        check_kind(request, RolloutRequest, "a RolloutRequest")
+        with torch.no_grad():
+            return self._played(request, root)
+
+    def _played(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
+        env = self.env
+        checks.check_open(env)
+        own = env.own_steps(request, self.policy, root)
+        if own is not None:
+            return play_steps(env, own, request, root)
+        if not why_not_columns(env, request, root):
+            return self._play_columns(request, root)
+        if not why_not_tensors(env, request, self._refreshed, root):
+            steps: Steps = DeviceSteps(env, self._plan)
+        else:
+            steps = TensorDictSteps(env, self.policy)
+        batch = play_steps(env, steps, request, root)
+        waiting = env.split(None)[1]
+        env.reached = batch[..., -1] if len(waiting) else None
+        return apply_deferred(waiting, batch)
+
+    def _refreshed(self) -> PolicyPlan | None:
+        """The policy's calls, listed anew where parts of it were replaced."""
+        if self.policy is not None:
+            self._plan = policy_plan(self.policy if self._plan is None else self._plan)
+        return self._plan
+
+    def _play_columns(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
+        env, plan = self.env, self._refreshed()
+        leftover = env.leftover if request.continues else None
+        stepping, deferred = env.split([] if plan is None else plan.in_keys)
+        if leftover is not None:
+            whole = leftover.is_whole
+        else:
+            whole = root is not None and not can_continue(deferred)
+        if whole:
+            stepping, deferred = env.split(None)
+        steps = self._steps_for(stepping, request)
+        batch = play_steps(env, steps, request, root if leftover is None else leftover)
+        env.is_started = True
+        if env.check_values:
+            check_rows(stepping, batch)
+        before = None if leftover is None else leftover.last
+        batch = apply_deferred([one for one in deferred if not one.rows_only], batch, root, before)
+        waiting = [one for one in deferred if one.rows_only]
+        env.reached = batch[..., -1] if waiting else None
+        if steps.leftover is not None:
+            last = batch[..., -1].clone()
+            env.leftover = replace(steps.leftover, last=last, is_whole=stepping is env)
+        return apply_deferred(waiting, batch)
+
+    def _steps_for(self, env: Environment, request: RolloutRequest) -> ColumnSteps:
+        kept = self._columns
+        if kept is None or not kept.fits(env, request):
+            kept = ColumnSteps(env, self._plan, request, is_kept=self._is_kept)
+            self._columns = kept if kept.is_kept else None
+        return kept
