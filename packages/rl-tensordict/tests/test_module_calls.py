@@ -124,7 +124,8 @@ OBSTACLES = {
     "it offers no step": Opaque,
     "it has options of its own": selected,
     "its step needs more than tensors": Narrow,
-    "it is compiled, or has a __call__ of its own": compiled_as_a_whole,
+    "it is compiled as a whole": compiled_as_a_whole,
+    "it has a __call__ of its own": lambda: CalledOtherwise(nn.Linear(3, 3), ["a"], ["b"]),
 }
 
 WHOLE = {
@@ -142,7 +143,6 @@ WHOLE = {
     ),
     "other call": lambda: OtherCall(nn.Linear(3, 3), ["a"], ["b"]),
     "other run": lambda: OtherRun(layer()),
-    "other __call__": lambda: CalledOtherwise(nn.Linear(3, 3), ["a"], ["b"]),
     "other forward": lambda: OtherForward(nn.Linear(3, 3), ["a"], ["b"]),
 }
 

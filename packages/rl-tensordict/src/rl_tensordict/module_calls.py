@@ -88,10 +88,13 @@ class ModuleCalls:
             for part in children_of(module) if inside else [module]:
                 _flatten(part, self.calls, visited)
         self._steps: list[Any] = [call[:3] for call in self.calls]
-        self._hooks = [each.__dict__[name] for each in visited for name in HOOKS] if watch else []
-        if inside:
-            visited += [module, module.module]
-        self._modules = [each._modules for each in visited] if watch else []
+        if watch:
+            self._watch(visited, [module, module.module] if inside else [])
+
+    def _watch(self, visited: list[Any], others: list[Any]) -> None:
+        # live dictionaries: of hooks, which are empty now, and of children
+        self._hooks = [each.__dict__[name] for each in visited for name in HOOKS]
+        self._modules = [each._modules for each in (*visited, *others)]
         self._children = [tuple(each.values()) for each in self._modules]
 
     @property
@@ -110,6 +113,9 @@ class ModuleCalls:
     @property
     def in_keys(self) -> list[Key] | None:
         """Inputs that the calls do not compute themselves; None where they are unknown."""
+        if len(self.calls) == 1:
+            only = self.calls[0].in_keys
+            return None if only is None else list(dict.fromkeys(only))
         made: set[Key] = set()
         read: dict[Key, None] = {}
         for call in self.calls:
@@ -223,66 +229,47 @@ def through_tensordict(
     return {key: value for key, value in leaves(made) if value is not values.get(key, None)}
 
 
-def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
-    """Add the calls of a module to a list: the one admission rule."""
-    kind, obstacle = type(module), _obstacle(module)
-    if obstacle:
-        reason = f"{kind.__name__} can only be called on a tensordict: {obstacle}"
-        calls.append(Call(module, None, None, reason=reason))
-        return
-    visited.append(module)
-    parts = _parts(module)
-    if parts is not None:
-        visited.append(module.module)
-        for part in parts:
-            _flatten(part, calls, visited)
-        return
-    in_keys, out_keys = _keys(module.in_keys), _keys(module.out_keys)
-    if not _has_step(kind):
-        call = Call(module.module, in_keys, out_keys, is_exact=True)
-    elif isinstance(module, TensorStep):
-        call = Call(module.step, in_keys, out_keys, is_exact=_steps_forward(kind))
-    else:
-        listed = module.step_calls if hasattr(kind, "step_calls") else None
-        call = Call(module.step, in_keys, out_keys, listed=listed)
-    calls.append(call)
+class Traits(NamedTuple):
+    """What the class of a module says of its calls."""
+
+    obstacle: str  # why its instances can only be called on a tensordict, or nothing
+    is_sequence: bool  # a `TensorStep` is asked for its parts
+    offers_step: bool
+    is_exact: bool
+    lists_calls: bool
 
 
-def _obstacle(module: Any) -> str:
-    """Say why a module can only be called on a tensordict, or nothing."""
-    if not isinstance(module, TensorDictModuleBase):
-        return "it is no tensordict module"
-    kind: Any = type(module)
-    if has_hooks(module):
-        return "it has hooks"
-    if module.__dict__.get("_compiled_call_impl") or kind.__call__ is not nn.Module.__call__:
-        return "it is compiled, or has a __call__ of its own"
-    if not is_ordinary(module):
-        return "it has options of its own"
-    if isinstance(module, TensorStep) and not module.takes_tensors():
-        return "its step needs more than tensors"
-    if is_stock_module(kind) or is_stock_sequence(kind) or _has_step(kind):
-        return ""
-    return "it offers no step"
+_traits: dict[type, Traits] = {}
 
 
-def _parts(module: Any) -> Iterable[Any] | None:
-    """The modules that a module runs one after another; None for one that is one call."""
-    if isinstance(module, TensorStep):
-        return module.step_parts()
-    is_sequence = is_stock_sequence(type(module)) and not _has_step(type(module))
-    return children_of(module) if is_sequence else None
+def traits_of(kind: Any) -> Traits:
+    """Find out, once for a class, how its instances may be called."""
+    found = None if torch.compiler.is_compiling() else _traits.get(kind)
+    if found is None:
+        found = _find_traits(kind)
+        if not torch.compiler.is_compiling():
+            _traits[kind] = found
+    return found
 
 
-def children_of(sequence: Any) -> list[Any]:
-    """List the modules of a sequence, named or not."""
-    children = sequence.module
-    return list(children.values() if isinstance(children, nn.ModuleDict) else children)
-
-
-def _has_step(kind: Any) -> bool:
+def _find_traits(kind: Any) -> Traits:
+    if not issubclass(kind, TensorDictModuleBase):
+        return Traits("it is no tensordict module", False, False, False, False)
     # of the class: an instance hands unknown names on to the module inside
-    return callable(getattr(kind, "step", None))
+    offers_step = callable(getattr(kind, "step", None))
+    is_own, is_sequence = issubclass(kind, TensorStep), is_stock_sequence(kind)
+    obstacle = ""
+    if kind.__call__ is not nn.Module.__call__:
+        obstacle = "it has a __call__ of its own"
+    elif not (offers_step or is_sequence or is_stock_module(kind)):
+        obstacle = "it offers no step"
+    return Traits(
+        obstacle,
+        is_sequence=is_own or (is_sequence and not offers_step),
+        offers_step=offers_step,
+        is_exact=_steps_forward(kind) if is_own else not offers_step,
+        lists_calls=not is_own and hasattr(kind, "step_calls"),
+    )
 
 
 def _steps_forward(kind: type) -> bool:
@@ -291,6 +278,51 @@ def _steps_forward(kind: type) -> bool:
         if "step" in each.__dict__ or "forward" in each.__dict__:
             return "step" in each.__dict__
     return False
+
+
+def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
+    """Add the calls of a module to a list: the one admission rule."""
+    traits = traits_of(type(module))
+    obstacle = traits.obstacle or _obstacle(module)
+    if obstacle:
+        reason = f"{type(module).__name__} can only be called on a tensordict: {obstacle}"
+        calls.append(Call(module, None, None, reason=reason))
+        return
+    visited.append(module)
+    parts = _parts(module) if traits.is_sequence else None
+    if parts is not None:
+        visited.append(module.module)
+        for part in parts:
+            _flatten(part, calls, visited)
+        return
+    function = module.step if traits.offers_step else module.module
+    listed = module.step_calls if traits.lists_calls else None
+    in_keys, out_keys = _keys(module.in_keys), _keys(module.out_keys)
+    calls.append(Call(function, in_keys, out_keys, traits.is_exact, "", listed))
+
+
+def _obstacle(module: Any) -> str:
+    """Say why an instance can only be called on a tensordict, or nothing."""
+    if has_hooks(module):
+        return "it has hooks"
+    if module.__dict__.get("_compiled_call_impl"):
+        return "it is compiled as a whole"
+    if not is_ordinary(module):
+        return "it has options of its own"
+    if isinstance(module, TensorStep) and not module.takes_tensors():
+        return "its step needs more than tensors"
+    return ""
+
+
+def _parts(module: Any) -> Iterable[Any] | None:
+    """The modules that a module runs one after another; None for one that is one call."""
+    return module.step_parts() if isinstance(module, TensorStep) else children_of(module)
+
+
+def children_of(sequence: Any) -> list[Any]:
+    """List the modules of a sequence, named or not."""
+    children = sequence.module
+    return list(children.values() if isinstance(children, nn.ModuleDict) else children)
 
 
 def _keys(names: Iterable[Any]) -> list[Key]:

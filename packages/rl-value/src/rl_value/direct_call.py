@@ -48,7 +48,7 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
     """Evaluate a network on a batch without writing to the batch."""
     # called on tensors where that is what its forward does: a write to a tensordict costs more than
     # a small network; anything else is called as it is
-    made = _direct_output(network, partial(find, batch), wanted)
+    made = _direct_output(network, partial(find, batch), wanted, batch.batch_dims)
     if made is not None:
         return made
     return _written(network, batch.copy(), wanted)
@@ -58,7 +58,7 @@ def output_from(
     network: TensorDictModuleBase, inputs: Mapping[Key, Tensor], size: int, wanted: NestedKey
 ) -> Tensor:
     """Evaluate a network on tensors of one length, as `output_of` does on a batch."""
-    made = _direct_output(network, inputs.get, wanted)
+    made = _direct_output(network, inputs.get, wanted, 1)
     if made is not None:
         return made
     batch = build(nest(inputs), torch.Size([size]))
@@ -108,15 +108,18 @@ def _note(out_keys: Iterable[NestedKey], given: Mapping[Any, Any]) -> str:
 
 
 def _direct_output(
-    network: TensorDictModuleBase, read: Callable[[Key], Any], wanted: NestedKey
+    network: TensorDictModuleBase, read: Callable[[Key], Any], wanted: NestedKey, batch_dims: int
 ) -> Tensor | None:
     """The output of a network that is calls on tensors; None for others and missing outputs."""
+    # also None for an output without a dimension of its own: `forward` of a critic refuses it
     calls = ModuleCalls(network, watch=False)
     if not calls.is_forward():
         return None
-    inputs = {key: read(key) for key in calls.in_keys or []}
-    if any(value is None for value in inputs.values()):
-        return None
+    inputs: dict[Key, Any] = {}
+    for key in calls.in_keys or []:
+        value = inputs[key] = read(key)
+        if value is None:
+            return None
     try:
         made = calls.run(dict(inputs)).get(as_tuple(wanted))
     except Exception as error:
@@ -125,4 +128,4 @@ def _direct_output(
             call, given = failure
             error.add_note(_note(call.out_keys or [], given))
         raise
-    return made if isinstance(made, Tensor) else None
+    return made if isinstance(made, Tensor) and made.ndim > batch_dims else None
