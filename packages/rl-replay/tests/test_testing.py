@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from rl_replay import (
     ImmutableDatasetWriter,
@@ -16,10 +20,22 @@ from rl_replay import (
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    Storage,
     TensorDictRoundRobinWriter,
     Writer,
 )
-from rl_replay.testing import check_sampler, check_storage, check_writer
+from rl_replay.testing import (
+    BufferMachine,
+    ListModel,
+    SharedBufferMachine,
+    check_sampler,
+    check_storage,
+    check_writer,
+)
+
+ONCE = settings(
+    max_examples=100, deadline=None, database=None, phases=[Phase.generate], print_blob=False
+)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +151,61 @@ class SilentTruncation(ListStorage):
 def test_broken_storage_fails(broken, promise):
     with pytest.raises(AssertionError, match=promise):
         check_storage(broken)
+
+
+@pytest.mark.parametrize("broken", [ShiftedReads, DroppedReplacement, SilentTruncation])
+def test_buffer_machine_fails_on_a_broken_storage(broken):
+    class Broken(BufferMachine):
+        storages: ClassVar[dict[str, type[Storage]]] = {"broken": broken}
+
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Broken, settings=ONCE)
+
+
+class MiscountedRows(LazyTensorStorage):
+    """Counts a row that it does not hold."""
+
+    def __len__(self):
+        return super().__len__() + (super().__len__() > 2)
+
+
+def test_shared_buffer_machine_fails_on_a_broken_storage():
+    class Broken(SharedBufferMachine):
+        storages: ClassVar[dict[str, object]] = {
+            "broken": lambda size, lanes, _: MiscountedRows(size, lanes=lanes)
+        }
+
+    with pytest.raises(AssertionError, match="number of rows of all lanes"):
+        run_state_machine_as_test(Broken, settings=ONCE)
+
+
+def test_list_model_holds_the_newest_rows_at_their_positions():
+    model = ListModel(3)
+    assert model.extend("abcde") == [0, 1, 2, 0, 1]
+    assert model.contents() == ["d", "e", "c"]
+    assert model.row_ids == {0: 3, 1: 4, 2: 2}
+    model.replace(2, "f")
+    assert model.contents() == ["d", "e", "f"]
+
+
+def test_list_model_begins_at_its_first_position_after_it_was_emptied():
+    model = ListModel(3)
+    model.extend("abcd")
+    model.empty()
+    assert len(model) == 0
+    assert model.extend("x") == [0]
+    assert model.row_ids == {0: 6}
+
+
+def test_list_model_refuses_to_replace_a_row_that_it_does_not_hold():
+    with pytest.raises(KeyError, match=r"no row at 1: there are rows at \[0\]"):
+        model_of("a").replace(1, "b")
+
+
+def model_of(rows):
+    model = ListModel(3)
+    model.extend(rows)
+    return model
 
 
 class RandomState(Writer):

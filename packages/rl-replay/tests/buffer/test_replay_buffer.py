@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import invariant
 from tensordict import TensorClass, TensorDict
 
 from rl_layout import Segments, check_layout, keys
@@ -29,12 +29,14 @@ from rl_replay import (
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    Storage,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
     Writer,
 )
 from rl_replay.linking.reference import linked, rows_of
+from rl_replay.testing import BufferMachine
 
 
 def steps(count: int, first: int = 0) -> TensorDict:
@@ -48,110 +50,35 @@ def filled(count: int = 5, **parts) -> ReplayBuffer:
     return buffer
 
 
-class Model(RuleBasedStateMachine):
-    """Any order of add, extend, writes in place, emptying and sampling."""
+class LinkedBuffers(BufferMachine):
+    """The links of the rows are those that their markers prove, too."""
 
-    @initialize(
-        capacity=st.integers(1, 25), kind=st.sampled_from(["memory", "lossless", "file", "list"])
-    )
-    def make(self, capacity: int, kind: str) -> None:
-        storage = {
-            "memory": lambda: LazyTensorStorage(capacity),
-            "lossless": lambda: LazyTensorStorage(capacity, lossless=True),
-            "file": lambda: LazyMemmapStorage(capacity),
-            "list": lambda: ListStorage(capacity),
-        }[kind]()
-        self.kind = kind
-        self.buffer, self.capacity = ReplayBuffer(storage=storage), capacity
-        lengths = [3, 1, 5, 2, 8, 4] * 5
-        ends = [EndKind(i % 3) for i in range(len(lengths))]
-        self.tapes = [trajectories(lengths, ends, first_id=100 * i) for i in range(2)]
-        self.places = [0, 0]
-        self.rows: dict[int, TensorDict] = {}  # by position
-        self.numbers: dict[int, int] = {}
-        self.next = 0
-
-    def _take(self, producer: int, count: int) -> TensorDict:
-        place = self.places[producer] % 90
-        self.places[producer] = place + count
-        return self.tapes[producer][place : place + min(count, self.capacity)]
-
-    def _note(self, positions: list[int], rows: TensorDict) -> None:
-        for position, row in zip(positions, rows.unbind(0), strict=True):
-            assert position == self.next % self.capacity
-            self.rows[position], self.numbers[position] = row.clone(), self.next
-            self.next += 1
-
-    @rule(producer=st.integers(0, 1), count=st.integers(1, 12))
-    def extend(self, producer: int, count: int) -> None:
-        rows = self._take(producer, count)
-        if len(rows):
-            self._note(self.buffer.extend(rows).tolist(), rows)
-
-    @rule(producer=st.integers(0, 1))
-    def add(self, producer: int) -> None:
-        rows = self._take(producer, 1)
-        if len(rows):
-            self._note([self.buffer.add(rows[0])], rows)
-
-    @rule(count=st.integers(26, 40))
-    def refuse(self, count: int) -> None:
-        with pytest.raises(ValueError, match="do not fit"):
-            self.buffer.extend(self.tapes[0][:count])
-
-    @rule(data=st.data())
-    def write_in_place(self, data: st.DataObject) -> None:
-        if not self.rows:
-            return
-        index = data.draw(st.sampled_from(sorted(self.rows)))
-        row = self.tapes[1][data.draw(st.integers(0, 60))]
-        if self.kind == "list":
-            self.buffer[index] = row
-        else:
-            part = row.select("observation", "action", ("next", "reward"))
-            part["next", "observation"] = row["next", "observation"] + 7
-            self.buffer[index] = part
-            row = self.rows[index].clone().update(part)
-        self.rows[index] = row.clone()
-
-    @rule()
-    def empty(self) -> None:
-        self.buffer.empty()
-        self.rows, self.numbers = {}, {}
-        self.next = -(-self.next // self.capacity) * self.capacity
-
-    @invariant()
-    def holds_the_rows(self) -> None:
-        if not hasattr(self, "buffer"):
-            return
-        assert len(self.buffer) == len(self.rows)
-        if not self.rows:
-            return
-        expected = torch.stack([self.rows[place] for place in sorted(self.rows)])
-        assert (self.buffer[:] == expected).all()
-        sample = self.buffer.sample(4)
-        at = sample["index"].tolist() if self.kind != "list" else []
-        for row, place in zip(sample.unbind(0), at, strict=False):
-            assert (row.exclude("index", keys.ROW) == self.rows[place]).all()
-            assert row[keys.ROW] == self.numbers[place]
+    storages: ClassVar[dict[str, Callable[[int], Storage]]] = {
+        "memory": LazyTensorStorage,
+        "lossless": lambda size: LazyTensorStorage(size, lossless=True),
+        "file": LazyMemmapStorage,
+        "list": ListStorage,
+    }
 
     @invariant()
     def trajectories_are_what_the_markers_say(self) -> None:
-        if not hasattr(self, "buffer") or self.kind == "list" or not self.rows:
+        if not hasattr(self, "model") or not len(self.model):
             return
-        index = self.buffer.storage.trajectories()
-        index.check(self.buffer.storage.back)
-        live = sorted((number, place) for place, number in self.numbers.items())
-        expected = linked([(n, rows_of(self.rows[p].unsqueeze(0))[0]) for n, p in live])
-        back = self.buffer.storage.back
+        storage, model = self.buffer.storage, self.model
+        if isinstance(storage, ListStorage):
+            return
+        storage.trajectories().check(storage.back)
+        live = sorted((number, place) for place, number in model.row_ids.items())
+        expected = linked([(n, rows_of(model.rows[p].unsqueeze(0))[0]) for n, p in live])
+        back = storage.back
         oldest = live[0][0]
         found = {n: n - int(back[p]) for n, p in live if back[p] > 0 and n - back[p] >= oldest}
-        if self.places[0] <= 90 and self.places[1] <= 90:  # no step was stored twice
+        if max(self.taken) <= 90:  # no step was stored twice
             assert found == expected
 
 
-Model.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
-TestModel = Model.TestCase
+LinkedBuffers.TestCase.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TestBufferMachine = LinkedBuffers.TestCase
 
 
 def test_the_callers_data_stay_as_they_are() -> None:
@@ -767,7 +694,9 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
     assert (first[:] == second[:]).all()
     for _ in range(4):
         assert torch.equal(first.sample()[keys.ROW], second.sample()[keys.ROW])
-    assert torch.equal(torch.from_numpy(first.storage.back), torch.from_numpy(second.storage.back))
+    assert torch.equal(
+        torch.from_numpy(first.storage.back), torch.from_numpy(second.storage.links.back)
+    )
     assert sorted(first.storage.trajectories().lengths().tolist()) == sorted(
         second.storage.trajectories().lengths().tolist()
     )

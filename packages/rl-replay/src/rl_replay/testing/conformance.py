@@ -12,9 +12,8 @@ from rl_layout.testing import trajectories
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
 from rl_replay.samplers import Sampler
 from rl_replay.storages import LazyTensorStorage, Storage
+from rl_replay.testing.list_model import ListModel
 from rl_replay.writers import Writer
-
-__all__ = ["check_sampler", "check_storage", "check_writer"]
 
 CAPACITY = 40
 
@@ -61,18 +60,18 @@ def check_storage(make: Callable[[int], Storage]) -> None:
         >>> from rl_replay import ListStorage
         >>> check_storage(ListStorage)
     """
-    storage, model, first = make(7), dict[int, float](), 0
+    storage, model = make(7), ListModel(7)
     kind = type(storage).__name__
     for count in (3, 2, 4, 7, 1):
+        first = model.written
         rows = trajectories([count], first_id=first + 1)
-        rows["observation"] = torch.arange(first, first + count).float()[:, None].expand(count, 2)
+        numbers = torch.arange(first, first + count)
+        rows["observation"] = numbers.float()[:, None].expand(count, 2)
         span = storage.extend(rows)
-        numbers = range(first, first + count)
-        _require(list(span.numbers) == list(numbers), kind, "rows are numbered consecutively")
-        model.update({number % 7: float(number) for number in numbers})
-        first += count
-        _require(len(storage) == min(first, 7), kind, "it holds the newest rows, max_size at most")
-        _require(_contents(storage, sorted(model)) == model, kind, "it reads back what was written")
+        _require(list(span.numbers) == numbers.tolist(), kind, "rows are numbered consecutively")
+        model.extend(numbers.float().tolist())
+        _require(len(storage) == len(model), kind, "it holds the newest rows, max_size at most")
+        _require(_holds(storage, model), kind, "it reads back what was written")
     _check_replace(storage, model, kind)
     _check_refusal(storage, model, kind)
     storage.empty()
@@ -151,21 +150,20 @@ def _check_saved_choices(storage: Storage, make: Callable[[], Sampler], batch_si
     _require(torch.equal(*ahead), type(first).__name__, "a loaded state continues as the saved one")
 
 
-def _check_replace(storage: Storage, model: dict[int, float], kind: str) -> None:
+def _check_replace(storage: Storage, model: ListModel, kind: str) -> None:
     rows = trajectories([2], first_id=900)
     rows["observation"] = torch.tensor([[70.0, 70.0], [71.0, 71.0]])
     storage.replace(torch.tensor([5, 2]), rows)
-    model.update({5: 70.0, 2: 71.0})
-    _require(_contents(storage, sorted(model)) == model, kind, "replace() writes those rows alone")
+    model.replace(5, 70.0)
+    model.replace(2, 71.0)
+    _require(_holds(storage, model), kind, "replace() writes those rows alone")
 
 
-def _check_refusal(storage: Storage, model: dict[int, float], kind: str) -> None:
+def _check_refusal(storage: Storage, model: ListModel, kind: str) -> None:
     try:
         storage.extend(trajectories([8], first_id=950))
     except ValueError:
-        _require(
-            _contents(storage, sorted(model)) == model, kind, "a refused write changes nothing"
-        )
+        _require(_holds(storage, model), kind, "a refused write changes nothing")
     else:
         _require(False, kind, "more rows than max_size are refused with a ValueError")
 
@@ -179,11 +177,10 @@ def _check_refused(buffer: TensorDictReplayBuffer, count: int, size: int, kind: 
         _require(False, kind, "what check() refuses is refused by extend()")
 
 
-def _contents(storage: Storage, positions: list[int]) -> dict[int, float]:
-    rows: Any = storage.read(torch.tensor(positions))
-    return {
-        position: float(_observation(rows[place])[0]) for place, position in enumerate(positions)
-    }
+def _holds(storage: Storage, model: ListModel) -> bool:
+    """Whether the rows of a storage have the observations that a model says."""
+    rows: Any = storage.read(torch.tensor(sorted(model.rows)))
+    return [float(_observation(rows[n])[0]) for n in range(len(model))] == model.contents()
 
 
 def _observation(row: TensorDict | TensorDictBase) -> torch.Tensor:
