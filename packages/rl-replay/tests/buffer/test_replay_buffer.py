@@ -694,9 +694,7 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
     assert (first[:] == second[:]).all()
     for _ in range(4):
         assert torch.equal(first.sample()[keys.ROW], second.sample()[keys.ROW])
-    assert torch.equal(
-        torch.from_numpy(first.storage.back), torch.from_numpy(second.storage.links.back)
-    )
+    assert torch.equal(torch.from_numpy(first.storage.back), torch.from_numpy(second.storage.back))
     assert sorted(first.storage.trajectories().lengths().tolist()) == sorted(
         second.storage.trajectories().lengths().tolist()
     )
