@@ -141,6 +141,8 @@ def test_policy_loss_explains_where_the_advantage_comes_from():
     gae()(stored)
     text = loss.explain(stored)
     assert line(text, "advantage") == "stored"
+    half = loss.explain(stored.exclude("value_target"))
+    assert line(half, "advantage") == "estimated by GAE"
     assert line(text, "compiled").startswith("one graph")
 
 

@@ -11,7 +11,7 @@ from rl_value.scan.block_scan import (
     constant_scan,
     cuts_of,
     empty_rows,
-    is_plain,
+    obstacle,
     rows_of,
 )
 
@@ -32,10 +32,16 @@ def scanned(factor, cut, term):
     return out
 
 
-def test_steps_with_a_number_as_factor_are_plain_and_others_are_not():
-    assert is_plain((0.9,), torch.zeros(3))
-    assert not is_plain((torch.ones(3),), torch.zeros(3))
-    assert not is_plain((0.9,), torch.zeros(0, 1))
+def test_steps_that_numpy_cannot_scan_have_an_obstacle():
+    steps = torch.zeros(3)
+    assert obstacle((0.9,), steps) == ""
+    assert obstacle((torch.ones(3),), steps) == "a factor for each step"
+    assert obstacle((0.9,), torch.zeros(0, 1)) == "no step"
+    assert obstacle((0.9,), steps, steps.double()) == "several dtypes"
+    assert obstacle((0.9,), steps, torch.zeros(3, requires_grad=True)) == "gradients are wanted"
+    with torch.no_grad():
+        assert obstacle((0.9,), steps, torch.zeros(3, requires_grad=True)) == ""
+    assert obstacle((0.9,), torch.zeros(3, device="meta")) == "on meta"
 
 
 def test_rows_of_an_array_lay_time_out_fastest():

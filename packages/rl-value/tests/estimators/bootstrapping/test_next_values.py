@@ -59,6 +59,17 @@ def test_slots_hold_each_segment_and_its_last_next_observation():
     assert inputs["is_init",][:, 0].tolist() == [True, False, False, True, False]
 
 
+def test_slots_show_their_starts_under_each_marker_that_the_network_reads():
+    net = TensorDictModule(
+        lambda x, *starts: x, ["observation", "is_init", ("agents", "is_init")], ["state_value"]
+    )
+    batch = trajectories([2, 1])
+    segments = Segments.of(batch)
+    reader = SlotReader(input_leaves(net, batch), segments, one_step_slots(segments), None)
+    ((inputs, _),) = reader.inputs()
+    assert inputs["agents", "is_init"].equal(inputs["is_init",])
+
+
 def test_slots_of_no_step_are_read_as_one_row_of_zeros():
     batch, segments = trajectories([2]), Segments.from_ids(torch.tensor([-1, -1]))
     leaves = input_leaves(step_number(), batch)

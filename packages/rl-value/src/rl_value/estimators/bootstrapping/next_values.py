@@ -171,10 +171,9 @@ def _unrolled(
     params: TensorDictBase | None,
     chunk_size: int | None,
 ) -> Tensor:
-    """The output of a network at all slots, ``[K, ...]``."""
+    """The output of a network at all slots, ``[K, ...]``; of no slot one row that none names."""
     found = evaluate(network, reader.inputs(chunk_size), wanted, params)
-    values = found[0] if len(found) == 1 else torch.cat(found)
-    return values[: len(reader.slots)]  # of no slot one row was read, to see what is written
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _side_by_side(
