@@ -11,14 +11,21 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
+from rl_collect.background_loop import Patience
 from rl_collect.batches.assembler import BatchAssembler
-from rl_collect.inputs.devices import Devices, Moved, mover, policy_on, with_device
+from rl_collect.inputs.devices import (
+    Devices,
+    Moved,
+    generators,
+    mover,
+    policy_on,
+    set_generators,
+    with_device,
+)
 from rl_collect.inputs.environments import Makers, limited, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
-from rl_collect.inputs.random_state import generators, set_generators
 from rl_collect.interface import Collecting, between_batches
-from rl_collect.options.options import CollectorOptions
-from rl_collect.patience import Patience
+from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import Player
 from rl_collect.weights.load import load_weights, state_of
 from rl_envs import EnvBase, wire_policy

@@ -3,122 +3,18 @@
 from __future__ import annotations
 
 import functools
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_collect.arguments import check_count, check_seconds
-from rl_collect.at_exit import forget, shut_at_exit
-from rl_collect.patience import Patience
+from rl_collect.background_loop import Background, Patience, forget, shut_at_exit
 from rl_collect.progress import Progress
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Background:
-    """Repeats one call in a thread; `stop` re-raises its exception."""
-
-    def __init__(self, work: Callable[[], bool], name: str) -> None:
-        self._work, self._name = work, name
-        self._is_asked_to_stop = threading.Event()
-        self._failure: BaseException | None = None
-        # over the calls, and whether they are still served; told of each turn
-        self._lock = threading.Condition()
-        self._calls: list[tuple[Future[Any], Callable[[], Any]]] = []
-        self._is_over = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is more to do."""
-        return self._thread.is_alive()
-
-    def between(self, call: Callable[[], R], timeout_s: float = 600.0) -> R:
-        """Call something in the thread, between two calls of its work."""
-        done: Future[R] = Future()
-        with self._lock:
-            is_direct = self._is_over or threading.current_thread() is self._thread
-            if not is_direct:
-                self._calls.append((done, call))
-        if is_direct:
-            return call()
-        try:
-            return done.result(timeout_s)
-        except TimeoutError:
-            if done.done():
-                raise
-            done.cancel()
-            raise TimeoutError(self._lateness(timeout_s)) from None
-
-    def wait_for(self, is_enough: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is true after a turn, or the work is over."""
-        end = time.monotonic() + timeout_s
-        with self._lock:
-            while not is_enough() and not self._is_over and (left := end - time.monotonic()) > 0:
-                self._lock.wait(left)
-            enough = is_enough()
-            if not self._is_over:
-                return enough
-        if not enough:
-            self._raise()
-        return True
-
-    def stop(self, patience: Patience) -> None:
-        """Wait for the call under way, and end."""
-        self._is_asked_to_stop.set()
-        if not patience.wait(self._ends, f"the batch under way in {self._name}"):
-            raise TimeoutError(self._lateness(patience.limit_s))
-        self._raise()
-
-    def finish(self, timeout_s: float) -> None:
-        """Wait until there is nothing more to do."""
-        if not self._ends(timeout_s):
-            raise TimeoutError(self._lateness(timeout_s))
-        self._raise()
-
-    def _ends(self, timeout_s: float) -> bool:
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _raise(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-
-    def _lateness(self, timeout_s: float) -> str:
-        return f"{self._name} did not end within {timeout_s} s: its step takes longer, or hangs."
-
-    def _run(self) -> None:
-        try:
-            while not self._is_asked_to_stop.is_set() and self._work():
-                self._serve()
-                with self._lock:
-                    self._lock.notify_all()
-        except BaseException as error:  # re-raised by `stop`
-            self._failure = error
-        finally:
-            with self._lock:
-                self._is_over = True
-                self._lock.notify_all()
-            self._serve()
-
-    def _serve(self) -> None:
-        with self._lock:
-            calls, self._calls = self._calls, []
-        for done, call in calls:
-            if not done.set_running_or_notify_cancel():
-                continue
-            try:
-                done.set_result(call())
-            except BaseException as error:  # re-raised in the calling thread
-                done.set_exception(error)
 
 
 def between_batches(

@@ -181,7 +181,7 @@ class Gate:
 
 
 def test_shutdown_says_what_it_waits_for_and_stops_waiting(caplog, monkeypatch):
-    monkeypatch.setattr("rl_collect.patience.SILENT_S", 0.05)
+    monkeypatch.setattr("rl_collect.background_loop.SILENT_S", 0.05)
     gate = Gate()
     collector = Collector(
         CountingEnv(), gate, frames_per_batch=4, replay_buffer=Buffer(), shutdown_timeout_s=0.2
@@ -207,7 +207,7 @@ class Stuck(CountingEnv):
 
 
 def test_shutdown_of_workers_has_one_time_limit_and_says_who_hangs(caplog, monkeypatch, gone):
-    monkeypatch.setattr("rl_collect.patience.SILENT_S", 0.05)
+    monkeypatch.setattr("rl_collect.background_loop.SILENT_S", 0.05)
     monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.05)
     collector = MultiAsyncCollector(
         [Stuck, Stuck],

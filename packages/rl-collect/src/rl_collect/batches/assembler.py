@@ -13,12 +13,11 @@ from torch import Tensor
 
 from rl_collect.arguments import check_state
 from rl_collect.batches.complete_trajectories import Finished, WholeTrajectories, truncate_rows
-from rl_collect.batches.group_starts import GroupStarts
-from rl_collect.batches.markers import compact, ends_of, mark
+from rl_collect.batches.markers import GroupStarts, compact, ends_of, mark
 from rl_collect.batches.trajectory_ids import TrajectoryIds
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
-from rl_collect.options.options import CollectorOptions
+from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import Player
 from rl_layout import keys
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
-from torch import nn
+from torch import Tensor, nn
 
 from rl_tensordict import build, leaves, nest
 
@@ -153,3 +153,16 @@ class Moved:
         for key, leaf in leaves(self._back(build(nest(written), root.batch_size))):
             root.set(key, leaf)
         return root
+
+
+def generators() -> list[Tensor]:
+    """Save torch's global generators: of the CPU, and of CUDA if initialised."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), *cuda]
+
+
+def set_generators(states: Sequence[Tensor]) -> None:
+    """Go back to saved states."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(list(states[1:]))

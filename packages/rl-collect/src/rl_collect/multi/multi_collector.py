@@ -11,13 +11,12 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
+from rl_collect.background_loop import Patience
 from rl_collect.inputs.devices import mover, with_device
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import Collecting, between_batches
 from rl_collect.multi.concat import join
-from rl_collect.multi.schedule import OneByOne, Together, Turns
-from rl_collect.multi.worker_group import Crew
-from rl_collect.options.multi_options import (
+from rl_collect.multi.options import (
     Makers,
     check_buffer,
     check_options,
@@ -26,7 +25,8 @@ from rl_collect.options.multi_options import (
     serve,
     worker_options,
 )
-from rl_collect.patience import Patience
+from rl_collect.multi.schedule import OneByOne, Together, Turns
+from rl_collect.multi.worker_group import Crew
 from rl_collect.weights.load import has_weights, load_weights
 from rl_collect.weights.shared_weights import WeightBoard
 from rl_workers import WorkerDied

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 
+from rl_collect.background_loop import Patience
 from rl_collect.multi.batch_transport import NUM_SLOTS, BatchSlots, Delivery
-from rl_collect.patience import Patience
 from rl_collect.weights.shared_weights import WeightBoard
 from rl_envs.env.seeds import next_seed
 from rl_workers import WorkerDied, WorkerPool
