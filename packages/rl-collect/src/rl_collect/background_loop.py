@@ -14,13 +14,13 @@ from typing import Any, Protocol, TypeVar
 
 R = TypeVar("R")
 
-SILENT_S = 3.0
+SILENCE_S = 3.0
 """How long nothing is said."""
 
 log = logging.getLogger("rl_collect")
 
 
-class Patience:
+class TimeLimit:
     """One time limit for several waits in a row."""
 
     def __init__(self, timeout_s: float, advice: str) -> None:
@@ -34,14 +34,14 @@ class Patience:
 
     def wait(self, ends: Callable[[float], bool], what: str) -> bool:
         """Wait until something ends or no time is left; say so after a few seconds."""
-        if ends(min(SILENT_S, self.left_s)):
+        if ends(min(SILENCE_S, self.left_s)):
             return True
         if self.left_s > 0:
             log.warning("waiting up to %.0f s more for %s: %s", self.left_s, what, self._advice)
         return ends(self.left_s)
 
 
-class Background:
+class BackgroundLoop:
     """Repeats one call in a thread; `stop` re-raises its exception."""
 
     def __init__(self, work: Callable[[], bool], name: str) -> None:
@@ -90,11 +90,11 @@ class Background:
             self._raise()
         return True
 
-    def stop(self, patience: Patience) -> None:
+    def stop(self, time_limit: TimeLimit) -> None:
         """Wait for the call under way, and end."""
         self._is_asked_to_stop.set()
-        if not patience.wait(self._ends, f"the batch under way in {self._name}"):
-            raise TimeoutError(self._lateness(patience.limit_s))
+        if not time_limit.wait(self._ends, f"the batch under way in {self._name}"):
+            raise TimeoutError(self._lateness(time_limit.limit_s))
         self._raise()
 
     def finish(self, timeout_s: float) -> None:
@@ -141,17 +141,17 @@ class Background:
                 done.set_exception(error)
 
 
-class Shutable(Protocol):
+class HasShutdown(Protocol):
     """What can be shut down."""
 
     def shutdown(self) -> None:
         """Stop."""
 
 
-_started: weakref.WeakKeyDictionary[Shutable, int] = weakref.WeakKeyDictionary()
+_started: weakref.WeakKeyDictionary[HasShutdown, int] = weakref.WeakKeyDictionary()
 
 
-def shut_at_exit(collector: Shutable) -> None:
+def shut_at_exit(collector: HasShutdown) -> None:
     """Shut a collector down before the interpreter ends, in this process only."""
     # A thread that is in torch when the interpreter goes away aborts the process.
     if not _started:  # after multiprocessing's own, so ahead of it at the end
@@ -160,7 +160,7 @@ def shut_at_exit(collector: Shutable) -> None:
     _started[collector] = os.getpid()
 
 
-def forget(collector: Shutable) -> None:
+def forget(collector: HasShutdown) -> None:
     """Leave a collector alone: it was shut down."""
     _started.pop(collector, None)
 

@@ -11,28 +11,28 @@ from tensordict.nn import InteractionType
 from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
-from rl_collect.background_loop import Patience
+from rl_collect.background_loop import TimeLimit
 from rl_collect.batches.assembler import BatchAssembler
 from rl_collect.inputs.devices import (
+    CrossDevicePolicy,
     Devices,
-    Moved,
     generators,
     mover,
     policy_on,
     set_generators,
     with_device,
 )
-from rl_collect.inputs.environments import Makers, limited, make_env
+from rl_collect.inputs.environments import Makers, limit_trajectories, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
-from rl_collect.interface import Collecting, between_batches
+from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.options import CollectorOptions
-from rl_collect.stepping.env_runner import Player
+from rl_collect.stepping.env_runner import EnvRunner
 from rl_collect.weights.load import load_weights, state_of
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 
 
-class Collector(Collecting):
+class Collector(CollectorInterface):
     """Plays an environment with a policy, and returns batches `[*B, T]` with all markers.
 
     What is between two batches is kept, so the data of a trajectory does not depend on where
@@ -147,7 +147,7 @@ class Collector(Collecting):
             progress=progress,
             shutdown_timeout_s=shutdown_timeout_s,
         )
-        self.settings = CollectorOptions(
+        self.options = CollectorOptions(
             frames_per_batch=frames_per_batch,
             total_frames=total_frames,
             init_random_frames=0 if init_random_frames is None else init_random_frames,
@@ -167,7 +167,9 @@ class Collector(Collecting):
             profile=profile,
         )
         env = make_env(create_env_fn, create_env_kwargs)
-        env = limited(env if env_device is None else env.to(env_device), max_frames_per_traj)
+        env = limit_trajectories(
+            env if env_device is None else env.to(env_device), max_frames_per_traj
+        )
         self._source = policy  # the caller's, which may be a copy of on another device
         # whose weights have the names that the caller knows
         self._given = policy_on(policy, device if policy_device is None else policy_device)
@@ -175,7 +177,7 @@ class Collector(Collecting):
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
         check_keys(self.policy, env)
-        self.settings.check_sizes(env)
+        self.options.check_sizes(env)
         self.env: EnvBase = env
         self.devices = Devices.of(
             env.device,
@@ -189,13 +191,13 @@ class Collector(Collecting):
             mover(device, synchronise=not no_cuda_sync)
             for device in (self.devices.env, self.devices.policy, self.devices.storing)
         )
-        self._named_device = self.devices.storing if storing_device or device else None
+        self._storing_device = self.devices.storing if storing_device or device else None
         acting = self.policy
         if acting is not None and self.devices.policy != self.devices.env:
-            acting = Moved(acting, to_policy, to_env)
-        player = Player(env, acting, exploration_type, is_profiled=profile)
-        self._plan = player.plan
-        self._batches = BatchAssembler(player, self.settings, producer, store)
+            acting = CrossDevicePolicy(acting, to_policy, to_env)
+        runner = EnvRunner(env, acting, exploration_type, is_profiled=profile)
+        self._plan = runner.plan
+        self._batches = BatchAssembler(runner, self.options, producer, store)
 
     # batches
 
@@ -215,7 +217,7 @@ class Collector(Collecting):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return with_device(self._batches.play(), self._named_device)
+        return with_device(self._batches.play(), self._storing_device)
 
     @property
     def frames(self) -> int:
@@ -230,54 +232,54 @@ class Collector(Collecting):
     def _batch(self) -> TensorDictBase | None:
         """Play what is returned next, and hand it out or store it."""
         before, batch = self.frames, None
-        if self.settings.trajs_per_batch is not None:
-            batch = self._whole_batch(self.settings.trajs_per_batch)
-        elif self.settings.extend_buffer:
-            batch = self._hand_out(self._batches.play())
+        if self.options.trajs_per_batch is not None:
+            batch = self._trajectory_batch(self.options.trajs_per_batch)
+        elif self.options.extend_buffer:
+            batch = self._deliver(self._batches.play())
         else:
             self._add_steps()
         episodes = self._batches.episodes
         self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
 
-    def _whole_batch(self, wanted: int) -> TensorDictBase | None:
+    def _trajectory_batch(self, wanted: int) -> TensorDictBase | None:
         """Whole trajectories: what one more batch completes for a buffer, else so many."""
-        if self.settings.replay_buffer is not None:
-            self._batches.play_whole()
+        if self.options.replay_buffer is not None:
+            self._batches.play_trajectories()
             found = self._batches.pop()
         else:
             while self._batches.waiting < wanted and self._has_frames_left():
-                self._batches.play_whole()
+                self._batches.play_trajectories()
             if not self._has_frames_left():
                 self._batches.finish()
             found = self._batches.pop(wanted)
-        return None if found is None else self._hand_out(found)
+        return None if found is None else self._deliver(found)
 
     def _add_steps(self) -> None:
-        buffer, hook = self.settings.replay_buffer, self.settings.post_collect_hook
+        buffer, hook = self.options.replay_buffer, self.options.post_collect_hook
         for step in self._batches.play_by_step():
             if hook is not None:
                 hook(step)
             (buffer.extend if step.ndim else buffer.add)(step)
 
-    def _hand_out(self, batch: TensorDictBase) -> TensorDictBase | None:
+    def _deliver(self, batch: TensorDictBase) -> TensorDictBase | None:
         with self._batches.range("rl_collect.hand_out"):
-            return self._delivered(batch)
+            return self._delivered_batch(batch)
 
-    def _delivered(self, batch: TensorDictBase) -> TensorDictBase | None:
-        settings, batch = self.settings, with_device(batch, self._named_device)
-        if settings.postproc is not None:
-            batch = settings.postproc(batch)
+    def _delivered_batch(self, batch: TensorDictBase) -> TensorDictBase | None:
+        options, batch = self.options, with_device(batch, self._storing_device)
+        if options.postproc is not None:
+            batch = options.postproc(batch)
             if not isinstance(batch, TensorDictBase):
                 msg = f"postproc must return the batch to return: got {type(batch).__name__}."
                 raise TypeError(msg)
-        if settings.split_trajs:
+        if options.split_trajs:
             batch = split_trajectories(batch)
-        if settings.post_collect_hook is not None:
-            settings.post_collect_hook(batch)
-        if settings.replay_buffer is None:
+        if options.post_collect_hook is not None:
+            options.post_collect_hook(batch)
+        if options.replay_buffer is None:
             return batch
-        settings.replay_buffer.extend(batch)
+        options.replay_buffer.extend(batch)
         return None
 
     # what is changed from outside
@@ -431,12 +433,12 @@ class Collector(Collecting):
 
     # the end
 
-    def _write_unfinished(self, patience: Patience) -> None:
+    def _write_unfinished(self, time_limit: TimeLimit) -> None:
         self._batches.cut_unfinished()
-        if self.settings.replay_buffer is not None and self._batches.waiting:
-            self._hand_out(self._batches.pop())
+        if self.options.replay_buffer is not None and self._batches.waiting:
+            self._deliver(self._batches.pop())
 
-    def _close(self, patience: Patience) -> None:
+    def _close(self, time_limit: TimeLimit) -> None:
         self.env.close()
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_collect.arguments import check_count, check_seconds
-from rl_collect.background_loop import Background, Patience, forget, shut_at_exit
+from rl_collect.background_loop import BackgroundLoop, TimeLimit, forget, shut_at_exit
 from rl_collect.progress import Progress
 
 P = ParamSpec("P")
@@ -33,7 +33,7 @@ def between_batches(
     return call
 
 
-class Collecting:
+class CollectorInterface:
     """A collection under way: iterated, asked for one more batch, or going on by itself.
 
     Args:
@@ -44,7 +44,7 @@ class Collecting:
 
     Example:
         >>> from rl_collect import Collector
-        >>> issubclass(Collector, Collecting)
+        >>> issubclass(Collector, CollectorInterface)
         True
     """
 
@@ -60,8 +60,8 @@ class Collecting:
         self._stored = 0  # frames in the buffer, for who waits for the first ones
         self._has_set_timeout = False  # of the buffer
         self._total, self._buffer = total_frames, replay_buffer
-        self._progress = Progress(total_frames, is_on=progress)
-        self._background: Background | None = None
+        self._progress = Progress(total_frames, is_shown=progress)
+        self._background: BackgroundLoop | None = None
         self._is_shut = False
 
     def __iter__(self) -> Iterator[TensorDictBase | None]:
@@ -150,7 +150,7 @@ class Collecting:
         check_seconds(timeout_s, "timeout_s")
         # tensordict would import h5py in the thread, which crashes where the program has ended
         TensorDict.from_any(torch.empty(0))
-        background = self._background = Background(self._work, "the collector's thread")
+        background = self._background = BackgroundLoop(self._work, "the collector's thread")
         shut_at_exit(self)
         self._let_samples_wait(timeout_s)
         if not background.wait_for(lambda: self._stored >= min_frames, timeout_s):
@@ -208,22 +208,22 @@ class Collecting:
         if self._is_shut:
             return
         forget(self)
-        patience = Patience(limit_s, "shutdown(timeout_s=...) sets the limit")
+        time_limit = TimeLimit(limit_s, "shutdown(timeout_s=...) sets the limit")
         try:
             if self._background is not None:
-                self._background.stop(patience)
-            self._write_unfinished(patience)
+                self._background.stop(time_limit)
+            self._write_unfinished(time_limit)
         finally:
             self._is_shut = True  # not before: the background would find it closed
             self._progress.close()
             self._let_samples_fail()
-            self._close(patience)
+            self._close(time_limit)
 
-    def _write_unfinished(self, patience: Patience) -> None:
+    def _write_unfinished(self, time_limit: TimeLimit) -> None:
         """Write to the buffer what no batch has returned."""
         raise NotImplementedError
 
-    def _close(self, patience: Patience) -> None:
+    def _close(self, time_limit: TimeLimit) -> None:
         """Close environments, or end workers."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
-from rl_collect.inputs.devices import Devices, Moved, _wait_for, mover
+from rl_collect.inputs.devices import CrossDevicePolicy, Devices, _wait_for, mover
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 from rl_layout import check_layout
@@ -100,7 +100,7 @@ def test_a_policy_elsewhere_acts_on_a_copy():
 
     root = TensorDict({"seen": torch.ones(3), "kept": torch.zeros(3)}, [3])
     kept = root["kept"]
-    found = Moved(policy, lambda td: td.clone(), lambda written: written)(root)
+    found = CrossDevicePolicy(policy, lambda td: td.clone(), lambda written: written)(root)
     assert found["action"].tolist() == [4, 4, 4]
     assert found["seen"].tolist() == [2, 2, 2]
     assert found["kept"] is kept

@@ -12,10 +12,10 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import MultiAsyncCollector, MultiSyncCollector
-from rl_collect.multi.batch_transport import BatchSlots
-from rl_collect.multi.worker import Servant
+from rl_collect.multi.batch_transport import SharedBatchSlots
+from rl_collect.multi.worker import CollectorWorker
 from rl_collect.weights.load import load_weights
-from rl_collect.weights.shared_weights import WeightBoard
+from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv
 from rl_slabs import Rows
 from rl_workers import Channel, WorkerDied, WorkerTimeout
@@ -58,7 +58,7 @@ class Weighted(nn.Module):
 
 def kill(collector, index, gone):
     """Kill a worker, and wait until it is gone."""
-    pid = collector._crew.pool.pids[index]
+    pid = collector._workers.pool.pids[index]
     os.kill(pid, signal.SIGKILL)
     assert gone(pid)
 
@@ -106,11 +106,11 @@ def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind, gone):
 
 
 POINTS = {
-    "before it copies": (BatchSlots.write, 0),
+    "before it copies": (SharedBatchSlots.write, 0),
     "while it copies": (Rows._write_on_cpu, 70),
-    "when it has copied": (Servant.told, 0),
+    "when it has copied": (CollectorWorker.message, 0),
     "at the message": (Channel.send, 0),
-    "when it has seen new weights": (WeightBoard.load_into, 0),
+    "when it has seen new weights": (SharedWeights.load_into, 0),
     "while it takes new weights": (load_weights, 0),
 }
 
@@ -146,7 +146,7 @@ def test_a_worker_may_be_killed_at_any_point(trap, kind, point):
 def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
     collector = kind([functools.partial(CountingEnv, 10**6)], frames_per_batch=3, **FORK)
     with collector:
-        batches, pool = [collector.next()], collector._crew.pool
+        batches, pool = [collector.next()], collector._workers.pool
         pid = pool.pids[0]
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until it is stopped
@@ -165,7 +165,7 @@ def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
 def test_a_worker_that_is_stopped_is_ended_by_shutdown(gone):
     collector = MultiSyncCollector([CountingEnv], frames_per_batch=3, **FORK)
     collector.next()
-    pid = collector._crew.pool.pids[0]
+    pid = collector._workers.pool.pids[0]
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)
     collector.shutdown(timeout_s=0.1)
@@ -203,7 +203,7 @@ def test_a_late_worker_is_named_and_shutdown_does_not_wait_for_it():
     )
     with pytest.raises(WorkerTimeout, match=r"collector worker 0.*play"):
         collector.next()
-    pid = collector._crew.pool.pids[0]
+    pid = collector._workers.pool.pids[0]
     collector.shutdown(timeout_s=0.1)
     assert not os.path.exists(f"/proc/{pid}/cmdline")
 
@@ -227,7 +227,7 @@ class Push(torch.nn.Linear):
 options = {"frames_per_batch": 3, "mp_start_method": "fork"}
 collector = MultiSyncCollector([Waits], Push(1, 2), **options)
 try:
-    print(*collector._crew.pool.pids, flush=True)
+    print(*collector._workers.pool.pids, flush=True)
     collector.next()
 finally:
     collector.shutdown(timeout_s=0.2)

@@ -238,11 +238,11 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
                     return
                 batch = collector.next()
                 batches.extend([] if batch is None else [batch])
-            pytest.fail("the worker that replaces a dead one hands nothing over")
+            pytest.fail("the worker that restarts_workers a dead one hands nothing over")
 
         play_until(2)
         for deaths, index in enumerate([1, 0, 0], start=1):
-            os.kill(collector._crew.pool.pids[index], signal.SIGKILL)
+            os.kill(collector._workers.pool.pids[index], signal.SIGKILL)
             play_until(2 + deaths)
         restarts = collector.stats()["restarts"]
     assert restarts == 3
@@ -305,7 +305,7 @@ def test_versions_go_on_after_a_load():
 def test_nothing_is_left_when_it_is_over():
     before = set(os.listdir("/dev/shm"))
     collector = MultiAsyncCollector([counting(5)] * 2, frames_per_batch=4, **FORK)
-    pids = collector._crew.pool.pids
+    pids = collector._workers.pool.pids
     collector.next()
     collector.shutdown()
     collector.shutdown()
@@ -426,8 +426,8 @@ def test_batches_taken_before_an_error_are_not_lost():
 
     makers = [counting(10**6), lambda: FailsOnce(10**6)]
     with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
-        collector._crew.begin(0)
-        collector._turns._take(0)  # so that it is there for sure when the other one fails
+        collector._workers.begin(0)
+        collector._schedule._take(0)  # so that it is there for sure when the other one fails
         with pytest.raises(ZeroDivisionError, match="once"):
             collector.next()
         batches = [collector.next() for _ in range(2)]
@@ -520,7 +520,7 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights():
 
     options = {"frames_per_batch": 4, "policy_factory": make, **FORK}
     with MultiSyncCollector([counting(9)] * 2, **options) as collector:
-        pid = collector._crew.pool.pids[0]
+        pid = collector._workers.pool.pids[0]
         assert (collector.next()["weight"] == pid).all()
         collector.update_policy_weights_({"module.weight": torch.full((1,), 3.0)})
         batch = collector.next()
@@ -610,7 +610,7 @@ def test_hooks_run_in_workers():
     with MultiSyncCollector(
         [CountingEnv], frames_per_batch=2, pre_collect_hook=hook, **FORK
     ) as one:
-        pid = one._crew.pool.pids[0]
+        pid = one._workers.pool.pids[0]
         with pytest.raises(ValueError, match=f"a hook in {pid}"):
             one.next()
 

@@ -12,13 +12,17 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.arguments import check_state
-from rl_collect.batches.complete_trajectories import Finished, WholeTrajectories, truncate_rows
+from rl_collect.batches.complete_trajectories import (
+    TrajectoryQueue,
+    WholeTrajectories,
+    truncate_rows,
+)
 from rl_collect.batches.markers import GroupStarts, compact, ends_of, mark
 from rl_collect.batches.trajectory_ids import TrajectoryIds
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
-from rl_collect.stepping.env_runner import Player
+from rl_collect.stepping.env_runner import EnvRunner
 from rl_layout import keys
 
 PIECES = 16
@@ -30,21 +34,21 @@ class BatchAssembler:
 
     def __init__(
         self,
-        player: Player,
-        settings: CollectorOptions,
+        runner: EnvRunner,
+        options: CollectorOptions,
         producer: int | None = None,
         store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
     ) -> None:
-        env = player.env
-        self._env, self._player, self._settings, self._store = env, player, settings, store
-        self.num_steps = settings.num_steps(env)
+        env = runner.env
+        self._env, self._runner, self._options, self._store = env, runner, options, store
+        self.num_steps = options.num_steps(env)
         self._ids = TrajectoryIds(env.batch_size, producer)
         self._groups = GroupStarts(env.done_groups)
         # whose next step begins a trajectory in the middle of an episode
         self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
         num_envs = max(env.batch_size.numel(), 1)
-        self._whole = WholeTrajectories(num_envs, settings.max_unfinished_frames)
-        self._finished = Finished()
+        self._whole = WholeTrajectories(num_envs, options.max_unfinished_frames)
+        self._queue = TrajectoryQueue()
         self.episodes = Episodes(env.batch_size)
         self.frames = self.policy_version = 0
         self.is_enough: Callable[[], bool] | None = None
@@ -64,7 +68,7 @@ class BatchAssembler:
     @property
     def waiting(self) -> int:
         """How many whole trajectories wait to be returned."""
-        return self._finished.count
+        return self._queue.count
 
     def play(self) -> TensorDictBase:
         """Play a batch."""
@@ -79,42 +83,42 @@ class BatchAssembler:
                 self._end(batch, over)
             yield self._stored(batch)[..., 0]
 
-    def play_whole(self) -> None:
+    def play_trajectories(self) -> None:
         """Play a batch, and let the trajectories that it completes wait."""
         batch, over = self._played()
-        self._finished.push(self._whole.take(self._stored(batch), over))
+        self._queue.push(self._whole.take(self._stored(batch), over))
         too_long = self._whole.over_bound()
         if bool(too_long.any()):
-            self._finished.push(self._whole.cut(too_long))
-            self._begin_anew(too_long.reshape(self._env.batch_size))
+            self._queue.push(self._whole.cut(too_long))
+            self._begin_trajectories(too_long.reshape(self._env.batch_size))
 
     def pop(self, count: int | None = None) -> TensorDictBase | None:
         """Hand out trajectories that wait."""
-        return self._finished.pop(count)
+        return self._queue.pop(count)
 
     def cut_unfinished(self) -> None:
         """Let the pieces of trajectories that have not ended wait as well, as truncations."""
-        if self._settings.trajs_per_batch is not None:
-            self._finished.push(self._whole.cut())
+        if self._options.trajs_per_batch is not None:
+            self._queue.push(self._whole.cut())
 
     def finish(self) -> None:
         """Let them wait as truncations; the environments continue, and begin new trajectories."""
         unfinished = self._whole.lengths > 0
         if bool(unfinished.any()):
             self.cut_unfinished()
-            self._begin_anew(unfinished.reshape(self._env.batch_size))
+            self._begin_trajectories(unfinished.reshape(self._env.batch_size))
 
     def reset(self) -> None:
         """Reset every environment before the next step; what follows are new trajectories."""
         self.cut_unfinished()
-        self._player.reset()
+        self._runner.reset()
         self._ids.cut()
         self._mid_episode = torch.zeros_like(self._mid_episode)
         self.episodes.forget()
 
     def cut_if_moved(self) -> None:
         """Begin new trajectories where somebody else has moved the environment; say so, once."""
-        if not self._player.was_moved:
+        if not self._runner.env_was_moved:
             return
         self.reset()
         if not self._has_warned:
@@ -128,19 +132,19 @@ class BatchAssembler:
 
     def note_moves(self) -> None:
         """Note that the environment was brought to where the next batch begins."""
-        self._player.note_moves()
+        self._runner.note_moves()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next batch depends on, but environment and policy."""
         return {
             "frames": self.frames,
             "policy_version": self.policy_version,
-            "player": self._player.state_dict(),
+            "player": self._runner.state_dict(),
             "ids": self._ids.state_dict(),
             "groups": self._groups.state_dict(),
             "mid_episode": self._mid_episode.clone(),
             "whole": self._whole.state_dict(),
-            "finished": self._finished.state_dict(),
+            "finished": self._queue.state_dict(),
             "episodes": self.episodes.state_dict(),
         }
 
@@ -151,9 +155,9 @@ class BatchAssembler:
         self._groups.load_state_dict(state["groups"])
         self._mid_episode = state["mid_episode"].clone()
         self.frames, self.policy_version = state["frames"], state["policy_version"]
-        self._player.load_state_dict(state["player"])
+        self._runner.load_state_dict(state["player"])
         self._whole.load_state_dict(state["whole"])
-        self._finished.load_state_dict(state["finished"])
+        self._queue.load_state_dict(state["finished"])
         self.episodes.load_state_dict(state["episodes"])
 
     def _played(self) -> tuple[TensorDictBase, Tensor]:
@@ -174,35 +178,35 @@ class BatchAssembler:
     def _piece(self) -> int:
         """How many steps to play before something is decided again."""
         most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
-        left_at_random = self._settings.init_random_frames - self.frames
+        left_at_random = self._options.init_random_frames - self.frames
         if left_at_random > 0:  # those after them are the policy's, wherever batches end
             most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
         return most
 
     def _begin(self) -> None:
-        if self._settings.pre_collect_hook is not None:
-            self._settings.pre_collect_hook()
+        if self._options.pre_collect_hook is not None:
+            self._options.pre_collect_hook()
         if self.refresh is not None:
             self.refresh()
-        if self._settings.reset_at_each_iter:
+        if self._options.reset_at_each_iter:
             self.reset()
 
     def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
         self.cut_if_moved()
-        at_random = self.frames < self._settings.init_random_frames
+        at_random = self.frames < self._options.init_random_frames
         try:
             with self.range("rl_collect.rollout"):
-                batch = self._player.play(num_steps, at_random=at_random)
+                batch = self._runner.play(num_steps, at_random=at_random)
         except BaseException:
             self.reset()  # the environment has moved past the last known root
             raise
         with self.range("rl_collect.marks"):
             over = ends_of(batch)
             device = self._env.device  # a batch of an environment elsewhere does not name it
-            with_ids = self._settings.track_traj_ids
+            with_ids = self._options.track_traj_ids
             mark(batch, over, self._ids, with_ids=with_ids, device=device)
             self._groups.mark(batch)
-            if self._settings.cuts_episodes:
+            if self._options.cuts_episodes:
                 batch.set(keys.MID_EPISODE, self._first_mid_episode(batch.shape).to(device))
             version = torch.full(batch.shape, self.policy_version, device=device)
             batch.set(keys.POLICY_VERSION, version)
@@ -219,23 +223,23 @@ class BatchAssembler:
 
     def range(self, name: str) -> AbstractContextManager[Any]:
         """Name what is done for torch's profiler, where that is switched on."""
-        return torch.profiler.record_function(name) if self._settings.profile else nullcontext()
+        return torch.profiler.record_function(name) if self._options.profile else nullcontext()
 
     def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
         """Truncate the last steps where that was asked for, and say which steps end then."""
-        if not self._settings.set_truncated:
+        if not self._options.set_truncated:
             return over
         last = torch.zeros_like(over)
         last[..., -1] = True
         truncate_rows(batch, last)
-        self._begin_anew(~over[..., -1])
+        self._begin_trajectories(~over[..., -1])
         return over | last
 
-    def _begin_anew(self, rows: Tensor) -> None:
+    def _begin_trajectories(self, rows: Tensor) -> None:
         """Let what follows begin new trajectories in some environments, which continue."""
         self._mid_episode = self._mid_episode | rows
         self._ids.cut(rows.numpy())
-        self._player.mark_first(rows)
+        self._runner.mark_first(rows)
 
     def _first_mid_episode(self, shape: torch.Size) -> Tensor:
         """The first steps after cuts of environments that continued, bool `[*B, T]`."""
@@ -246,6 +250,6 @@ class BatchAssembler:
 
     def _stored(self, batch: TensorDictBase) -> TensorDictBase:
         with self.range("rl_collect.store"):
-            if self._settings.compact_obs:
+            if self._options.compact_obs:
                 batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
             return self._store(batch)

@@ -173,7 +173,7 @@ class WholeTrajectories:
         return build(nest(found), out.shape, [keys.TIME])
 
 
-class Finished:
+class TrajectoryQueue:
     """Whole trajectories that wait to be returned, first come, first out."""
 
     def __init__(self) -> None:

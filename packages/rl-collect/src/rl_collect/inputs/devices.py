@@ -134,7 +134,7 @@ def _wait_for(device: torch.device) -> Callable[[], None] | None:
     return None
 
 
-class Moved:
+class CrossDevicePolicy:
     """A policy on another device than the environment."""
 
     def __init__(

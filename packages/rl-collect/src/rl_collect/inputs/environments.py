@@ -26,7 +26,7 @@ def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> 
     return _maker(create_env_fn, given)()
 
 
-def limited(env: EnvBase, max_frames_per_traj: int | None) -> EnvBase:
+def limit_trajectories(env: EnvBase, max_frames_per_traj: int | None) -> EnvBase:
     """Truncate trajectories after some steps."""
     if max_frames_per_traj is None:
         return env

@@ -13,7 +13,7 @@ NUM_SLOTS = 2
 """While one batch is read, the next one is written."""
 
 
-class Delivery(NamedTuple):
+class BatchMessage(NamedTuple):
     """What a worker says when it has played a batch."""
 
     frames: int  # steps that were played for it
@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
 
-class BatchSlots:
+class SharedBatchSlots:
     """Slots for a few batches of a worker, shared with the parent."""
 
     # It can be passed to another process; the sender must keep it until that has it.
@@ -32,7 +32,7 @@ class BatchSlots:
         self._rows = slab.capacity // NUM_SLOTS
 
     @classmethod
-    def like(cls, batch: TensorDictBase) -> BatchSlots:
+    def like(cls, batch: TensorDictBase) -> SharedBatchSlots:
         """Make room for batches like one."""
         if isinstance(batch, LazyStackedTensorDict):
             msg = "entries without one size cannot be in shared memory."

@@ -11,28 +11,28 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
-from rl_collect.background_loop import Patience
+from rl_collect.background_loop import TimeLimit
 from rl_collect.inputs.devices import mover, with_device
 from rl_collect.inputs.policies import takes_steps
-from rl_collect.interface import Collecting, between_batches
+from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.multi.concat import join
 from rl_collect.multi.options import (
     Makers,
     check_buffer,
     check_options,
+    make_worker,
     makers_of,
     sent,
-    serve,
     worker_options,
 )
-from rl_collect.multi.schedule import OneByOne, Together, Turns
-from rl_collect.multi.worker_group import Crew
+from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
+from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.load import has_weights, load_weights
-from rl_collect.weights.shared_weights import WeightBoard
+from rl_collect.weights.shared_weights import SharedWeights
 from rl_workers import WorkerDied
 
 
-class MultiCollector(Collecting):
+class MultiCollector(CollectorInterface):
     """Plays environments in processes, and hands their batches out together or one by one.
 
     Each worker runs a `Collector` of its own. Batches come through shared memory; new weights go
@@ -132,44 +132,44 @@ class MultiCollector(Collecting):
         self.policy = policy
         options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
         storing = options.get("storing_device") or options.get("device")
-        self._named_device = None if storing is None else torch.device(storing)
-        self._move = mover(self._named_device or torch.device("cpu"))
+        self._storing_device = None if storing is None else torch.device(storing)
+        self._move = mover(self._storing_device or torch.device("cpu"))
         options = worker_options(
             options, len(makers), sync, replay_buffer, workers_write=self._workers_write
         )
-        self._crew = Crew(
+        self._workers = WorkerGroup(
             [
-                functools.partial(serve, make, sent(policy, mp_start_method), options)
+                functools.partial(make_worker, make, sent(policy, mp_start_method), options)
                 for make in makers
             ],
             mp_start_method,
             timeout_s=timeout_s,
-            replaces=restart_workers,
+            restarts_workers=restart_workers,
             shares=not self._by_trajectory,
         )
-        self._sizes: list[int] = self._crew.call_all("frames_of_batch")
-        self._turns: Turns = (
-            Together(self._crew, preemptive_threshold)
+        self._sizes: list[int] = self._workers.call_all("frames_of_batch")
+        self._schedule: Schedule = (
+            SyncSchedule(self._workers, preemptive_threshold)
             if sync
-            else OneByOne(self._crew, self._sizes, total_frames)
+            else AsyncSchedule(self._workers, self._sizes, total_frames)
         )
-        weights = self._crew.call(0, "weights") if policy is None else policy
-        self._board = WeightBoard.like(weights) if has_weights(weights) else None
-        self._crew.attach(self._board, self._turns.stop)
+        weights = self._workers.call(0, "weights") if policy is None else policy
+        self._shared_weights = SharedWeights.like(weights) if has_weights(weights) else None
+        self._workers.attach(self._shared_weights, self._schedule.stop)
         self._ready: list[TensorDictBase] = []  # taken, not yet returned
         self._shown = 0  # frames that the bar knows
-        self._is_drained = False
+        self._has_popped = False
 
     # batches
 
     @property
     def frames(self) -> int:
         """Steps delivered so far."""
-        return self._crew.frames
+        return self._workers.frames
 
     def _batch(self) -> TensorDictBase | None:
         if not self._ready:
-            found = self._turns.next()
+            found = self._schedule.next()
             self._ready = [join(found, self._how)] if self._joins and found else found
         self._show()
         if self._buffer is None:
@@ -180,15 +180,15 @@ class MultiCollector(Collecting):
 
     def _on_device(self, batch: TensorDictBase) -> TensorDictBase:
         # workers name the device of the memory that they hand over
-        return with_device(self._move(batch), self._named_device)
+        return with_device(self._move(batch), self._storing_device)
 
     def _show(self) -> None:
-        told = self._crew.stats
-        returns = [one["mean_return"] for one in told if one["episodes"]]
+        stats = self._workers.stats
+        returns = [one["mean_return"] for one in stats if one["episodes"]]
         mean = sum(returns) / len(returns) if returns else float("nan")
         frames = self.frames - self._shown
         self._shown = self.frames
-        self._progress.add(frames, sum(one["episodes"] for one in told), mean, self._lag)
+        self._progress.add(frames, sum(one["episodes"] for one in stats), mean, self._lag)
 
     # what is changed from outside
 
@@ -205,7 +205,7 @@ class MultiCollector(Collecting):
                 cast. The weights stay as they were.
         """
         self._require_open()
-        if self._board is None:
+        if self._shared_weights is None:
             raise TypeError(self._without_weights())
         given = self.policy if policy_or_weights is None else policy_or_weights
         if given is None:
@@ -215,7 +215,7 @@ class MultiCollector(Collecting):
                 "update_policy_weights_()."
             )
             raise TypeError(msg)
-        self._board.publish(given)
+        self._shared_weights.publish(given)
 
     def _without_weights(self) -> str:
         if self.policy is not None:
@@ -228,7 +228,7 @@ class MultiCollector(Collecting):
     @property
     def policy_version(self) -> int:
         """The newest version of the weights; each row carries the one that acted."""
-        return 0 if self._board is None else self._board.newest
+        return 0 if self._shared_weights is None else self._shared_weights.newest
 
     @between_batches
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -241,27 +241,27 @@ class MultiCollector(Collecting):
         Returns:
             A seed for the next collector, far from this one.
         """
-        self._settle()
-        return self._crew.set_seed(seed, static_seed)
+        self._drain()
+        return self._workers.set_seed(seed, static_seed)
 
     @property
     def restarts(self) -> int:
         """How many workers were replaced."""
-        return self._crew.restarts
+        return self._workers.restarts
 
     @between_batches
     def reset(self) -> None:
         """Begin new trajectories with the next batches."""
-        self._settle()
-        self._crew.call_all("reset")
-        self._crew.refresh()
+        self._drain()
+        self._workers.call_all("reset")
+        self._workers.refresh()
 
     def stats(self) -> dict[str, Any]:
         """Tell how far it is, and how, without waiting for anybody.
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
-            batches were after it, on average; and `workers`: what each collector told with its
+            batches were after it, on average; and `workers`: what each collector reported with its
             last batch.
         """
         self._require_open()
@@ -270,14 +270,14 @@ class MultiCollector(Collecting):
             "restarts": self.restarts,
             "policy_version": self.policy_version,
             "policy_lag": self._lag,
-            "workers": [dict(one) for one in self._crew.stats],
+            "workers": [dict(one) for one in self._workers.stats],
         }
 
     @property
     def _lag(self) -> float:
-        told = self._crew.stats
-        behind: int = sum(self.policy_version - one["policy_version"] for one in told)
-        return behind / len(told)
+        stats = self._workers.stats
+        behind: int = sum(self.policy_version - one["policy_version"] for one in stats)
+        return behind / len(stats)
 
     @between_batches
     def state_dict(self) -> dict[str, Any]:
@@ -292,14 +292,14 @@ class MultiCollector(Collecting):
             RuntimeError: some workers have delivered a batch, and others have failed to.
         """
         self._require_sync()
-        self._settle()
-        if self._ready or self._turns.has_part:
+        self._drain()
+        if self._ready or self._schedule.has_part:
             msg = "a batch is under way that was not returned: take it by next(), then save."
             raise RuntimeError(msg)
         return {
             "frames": self.frames,
             "policy_version": self.policy_version,
-            "workers": self._crew.call_all("state_dict"),
+            "workers": self._workers.call_all("state_dict"),
         }
 
     @between_batches
@@ -315,57 +315,57 @@ class MultiCollector(Collecting):
             NotImplementedError: an environment cannot load a state.
         """
         self._require_sync()
-        self._settle()
+        self._drain()
         check_state(state, ("frames", "policy_version", "workers"), type(self).__name__)
         saved = state["workers"]
-        if len(saved) != len(self._crew):
-            msg = f"the state is of {len(saved)} workers: expected {len(self._crew)}."
+        if len(saved) != len(self._workers):
+            msg = f"the state is of {len(saved)} workers: expected {len(self._workers)}."
             raise ValueError(msg)
-        before = self._crew.call_all("state_dict")
+        before = self._workers.call_all("state_dict")
         try:
             self._load_workers(saved)
         except BaseException:
             self._load_workers(before)
             raise
-        self._turns.left()
-        self._crew.frames = self._shown = state["frames"]
-        self._ready, self._is_drained = [], False
-        if self._board is not None:
-            weights, old = saved[0]["policy"], self._board
+        self._schedule.take_remaining()
+        self._workers.frames = self._shown = state["frames"]
+        self._ready, self._has_popped = [], False
+        if self._shared_weights is not None:
+            weights, old = saved[0]["policy"], self._shared_weights
             if isinstance(self.policy, nn.Module):
                 load_weights(self.policy, weights)
-            self._board = WeightBoard.like(weights, state["policy_version"])
-            self._crew.attach(self._board, self._turns.stop)
+            self._shared_weights = SharedWeights.like(weights, state["policy_version"])
+            self._workers.attach(self._shared_weights, self._schedule.stop)
             old.close()
-        self._crew.refresh()
+        self._workers.refresh()
 
     def _load_workers(self, states: list[Any]) -> None:
         for index, one in enumerate(states):
-            self._crew.call(index, "load_state_dict", one)
+            self._workers.call(index, "load_state_dict", one)
 
     # the end
 
-    def _close(self, patience: Patience) -> None:
+    def _close(self, time_limit: TimeLimit) -> None:
         """Stop the workers; kill those still running after the time limit."""
         try:
-            self._crew.close(patience)
+            self._workers.close(time_limit)
         finally:
-            for shared in (self._board, self._turns.stop):
+            for shared in (self._shared_weights, self._schedule.stop):
                 if shared is not None:
                     shared.close()
 
-    def _write_unfinished(self, patience: Patience) -> None:
+    def _write_unfinished(self, time_limit: TimeLimit) -> None:
         """Write what is there; what a worker held that is gone now is gone as well."""
         if self._buffer is None or self._workers_write:
             return
         failure: Exception | None = None
-        self._crew.replaces = False
-        found: list[Any] = [*self._ready, *self._turns.left()]
-        for index in range(len(self._crew)):
+        self._workers.restarts_workers = False
+        found: list[Any] = [*self._ready, *self._schedule.take_remaining()]
+        for index in range(len(self._workers)):
             try:
-                if self._crew.is_busy(index):
-                    found.append(self._crew.take_at_last(index, patience)[1])
-                found.append(self._crew.finish(index, patience))
+                if self._workers.is_busy(index):
+                    found.append(self._workers.take_at_last(index, time_limit)[1])
+                found.append(self._workers.finish(index, time_limit))
             except WorkerDied:
                 continue
             except Exception as error:
@@ -378,42 +378,42 @@ class MultiCollector(Collecting):
 
     @property
     def _frames_of_batch(self) -> int:
-        return sum(self._sizes) if isinstance(self._turns, Together) else max(self._sizes)
+        return sum(self._sizes) if isinstance(self._schedule, SyncSchedule) else max(self._sizes)
 
     def __repr__(self) -> str:
         total = "any number" if self._total == -1 else self._total
-        kind = "together" if isinstance(self._turns, Together) else "one by one"
+        kind = "together" if isinstance(self._schedule, SyncSchedule) else "one by one"
         return (
-            f"{type(self).__name__}({len(self._crew)} workers {kind}, {self._sizes} frames a "
+            f"{type(self).__name__}({len(self._workers)} workers {kind}, {self._sizes} frames a "
             f"batch, {self.frames} of {total} played)"
         )
 
     def _count_stored(self) -> int:
-        held: int = sum(one["unfinished_frames"] for one in self._crew.stats)
+        held: int = sum(one["unfinished_frames"] for one in self._workers.stats)
         return self.frames - held
 
     def _waits(self) -> bool:
         """Take, once, the whole trajectories that no batch has returned."""
-        can_drain = self._by_trajectory and self._buffer is None and not self._is_drained
+        can_drain = self._by_trajectory and self._buffer is None and not self._has_popped
         if not self._ready and can_drain:
-            self._is_drained = True
-            self._settle()
-            found = [*self._turns.left(), *self._crew.call_all("drain")]
-            self._crew.refresh()
+            self._has_popped = True
+            self._drain()
+            found = [*self._schedule.take_remaining(), *self._workers.call_all("pop_trajectories")]
+            self._workers.refresh()
             self._ready += [batch for batch in found if isinstance(batch, TensorDictBase)]
         return bool(self._ready)
 
     def _require_sync(self) -> None:
-        if not isinstance(self._turns, Together):
+        if not isinstance(self._schedule, SyncSchedule):
             msg = (
                 "workers that continue by themselves have no moment at which all stand still: save "
                 "the buffer and the policy, or collect with sync=True."
             )
             raise NotImplementedError(msg)
 
-    def _settle(self) -> None:
+    def _drain(self) -> None:
         """Wait until no worker has a batch under way; those batches are kept for later."""
-        self._ready += self._turns.settle()
+        self._ready += self._schedule.drain()
 
 
 class MultiSyncCollector(MultiCollector):

@@ -10,18 +10,20 @@ from typing import Any
 from torch import nn
 
 from rl_collect.collector import Collector
-from rl_collect.multi.worker import Outbox, Servant
+from rl_collect.multi.worker import CollectorWorker, Outbox
 from rl_envs import EnvBase
 
 Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
-def serve(make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]) -> Servant:
+def make_worker(
+    make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]
+) -> CollectorWorker:
     """Make what a worker holds; called there."""
     given = dict(options)
     factory = given.pop("policy_factory")
     acting = policy if factory is None else factory()
-    return Servant(lambda: Collector(make_env, acting, **given))
+    return CollectorWorker(lambda: Collector(make_env, acting, **given))
 
 
 def sent(policy: Any, start_method: str | None) -> Any:

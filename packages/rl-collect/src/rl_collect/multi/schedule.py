@@ -8,14 +8,14 @@ from typing import Protocol
 import torch
 from tensordict import TensorDictBase
 
-from rl_collect.multi.worker_group import Crew
+from rl_collect.multi.worker_group import WorkerGroup
 from rl_slabs import RowSchema, Slab
 
 Batches = list[TensorDictBase]
 
 
-class Turns(Protocol):
-    """How the batches of a crew are taken."""
+class Schedule(Protocol):
+    """The order in which batches of workers are taken."""
 
     # shared memory that tells workers to end their batch early; None where nothing does
     stop: Slab | None
@@ -27,18 +27,18 @@ class Turns(Protocol):
     def next(self) -> Batches:
         """Wait for what is returned next; fewer batches where some went to a buffer."""
 
-    def settle(self) -> Batches:
+    def drain(self) -> Batches:
         """Wait until no worker is busy; what is ready to be returned then."""
 
-    def left(self) -> Batches:
+    def take_remaining(self) -> Batches:
         """Give up what was taken for a turn that is not complete."""
 
 
-class Together:
+class SyncSchedule:
     """All workers begin a batch, and it is returned when all have delivered theirs."""
 
-    def __init__(self, crew: Crew, threshold: float | None = None) -> None:
-        self._crew, self._threshold = crew, threshold
+    def __init__(self, workers: WorkerGroup, threshold: float | None = None) -> None:
+        self._workers, self._threshold = workers, threshold
         self._done: dict[int, TensorDictBase | None] = {}  # of workers that have delivered
         self.stop: Slab | None = None
         if threshold is not None:
@@ -51,67 +51,67 @@ class Together:
 
     def next(self) -> Batches:
         """A batch of every worker; one that failed in between is asked again."""
-        crew, everyone = self._crew, range(len(self._crew))
-        while len(self._done) < len(crew):
+        workers, everyone = self._workers, range(len(self._workers))
+        while len(self._done) < len(workers):
             for index in everyone:
-                if index not in self._done and not crew.is_busy(index):
-                    crew.begin(index)
-            for index in crew.pool.wait():
+                if index not in self._done and not workers.is_busy(index):
+                    workers.begin(index)
+            for index in workers.pool.wait():
                 self._take(index)
-            if self._threshold is not None and len(self._done) >= self._threshold * len(crew):
+            if self._threshold is not None and len(self._done) >= self._threshold * len(workers):
                 assert self.stop is not None
-                self.stop.columns()["stop"][0] = crew.newest
+                self.stop.columns()["stop"][0] = workers.newest
         found = [self._done.pop(index) for index in everyone]
         return [batch for batch in found if batch is not None]
 
-    def settle(self) -> Batches:
+    def drain(self) -> Batches:
         """Wait until no worker is busy; nothing is returned before all have delivered."""
-        for index in range(len(self._crew)):
-            if self._crew.is_busy(index):
+        for index in range(len(self._workers)):
+            if self._workers.is_busy(index):
                 self._take(index)
         return []
 
-    def left(self) -> Batches:
+    def take_remaining(self) -> Batches:
         """Give up what some workers have delivered while others have not."""
         found, self._done = self._done.values(), {}
         return [batch for batch in found if batch is not None]
 
     def _take(self, index: int) -> None:
-        told, batch = self._crew.take(index)
-        if told is not None:
+        message, batch = self._workers.take(index)
+        if message is not None:
             self._done[index] = batch
 
 
-class OneByOne:
+class AsyncSchedule:
     """Every batch is returned as it comes, while its worker plays the next one."""
 
     stop: Slab | None = None
     has_part = False
 
-    def __init__(self, crew: Crew, sizes: Sequence[int], total_frames: int) -> None:
-        self._crew, self._sizes, self._total = crew, sizes, total_frames
+    def __init__(self, workers: WorkerGroup, sizes: Sequence[int], total_frames: int) -> None:
+        self._workers, self._sizes, self._total = workers, sizes, total_frames
         self._turn = 0
 
     def next(self) -> Batches:
         """The batch of the next worker that is ready, in turn; all continue."""
-        crew, count = self._crew, len(self._crew)
+        workers, count = self._workers, len(self._workers)
         while True:
             for index in range(count):
-                if not crew.is_busy(index) and self._may_begin(index):
-                    crew.begin(index)
-            index = min(crew.pool.wait(), key=lambda one: (one - self._turn) % count)
+                if not workers.is_busy(index) and self._may_begin(index):
+                    workers.begin(index)
+            index = min(workers.pool.wait(), key=lambda one: (one - self._turn) % count)
             self._turn = (index + 1) % count
-            told, batch = crew.take(index, self._asked(index))
-            if told is not None:
+            message, batch = workers.take(index, self._asked(index))
+            if message is not None:
                 return [] if batch is None else [batch]
 
-    def settle(self) -> Batches:
+    def drain(self) -> Batches:
         """Wait until no worker is busy, and take all batches."""
-        busy = [index for index in range(len(self._crew)) if self._crew.is_busy(index)]
-        found = [self._crew.take(index)[1] for index in busy]
+        busy = [index for index in range(len(self._workers)) if self._workers.is_busy(index)]
+        found = [self._workers.take(index)[1] for index in busy]
         return [batch for batch in found if batch is not None]
 
-    def left(self) -> Batches:
+    def take_remaining(self) -> Batches:
         """Nothing: what is taken is returned."""
         return []
 
@@ -123,6 +123,6 @@ class OneByOne:
         playing = [
             size
             for other, size in enumerate(self._sizes)
-            if other != index and self._crew.is_busy(other)
+            if other != index and self._workers.is_busy(other)
         ]
-        return self._total == -1 or self._crew.frames + sum(playing) < self._total
+        return self._total == -1 or self._workers.frames + sum(playing) < self._total

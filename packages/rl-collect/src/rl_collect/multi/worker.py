@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.collector import Collector
-from rl_collect.multi.batch_transport import BatchSlots, Delivery
+from rl_collect.multi.batch_transport import BatchMessage, SharedBatchSlots
 from rl_collect.weights.load import has_weights
-from rl_collect.weights.shared_weights import WeightBoard
+from rl_collect.weights.shared_weights import SharedWeights
 
 
 class Outbox:
@@ -31,34 +31,36 @@ class Outbox:
         return batch
 
 
-class Servant:
+class CollectorWorker:
     """Plays batches when it is asked to, with the newest weights."""
 
     def __init__(self, make: Callable[[], Collector]) -> None:
         self._collector = make()
-        self._slots: BatchSlots | None = None
-        self._board: WeightBoard | None = None
+        self._slots: SharedBatchSlots | None = None
+        self._shared_weights: SharedWeights | None = None
         self._stop: Any = None
 
-    def attach(self, slots: BatchSlots | None, board: WeightBoard | None, stop: Any) -> None:
+    def attach(
+        self, slots: SharedBatchSlots | None, shared_weights: SharedWeights | None, stop: Any
+    ) -> None:
         """Take the memory that is shared with the caller."""
-        self._slots, self._board = slots, board
+        self._slots, self._shared_weights = slots, shared_weights
         batches = self._collector._batches
-        batches.refresh = None if board is None else self._refresh
-        if board is not None:  # weights may have changed since this worker was made
+        batches.refresh = None if shared_weights is None else self._refresh
+        if shared_weights is not None:  # weights may have changed since this worker was made
             batches.policy_version = -1
             self._refresh()
         self._stop = None if stop is None else (stop, stop.columns()["stop"])
 
     def _refresh(self) -> None:
         """Act with the newest weights."""
-        assert self._board is not None
+        assert self._shared_weights is not None
         batches = self._collector._batches
-        batches.policy_version = self._board.load_into(
+        batches.policy_version = self._shared_weights.load_into(
             self._collector._given, batches.policy_version
         )
 
-    def play(self, slot: int, number: int = 0) -> Delivery:
+    def play(self, slot: int, number: int = 0) -> BatchMessage:
         """Play a batch."""
         collector = self._collector
         batches = collector._batches
@@ -67,16 +69,18 @@ class Servant:
             batches.is_enough = lambda: bool(column[0] >= number)
         before = collector.frames
         batch = collector.next()
-        if isinstance(collector.settings.replay_buffer, Outbox):
-            batch = collector.settings.replay_buffer.take()
+        if isinstance(collector.options.replay_buffer, Outbox):
+            batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
         if batch is not None and self._slots is not None and self._slots.write(slot, batch):
             batch = None
-        return self.told(collector.frames - before, shape, batch)
+        return self.message(collector.frames - before, shape, batch)
 
-    def told(self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None) -> Delivery:
+    def message(
+        self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None
+    ) -> BatchMessage:
         """Say what was played."""
-        return Delivery(frames, shape, batch, self.stats())
+        return BatchMessage(frames, shape, batch, self.stats())
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from."""
@@ -91,10 +95,10 @@ class Servant:
         acting = self._collector._given
         return dict(acting.state_dict()) if has_weights(acting) else {}
 
-    def drain(self) -> Any:
+    def pop_trajectories(self) -> Any:
         """Hand out the whole trajectories that are there, without playing on."""
         found = self._collector._batches.pop()
-        return None if found is None else self._collector._hand_out(found)
+        return None if found is None else self._collector._deliver(found)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and what actions are drawn from."""
@@ -108,7 +112,7 @@ class Servant:
     def finish(self) -> Any:
         """Shut the collector down."""
         self._collector.shutdown()
-        buffer = self._collector.settings.replay_buffer
+        buffer = self._collector.options.replay_buffer
         return buffer.take() if isinstance(buffer, Outbox) else None
 
     def stats(self) -> dict[str, Any]:
@@ -117,7 +121,7 @@ class Servant:
 
     def state_dict(self) -> dict[str, Any]:
         """Save the collector, with the newest weights."""
-        if self._board is not None:  # they may have been published after the last batch
+        if self._shared_weights is not None:  # they may have been published after the last batch
             self._refresh()
         return self._collector.state_dict()
 

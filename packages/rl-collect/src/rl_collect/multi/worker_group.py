@@ -1,4 +1,4 @@
-"""The workers of a collector: what each is told, what each delivers, and who takes its place."""
+"""The worker processes of a collector: started, given work, asked for batches, restarted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 
-from rl_collect.background_loop import Patience
-from rl_collect.multi.batch_transport import NUM_SLOTS, BatchSlots, Delivery
-from rl_collect.weights.shared_weights import WeightBoard
+from rl_collect.background_loop import TimeLimit
+from rl_collect.multi.batch_transport import NUM_SLOTS, BatchMessage, SharedBatchSlots
+from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.env.seeds import next_seed
 from rl_workers import WorkerDied, WorkerPool
 
@@ -18,7 +18,7 @@ MAX_DEATHS = 3
 """How often in a row a worker is replaced that delivers nothing."""
 
 
-class Crew:
+class WorkerGroup:
     """Processes that play batches, each with slots in shared memory."""
 
     # Actions are drawn from torch's generator, which every worker seeds differently: from numbers
@@ -30,10 +30,10 @@ class Crew:
         start_method: Literal["fork", "spawn", "forkserver"] | None = None,
         *,
         timeout_s: float = 600.0,
-        replaces: bool = False,
+        restarts_workers: bool = False,
         shares: bool = True,
     ) -> None:
-        self.replaces, self._shares = replaces, shares
+        self.restarts_workers, self._shares = restarts_workers, shares
         self.pool = WorkerPool(
             make,
             start_method=start_method,
@@ -43,14 +43,14 @@ class Crew:
         )
         self.stats: list[dict[str, Any]] = [{} for _ in make]
         self.frames = self.restarts = 0
-        self._slots: list[BatchSlots | None] = [None] * len(make)
+        self._slots: list[SharedBatchSlots | None] = [None] * len(make)
         self._begun, self._deaths = [0] * len(make), [0] * len(make)
-        self._shared: tuple[WeightBoard | None, Any] = (None, None)
+        self._shared: tuple[SharedWeights | None, Any] = (None, None)
         self._actions_seed = int(torch.randint(2**31, ()))
         self._seed: tuple[int, bool] | None = None  # of the next environment
         try:
             for index in range(len(make)):
-                self._seat(index)
+                self._initialise(index)
         except BaseException:
             self.pool.close()
             raise
@@ -67,9 +67,9 @@ class Crew:
         """Whether a worker has a batch under way."""
         return self.pool.pending[index] is not None
 
-    def attach(self, board: WeightBoard | None, stop: Any) -> None:
+    def attach(self, shared_weights: SharedWeights | None, stop: Any) -> None:
         """Show all workers where new weights are, and when to stop early."""
-        self._shared = board, stop
+        self._shared = shared_weights, stop
         for index in range(len(self)):
             self.call(index, "attach", self._slots[index], *self._shared)
 
@@ -89,24 +89,24 @@ class Crew:
         go_on: Callable[[], bool] = lambda: False,
         *,
         timeout_s: float | None = None,
-    ) -> tuple[Delivery | None, TensorDictBase | None]:
+    ) -> tuple[BatchMessage | None, TensorDictBase | None]:
         """Wait for what a worker has played."""
         slot = self._begun[index] % NUM_SLOTS
         try:
-            told: Delivery = self.pool.receive(index, timeout_s=timeout_s)
+            message: BatchMessage = self.pool.receive(index, timeout_s=timeout_s)
         except WorkerDied as died:
             self._replace(index, died)
             return None, None
-        self.stats[index], self._deaths[index] = told.stats, 0
-        self.frames += told.frames
-        slots, batch = self._slots[index], told.batch
+        self.stats[index], self._deaths[index] = message.stats, 0
+        self.frames += message.frames
+        slots, batch = self._slots[index], message.batch
         if batch is not None and self._shares:
-            self._make_room(index, batch)
+            self._allocate_slots(index, batch)
         if go_on():
             self.begin(index)
-        if batch is None and told.shape and slots is not None:
-            batch = slots.read(slot, told.shape)
-        return told, batch
+        if batch is None and message.shape and slots is not None:
+            batch = slots.read(slot, message.shape)
+        return message, batch
 
     def call(self, index: int, name: str, *args: Any) -> Any:
         """Call a method of a worker that is not busy."""
@@ -132,35 +132,35 @@ class Crew:
         return seed
 
     def take_at_last(
-        self, index: int, patience: Patience
-    ) -> tuple[Delivery | None, TensorDictBase | None]:
+        self, index: int, time_limit: TimeLimit
+    ) -> tuple[BatchMessage | None, TensorDictBase | None]:
         """Take the batch under way of a worker that gets no other one."""
-        self._wait(index, patience)
-        return self.take(index, timeout_s=patience.left_s)
+        self._wait(index, time_limit)
+        return self.take(index, timeout_s=time_limit.left_s)
 
-    def finish(self, index: int, patience: Patience) -> Any:
+    def finish(self, index: int, time_limit: TimeLimit) -> Any:
         """Shut down the collector of a worker that is not busy; what had not ended there."""
         self.pool.begin(index, "finish")
-        self._wait(index, patience)
-        return self.pool.receive(index, timeout_s=patience.left_s)
+        self._wait(index, time_limit)
+        return self.pool.receive(index, timeout_s=time_limit.left_s)
 
-    def _wait(self, index: int, patience: Patience) -> None:
+    def _wait(self, index: int, time_limit: TimeLimit) -> None:
         """Wait for a reply, or until no time is left."""
-        patience.wait(
+        time_limit.wait(
             lambda seconds: self.pool.has_reply(index, timeout_s=seconds),
             f"collector worker {index} (process {self.pool.pids[index]})",
         )
 
-    def close(self, patience: Patience | None = None) -> None:
+    def close(self, time_limit: TimeLimit | None = None) -> None:
         """End the workers, and let go of the shared memory."""
         try:
-            self.pool.close(timeout_s=60.0 if patience is None else max(patience.left_s, 0.1))
+            self.pool.close(timeout_s=60.0 if time_limit is None else max(time_limit.left_s, 0.1))
         finally:
             for slots in self._slots:
                 if slots is not None:
                     slots.close()
 
-    def _seat(self, index: int) -> None:
+    def _initialise(self, index: int) -> None:
         """Tell a new worker what all are told."""
         self._actions_seed = next_seed(self._actions_seed)
         self.pool.call(index, "seed_actions", self._actions_seed)
@@ -173,19 +173,19 @@ class Crew:
     def _replace(self, index: int, died: WorkerDied) -> None:
         while True:
             self._deaths[index] += 1
-            if not self.replaces or self._deaths[index] > MAX_DEATHS:
+            if not self.restarts_workers or self._deaths[index] > MAX_DEATHS:
                 raise died
             self.restarts += 1
             try:
                 self.pool.restart(index)
-                return self._seat(index)
+                return self._initialise(index)
             except WorkerDied as again:
                 died = again
 
-    def _make_room(self, index: int, batch: TensorDictBase) -> None:
+    def _allocate_slots(self, index: int, batch: TensorDictBase) -> None:
         """Shared memory for batches like one that came by message."""
         try:
-            made = BatchSlots.like(batch)
+            made = SharedBatchSlots.like(batch)
         except TypeError:
             return  # of entries that have no one size: they continue coming by message
         old, self._slots[index] = self._slots[index], made

@@ -14,7 +14,7 @@ from rl_envs import EnvBase, PolicyPlan, policy_plan
 from rl_layout import keys
 
 
-class Player:
+class EnvRunner:
     """Plays batches, each of which begins where the one before stopped."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Player:
         self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
 
     @property
-    def was_moved(self) -> bool:
+    def env_was_moved(self) -> bool:
         """Whether somebody else moved the environment since it was last played here."""
         # one that is not locked keeps its state in the root
         return self._is_playing and self.env.batch_locked and self.env.moves != self._moves

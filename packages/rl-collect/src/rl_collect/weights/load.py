@@ -24,7 +24,7 @@ def load_weights(policy: Any, weights: Any) -> None:
         raise TypeError(msg)
     if weights is policy:
         return
-    given = fitting(state_of(weights), sizes_of(state_of(policy)))
+    given = check_weights(state_of(weights), sizes_of(state_of(policy)))
     own = {_plain(name): name for name in policy.state_dict()}
     with torch.no_grad():
         policy.load_state_dict({own.get(name, name): leaf for name, leaf in given.items()})
@@ -35,10 +35,10 @@ def sizes_of(state: Mapping[str, Any]) -> Sizes:
     return {name: _size(leaf) for name, leaf in state.items()}
 
 
-def fitting(state: dict[str, Tensor], expected: Sizes) -> dict[str, Tensor]:
+def check_weights(state: dict[str, Tensor], expected: Sizes) -> dict[str, Tensor]:
     """The state; raises unless its weights have the expected names and shapes, and can be cast."""
     wrong = [
-        f"{name!r}: expected {_said(one)}, got {_described(state.get(name))}"
+        f"{name!r}: expected {_size_text(one)}, got {_text_of(state.get(name))}"
         for name, one in expected.items()
         if name not in state or not _fits(state[name], one)
     ]
@@ -67,14 +67,14 @@ def _fits(leaf: object, expected: Size | None) -> bool:
     return found is not None and found[1] == expected[1] and torch.can_cast(found[0], expected[0])
 
 
-def _described(leaf: object) -> str:
+def _text_of(leaf: object) -> str:
     found = _size(leaf)
     if found is None and leaf is not None:
         return f"a {type(leaf).__name__}"
-    return "nothing" if found is None else _said(found)
+    return "nothing" if found is None else _size_text(found)
 
 
-def _said(size: Size | None) -> str:
+def _size_text(size: Size | None) -> str:
     if size is None:
         return "one"
     return f"{str(size[0]).removeprefix('torch.')} {list(size[1])}"

@@ -8,14 +8,14 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_collect.weights.load import fitting, load_weights, state_of
+from rl_collect.weights.load import check_weights, load_weights, state_of
 from rl_slabs import Lanes, RowSchema, Slab
 
 KEPT = 4
 """Versions in memory; a reader that meets one being overwritten takes the newest instead."""
 
 
-class WeightBoard:
+class SharedWeights:
     """The newest weights of a policy, for processes that act with it."""
 
     # Its first version are those it was made of; each publish makes the next one. Nobody waits: a
@@ -26,13 +26,13 @@ class WeightBoard:
         self._sizes = {field.path[0]: (field.dtype, field.shape) for field in slab.schema.fields}
 
     @classmethod
-    def like(cls, policy: Any, first: int = 0) -> WeightBoard:
-        """Make a board for the weights of a policy."""
+    def like(cls, policy: Any, first: int = 0) -> SharedWeights:
+        """Make one for the weights of a policy."""
         state = state_of(policy)
         schema = RowSchema({name: (leaf.dtype, tuple(leaf.shape)) for name, leaf in state.items()})
-        board = cls(Slab.shared(schema, KEPT), first)
-        board.publish(state)
-        return board
+        shared_weights = cls(Slab.shared(schema, KEPT), first)
+        shared_weights.publish(state)
+        return shared_weights
 
     @property
     def newest(self) -> int:
@@ -42,7 +42,7 @@ class WeightBoard:
 
     def publish(self, weights: Any) -> int:
         """Write new weights; one thread at a time."""
-        state = fitting(state_of(weights), self._sizes)
+        state = check_weights(state_of(weights), self._sizes)
         found = {
             name: state[name].detach().to("cpu", dtype) for name, (dtype, _) in self._sizes.items()
         }
