@@ -360,7 +360,7 @@ def show_profile(net: nn.Module) -> None:
 
     gym = collector.env.env  # type: ignore[attr-defined] # a GymEnv, around gymnasium's
     gym.step, gym.reset = timed("env", gym.step), timed("env", gym.reset)
-    plan = collector._plan
+    plan = collector.batches.plan
     assert plan is not None
     bind = plan.bound  # what each batch but its first step calls
     plan.bound = lambda: timed("policy", bind())  # type: ignore[method-assign, arg-type]
@@ -403,7 +403,7 @@ def _grow(sending: Any) -> None:
 
     collector = Collector(GymEnv(Wide()), frames_per_batch=16)
     collector.next()
-    collector._batches.num_steps = 2048
+    collector.batches.num_steps = 2048
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     batch = collector.next()
     assert batch is not None

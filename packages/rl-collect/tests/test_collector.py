@@ -668,7 +668,7 @@ def test_the_returns_of_several_rewards_are_those_of_their_own_steps():
     assert collector.stats()["episodes"] == 2
     assert collector.stats()["mean_length"] == 2
     assert collector.stats()["mean_return"] == 303
-    episodes = collector._batches.episodes
-    assert [one for one, _ in episodes._recent] == [303, 303]
-    assert episodes._return.tolist() == [101]  # of the step that a next batch continues
+    episodes = collector.state_dict()["batches"]["episodes"]
+    assert [one for one, _ in episodes["recent"]] == [303, 303]
+    assert episodes["return"].tolist() == [101]  # of the step that a next batch continues
     assert batch["next", "second", "reward"].flatten().tolist() == [100, 200, 100, 200, 100]

@@ -28,10 +28,11 @@ def test_any_division_into_batches_gives_what_a_loop_gives(data):
         part = slice(start, start + steps)
         episodes.add(reward[:, part], over[:, part])
         start += steps
-    assert list(episodes._recent) == ended[-100:]
+    state = episodes.state_dict()
+    assert state["recent"] == [list(one) for one in ended[-100:]]
     assert episodes.finished == len(ended)
-    assert episodes._return.tolist() == total
-    assert episodes._length.tolist() == length
+    assert state["return"].tolist() == total
+    assert state["length"].tolist() == length
 
 
 def test_the_means_are_of_the_last_hundred():
@@ -48,7 +49,7 @@ def test_forgotten_episodes_count_for_nothing():
     episodes.add(np.ones((2, 3, 1)), np.zeros((2, 3), dtype=bool))
     episodes.forget(np.array([True, False]))
     episodes.add(np.ones((2, 1, 1)), np.ones((2, 1), dtype=bool))
-    assert list(episodes._recent) == [(1, 1), (4, 4)]
+    assert episodes.state_dict()["recent"] == [[1, 1], [4, 4]]
 
 
 def test_a_saved_one_goes_on():
@@ -57,4 +58,4 @@ def test_a_saved_one_goes_on():
     other.load_state_dict(episodes.state_dict())
     for one in (episodes, other):
         one.add(np.ones((2, 1, 2)), np.ones((2, 1), dtype=bool))
-    assert list(other._recent) == list(episodes._recent) == [(4, 2), (4, 2), (8, 4)]
+        assert one.state_dict()["recent"] == [[4, 2], [4, 2], [8, 4]]

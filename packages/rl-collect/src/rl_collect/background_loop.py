@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 R = TypeVar("R")
 
-SILENCE_S = 3.0
+SILENT_S = 3.0
 """How long nothing is said."""
 
 log = logging.getLogger("rl_collect")
@@ -34,7 +34,7 @@ class TimeLimit:
 
     def wait(self, ends: Callable[[float], bool], what: str) -> bool:
         """Wait until something ends or no time is left; say so after a few seconds."""
-        if ends(min(SILENCE_S, self.left_s)):
+        if ends(min(SILENT_S, self.left_s)):
             return True
         if self.left_s > 0:
             log.warning("waiting up to %.0f s more for %s: %s", self.left_s, what, self._advice)

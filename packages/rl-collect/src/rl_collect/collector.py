@@ -8,7 +8,6 @@ from typing import Any
 
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
-from torch import nn
 
 from rl_collect.arguments import check_state, check_switches
 from rl_collect.background_loop import TimeLimit
@@ -27,7 +26,7 @@ from rl_collect.inputs.policies import as_policy, check_keys
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import EnvRunner
-from rl_collect.weights.load import load_weights, state_of
+from rl_collect.weights.load import PolicyWeights
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
 
@@ -134,70 +133,33 @@ class Collector(CollectorInterface):
         profile: bool = False,
         shutdown_timeout_s: float = 60.0,
     ) -> None:
-        check_switches(
-            {
-                "no_cuda_sync": no_cuda_sync,
-                "auto_register_policy_transforms": auto_register_policy_transforms,
-                "progress": progress,
-            }
-        )
+        options = self.options = CollectorOptions.of(locals())
         super().__init__(
-            total_frames,
-            replay_buffer,
-            progress=progress,
-            shutdown_timeout_s=shutdown_timeout_s,
-        )
-        self.options = CollectorOptions(
-            frames_per_batch=frames_per_batch,
-            total_frames=total_frames,
-            init_random_frames=0 if init_random_frames is None else init_random_frames,
-            reset_at_each_iter=reset_at_each_iter,
-            set_truncated=set_truncated,
-            split_trajs=split_trajs,
-            compact_obs=compact_obs,
-            track_traj_ids=track_traj_ids,
-            trajs_per_batch=trajs_per_batch,
-            extend_buffer=extend_buffer,
-            replay_buffer=replay_buffer,
-            postproc=postproc,
-            pre_collect_hook=pre_collect_hook,
-            post_collect_hook=post_collect_hook,
-            exploration_type=exploration_type,
-            max_unfinished_frames=max_unfinished_frames,
-            profile=profile,
+            total_frames, replay_buffer, progress=progress, shutdown_timeout_s=shutdown_timeout_s
         )
         env = make_env(create_env_fn, create_env_kwargs)
-        env = limit_trajectories(
-            env if env_device is None else env.to(env_device), max_frames_per_traj
-        )
-        self._source = policy  # the caller's, which may be a copy of on another device
-        # whose weights have the names that the caller knows
-        self._given = policy_on(policy, device if policy_device is None else policy_device)
-        self.policy = as_policy(self._given, env)
+        env = env if env_device is None else env.to(env_device)
+        env = limit_trajectories(env, max_frames_per_traj)
+        self.weights = PolicyWeights(policy, policy_on(policy, options.acting_device))
+        self.policy = as_policy(self.weights.acting, env)
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
         check_keys(self.policy, env)
-        self.options.check_sizes(env)
+        options.check_sizes(env)
         self.env: EnvBase = env
-        self.devices = Devices.of(
-            env.device,
-            self.policy,
-            device=device,
-            env_device=env_device,
-            policy_device=policy_device,
-            storing_device=storing_device,
-        )
+        self.devices = Devices.of(env.device, self.policy, **options.devices)
+        self.batches = self._assembler()
+
+    def _assembler(self) -> BatchAssembler:
+        options, devices, acting = self.options, self.devices, self.policy
         to_env, to_policy, store = (
-            mover(device, synchronise=not no_cuda_sync)
-            for device in (self.devices.env, self.devices.policy, self.devices.storing)
+            mover(device, synchronise=not options.no_cuda_sync)
+            for device in (devices.env, devices.policy, devices.storing)
         )
-        self._storing_device = self.devices.storing if storing_device or device else None
-        acting = self.policy
-        if acting is not None and self.devices.policy != self.devices.env:
+        if acting is not None and devices.policy != devices.env:
             acting = CrossDevicePolicy(acting, to_policy, to_env)
-        runner = EnvRunner(env, acting, exploration_type, is_profiled=profile)
-        self._plan = runner.plan
-        self._batches = BatchAssembler(runner, self.options, producer, store)
+        runner = EnvRunner(self.env, acting, options.exploration_type, is_profiled=options.profile)
+        return BatchAssembler(runner, options, store)
 
     # batches
 
@@ -217,17 +179,17 @@ class Collector(CollectorInterface):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return with_device(self._batches.play(), self._storing_device)
+        return with_device(self.batches.play(), self.options.named_device)
 
     @property
     def frames(self) -> int:
         """Steps played so far."""
-        return self._batches.frames
+        return self.batches.frames
 
     @property
     def policy_version(self) -> int:
         """How often the weights were changed; each row carries the version that acted."""
-        return self._batches.policy_version
+        return self.batches.policy_version
 
     def _batch(self) -> TensorDictBase | None:
         """Play what is returned next, and hand it out or store it."""
@@ -235,39 +197,44 @@ class Collector(CollectorInterface):
         if self.options.trajs_per_batch is not None:
             batch = self._trajectory_batch(self.options.trajs_per_batch)
         elif self.options.extend_buffer:
-            batch = self._deliver(self._batches.play())
+            batch = self._deliver(self.batches.play())
         else:
             self._add_steps()
-        episodes = self._batches.episodes
+        episodes = self.batches.episodes
         self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
 
     def _trajectory_batch(self, wanted: int) -> TensorDictBase | None:
         """Whole trajectories: what one more batch completes for a buffer, else so many."""
         if self.options.replay_buffer is not None:
-            self._batches.play_trajectories()
-            found = self._batches.pop()
+            self.batches.play_trajectories()
+            found = self.batches.pop()
         else:
-            while self._batches.waiting < wanted and self._has_frames_left():
-                self._batches.play_trajectories()
+            while self.batches.waiting < wanted and self._has_frames_left():
+                self.batches.play_trajectories()
             if not self._has_frames_left():
-                self._batches.finish()
-            found = self._batches.pop(wanted)
+                self.batches.finish()
+            found = self.batches.pop(wanted)
         return None if found is None else self._deliver(found)
 
     def _add_steps(self) -> None:
         buffer, hook = self.options.replay_buffer, self.options.post_collect_hook
-        for step in self._batches.play_by_step():
+        for step in self.batches.play_by_step():
             if hook is not None:
                 hook(step)
             (buffer.extend if step.ndim else buffer.add)(step)
 
+    def pop_trajectories(self) -> TensorDictBase | None:
+        """Return or store the complete trajectories that are held, without playing on."""
+        batch = self.batches.pop()
+        return None if batch is None else self._deliver(batch)
+
     def _deliver(self, batch: TensorDictBase) -> TensorDictBase | None:
-        with self._batches.range("rl_collect.hand_out"):
+        with self.batches.range("rl_collect.hand_out"):
             return self._delivered_batch(batch)
 
     def _delivered_batch(self, batch: TensorDictBase) -> TensorDictBase | None:
-        options, batch = self.options, with_device(batch, self._storing_device)
+        options, batch = self.options, with_device(batch, self.options.named_device)
         if options.postproc is not None:
             batch = options.postproc(batch)
             if not isinstance(batch, TensorDictBase):
@@ -296,7 +263,7 @@ class Collector(CollectorInterface):
             >>> collector.next()["collector", "traj_step"].tolist()
             [0, 1, 2]
         """
-        self._batches.reset()
+        self.batches.reset()
 
     @between_batches
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -337,18 +304,14 @@ class Collector(CollectorInterface):
 
         Example:
             >>> from rl_envs.testing import CountingEnv
+            >>> from torch import nn
             >>> collector = Collector(CountingEnv(), nn.Linear(1, 2), frames_per_batch=3)
             >>> collector.update_policy_weights_(collector.policy)
             >>> collector.policy_version
             1
         """
-        if policy_or_weights is None and self._source is not self._given:
-            policy_or_weights = self._source
-        if policy_or_weights is not None:
-            names = state_of(policy_or_weights).keys()
-            is_whole = isinstance(self.policy, nn.Module) and names == state_of(self.policy).keys()
-            load_weights(self.policy if is_whole else self._given, policy_or_weights)
-        self._batches.policy_version += 1
+        self.weights.update(policy_or_weights, self.policy)
+        self.batches.policy_version += 1
 
     @between_batches
     def stats(self) -> dict[str, Any]:
@@ -363,15 +326,15 @@ class Collector(CollectorInterface):
             >>> Collector(CountingEnv(), frames_per_batch=3).stats()["frames"]
             0
         """
-        episodes = self._batches.episodes
+        episodes = self.batches.episodes
         return {
             "frames": self.frames,
             "episodes": episodes.finished,
             "mean_return": episodes.mean_return,
             "mean_length": episodes.mean_length,
-            "unfinished_frames": self._batches.unfinished,
+            "unfinished_frames": self.batches.unfinished,
             "policy_version": self.policy_version,
-            "policy": None if self._plan is None else self._plan.stats(),
+            "policy": self.batches.policy_stats(),
         }
 
     # state
@@ -391,11 +354,10 @@ class Collector(CollectorInterface):
             >>> sorted(Collector(CountingEnv(), frames_per_batch=3).state_dict())
             ['batches', 'env', 'policy', 'random']
         """
-        self._batches.cut_if_moved()  # what is saved is one position
-        has_weights = isinstance(self._given, nn.Module)
+        self.batches.cut_if_moved()  # what is saved is one position
         return {
-            "batches": self._batches.state_dict(),
-            "policy": self._given.state_dict() if has_weights else {},
+            "batches": self.batches.state_dict(),
+            "policy": self.weights.state_dict(),
             "env": self.env.state_dict(),
             "random": generators(),
         }
@@ -422,21 +384,18 @@ class Collector(CollectorInterface):
             raise
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self._batches.load_state_dict(state["batches"])
+        self.batches.load_state_dict(state["batches"])
         self.env.load_state_dict(state["env"])
-        self._batches.note_moves()
-        if isinstance(self._given, nn.Module):
-            load_weights(self._given, state["policy"])
-            if self._source is not self._given:
-                load_weights(self._source, state["policy"])
+        self.batches.note_moves()
+        self.weights.load_state_dict(state["policy"])
         set_generators(state["random"])
 
     # the end
 
     def _write_unfinished(self, time_limit: TimeLimit) -> None:
-        self._batches.cut_unfinished()
-        if self.options.replay_buffer is not None and self._batches.waiting:
-            self._deliver(self._batches.pop())
+        self.batches.cut_unfinished()
+        if self.options.replay_buffer is not None:
+            self.pop_trajectories()
 
     def _close(self, time_limit: TimeLimit) -> None:
         self.env.close()
@@ -444,19 +403,20 @@ class Collector(CollectorInterface):
     def __repr__(self) -> str:
         total = self._total
         return (
-            f"{type(self).__name__}({self.env!r}, {self._frames_of_batch} frames a batch, "
+            f"{type(self).__name__}({self.env!r}, {self.frames_of_batch} frames a batch, "
             f"{self.frames} of {'any number' if total == -1 else total} played)"
         )
 
     @property
-    def _frames_of_batch(self) -> int:
-        return self._batches.num_steps * max(self.env.batch_size.numel(), 1)
+    def frames_of_batch(self) -> int:
+        """Steps that a batch has, of all environments together."""
+        return self.batches.num_steps * max(self.env.batch_size.numel(), 1)
 
     def _count_stored(self) -> int:
-        return self.frames - self._batches.unfinished
+        return self.frames - self.batches.unfinished
 
     def _waits(self) -> bool:
-        return self._batches.waiting > 0
+        return self.batches.waiting > 0
 
 
 SyncDataCollector = Collector

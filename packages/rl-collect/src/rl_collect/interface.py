@@ -76,7 +76,7 @@ class CollectorInterface:
         if self._total == -1:
             msg = "this collector has no end: give total_frames, or do not ask for its length."
             raise TypeError(msg)
-        return -(-self._total // self._frames_of_batch)
+        return -(-self._total // self.frames_of_batch)
 
     def __bool__(self) -> bool:  # a collector without an end has no length
         return True
@@ -233,7 +233,8 @@ class CollectorInterface:
         raise NotImplementedError
 
     @property
-    def _frames_of_batch(self) -> int:
+    def frames_of_batch(self) -> int:
+        """Steps that a batch has, of all environments together."""
         raise NotImplementedError
 
     def _count_stored(self) -> int:

@@ -1,41 +1,57 @@
-"""What a collector was asked for, checked before anything is played."""
+"""The options of a collector, checked before anything is played."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
-from rl_collect.arguments import check_count, check_switches
+from rl_collect.arguments import check_count, check_seconds, check_switches
 from rl_envs import EnvBase
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CollectorOptions:
-    """The options of a collector."""
+    """The arguments of a `Collector`, which documents them, but environment and policy."""
 
-    frames_per_batch: int  # steps in a batch, of all environments together
-    total_frames: int = -1  # steps to play in all; -1 for no end
-    init_random_frames: int = 0  # actions are drawn at random until so many steps are played
-    reset_at_each_iter: bool = False  # reset every environment before each batch
-    set_truncated: bool = False  # mark the last step of each batch as truncated
-    split_trajs: bool = False  # return padded trajectories [S, L]
-    compact_obs: bool = False  # leave the next observations out
-    track_traj_ids: bool = True  # write ids and steps
-    trajs_per_batch: int | None = None  # return so many whole trajectories at a time
-    extend_buffer: bool = True  # write batch by batch; otherwise step by step
-    replay_buffer: Any = None  # where batches go instead of to the caller
-    postproc: Callable[[TensorDictBase], TensorDictBase] | None = None  # changes each batch
-    pre_collect_hook: Callable[[], Any] | None = None  # called before each batch is played
-    # called with each batch before it is returned
+    frames_per_batch: int
+    total_frames: int = -1
+    device: Any = None
+    env_device: Any = None
+    policy_device: Any = None
+    storing_device: Any = None
+    no_cuda_sync: bool = False
+    create_env_kwargs: Mapping[str, Any] | None = None
+    init_random_frames: int | None = None
+    max_frames_per_traj: int | None = None
+    reset_at_each_iter: bool = False
+    set_truncated: bool = False
+    split_trajs: bool = False
+    compact_obs: bool = False
+    postproc: Callable[[TensorDictBase], TensorDictBase] | None = None
+    pre_collect_hook: Callable[[], Any] | None = None
     post_collect_hook: Callable[[TensorDictBase], Any] | None = None
-    exploration_type: InteractionType = InteractionType.RANDOM  # how a probabilistic policy acts
-    max_unfinished_frames: int = 1_000_000  # most steps of unfinished trajectories to hold
-    profile: bool = False  # name what is done for torch's profiler
+    track_traj_ids: bool = True
+    auto_register_policy_transforms: bool = True
+    replay_buffer: Any = None
+    extend_buffer: bool = True
+    trajs_per_batch: int | None = None
+    max_unfinished_frames: int = 1_000_000
+    exploration_type: InteractionType = InteractionType.RANDOM
+    producer: int | None = None
+    progress: bool = False
+    profile: bool = False
+    shutdown_timeout_s: float = 60.0
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> CollectorOptions:
+        """Take the arguments of a call, by their names."""
+        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -54,8 +70,30 @@ class CollectorOptions:
             warnings.warn(
                 "split_trajs pads every batch to its longest trajectory: the flat batch is "
                 "smaller, and everything here takes it as it is.",
-                stacklevel=4,
+                stacklevel=5,
             )
+
+    @property
+    def random_frames(self) -> int:
+        """How many steps have random actions."""
+        return self.init_random_frames or 0
+
+    @property
+    def devices(self) -> dict[str, Any]:
+        """What was said of devices, by the names of the arguments."""
+        names = ("device", "env_device", "policy_device", "storing_device")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def named_device(self) -> torch.device | None:
+        """The device that batches name as their own; None where nothing was said."""
+        said = self.storing_device if self.storing_device is not None else self.device
+        return None if said is None else torch.device(said)
+
+    @property
+    def acting_device(self) -> Any:
+        """Where the policy was asked to act; None where nothing was said."""
+        return self.device if self.policy_device is None else self.policy_device
 
     @property
     def cuts_episodes(self) -> bool:
@@ -81,29 +119,25 @@ class CollectorOptions:
             warnings.warn(
                 f"frames_per_batch={self.frames_per_batch} is no multiple of {num_envs} "
                 f"environments: batches have {num_steps * num_envs} frames.",
-                stacklevel=3,
+                stacklevel=4,
             )
         return num_steps
 
     def _check_numbers(self) -> None:
         for name in ("frames_per_batch", "max_unfinished_frames"):
             check_count(getattr(self, name), 1, name)
-        check_count(self.init_random_frames, 0, "init_random_frames")
+        if self.init_random_frames is not None:
+            check_count(self.init_random_frames, 0, "init_random_frames")
+        check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         if self.trajs_per_batch is not None:
             check_count(self.trajs_per_batch, 1, "trajs_per_batch")
         if check_count(self.total_frames, -1, "total_frames") == 0:
             msg = "total_frames is too small: expected 1 or more, or -1 for no end, got 0."
             raise ValueError(msg)
-        names = (
-            "reset_at_each_iter",
-            "set_truncated",
-            "split_trajs",
-            "compact_obs",
-            "track_traj_ids",
-            "extend_buffer",
-            "profile",
-        )
-        check_switches({name: getattr(self, name) for name in names})
+        switches = [
+            field.name for field in fields(self) if field.type == "bool"
+        ]  # a text, as in all annotations here
+        check_switches({name: getattr(self, name) for name in switches})
         if not isinstance(self.exploration_type, InteractionType):
             msg = (
                 "exploration_type must be a tensordict.nn.InteractionType: got "

@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
-from rl_collect.inputs.devices import CrossDevicePolicy, Devices, _wait_for, mover
+from rl_collect.inputs.devices import CrossDevicePolicy, Devices, mover, synchroniser
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 from rl_layout import check_layout
@@ -109,12 +109,12 @@ def test_a_policy_elsewhere_acts_on_a_copy():
 def test_a_copy_is_waited_for_where_work_goes_on_before_it_is_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    assert _wait_for(CPU) is None
+    assert synchroniser(CPU) is None
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert _wait_for(CPU) is torch.mps.synchronize
+    assert synchroniser(CPU) is torch.mps.synchronize
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert _wait_for(CPU) is torch.cuda.synchronize
-    assert _wait_for(torch.device("cuda:1")) is None  # there, work is done in order
+    assert synchroniser(CPU) is torch.cuda.synchronize
+    assert synchroniser(torch.device("cuda:1")) is None  # there, work is done in order
     with pytest.raises(RuntimeError, match="do not know how to wait for copies to xpu"):
         mover(torch.device("xpu"))
 

@@ -234,7 +234,7 @@ def test_a_policy_that_writes_no_action_or_a_wrong_one_is_refused():
     )
     with pytest.raises(ValueError, match="action"):
         Collector(env, wrong, frames_per_batch=3).next()
-    assert int(env._count) == 0  # before the first step
+    assert int(env.state_dict()["state"]["count"]) == 0  # before the first step
 
 
 class Sees:

@@ -58,7 +58,7 @@ class Weighted(nn.Module):
 
 def kill(collector, index, gone):
     """Kill a worker, and wait until it is gone."""
-    pid = collector._workers.pool.pids[index]
+    pid = collector.pids[index]
     os.kill(pid, signal.SIGKILL)
     assert gone(pid)
 
@@ -147,7 +147,7 @@ def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
     collector = kind([functools.partial(CountingEnv, 10**6)], frames_per_batch=3, **FORK)
     with collector:
         batches, pool = [collector.next()], collector._workers.pool
-        pid = pool.pids[0]
+        pid = collector.pids[0]
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until it is stopped
         pool._timeout_s = 0.2
@@ -165,7 +165,7 @@ def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
 def test_a_worker_that_is_stopped_is_ended_by_shutdown(gone):
     collector = MultiSyncCollector([CountingEnv], frames_per_batch=3, **FORK)
     collector.next()
-    pid = collector._workers.pool.pids[0]
+    pid = collector.pids[0]
     os.kill(pid, signal.SIGSTOP)
     os.waitpid(pid, os.WUNTRACED)
     collector.shutdown(timeout_s=0.1)
@@ -203,7 +203,7 @@ def test_a_late_worker_is_named_and_shutdown_does_not_wait_for_it():
     )
     with pytest.raises(WorkerTimeout, match=r"collector worker 0.*play"):
         collector.next()
-    pid = collector._workers.pool.pids[0]
+    pid = collector.pids[0]
     collector.shutdown(timeout_s=0.1)
     assert not os.path.exists(f"/proc/{pid}/cmdline")
 
@@ -227,7 +227,7 @@ class Push(torch.nn.Linear):
 options = {"frames_per_batch": 3, "mp_start_method": "fork"}
 collector = MultiSyncCollector([Waits], Push(1, 2), **options)
 try:
-    print(*collector._workers.pool.pids, flush=True)
+    print(*collector.pids, flush=True)
     collector.next()
 finally:
     collector.shutdown(timeout_s=0.2)

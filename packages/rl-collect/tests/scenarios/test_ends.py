@@ -49,7 +49,7 @@ options = {"frames_per_batch": 64, "replay_buffer": Buffer()}
 multi = {**options, "mp_start_method": "fork"}
 
 def show(collector):
-    print(*collector._workers.pool.pids, flush=True)
+    print(*collector.pids, flush=True)
 """
 
 STARTS = {
@@ -104,7 +104,7 @@ def test_background_error_is_printed_at_exit_if_never_raised():
     found = played(
         "collector = Collector(RaisingEnv(3), **options)",
         "collector.start()",
-        "collector._background._thread.join()",
+        "while collector.is_running: pass",
     )
     assert found.returncode == 0
     assert "ZeroDivisionError: step 3 of this environment always fails" in found.stderr
@@ -181,7 +181,7 @@ class Gate:
 
 
 def test_shutdown_says_what_it_waits_for_and_stops_waiting(caplog, monkeypatch):
-    monkeypatch.setattr("rl_collect.background_loop.SILENCE_S", 0.05)
+    monkeypatch.setattr("rl_collect.background_loop.SILENT_S", 0.05)
     gate = Gate()
     collector = Collector(
         CountingEnv(), gate, frames_per_batch=4, replay_buffer=Buffer(), shutdown_timeout_s=0.2
@@ -207,8 +207,8 @@ class Stuck(CountingEnv):
 
 
 def test_shutdown_of_workers_has_one_time_limit_and_says_who_hangs(caplog, monkeypatch, gone):
-    monkeypatch.setattr("rl_collect.background_loop.SILENCE_S", 0.05)
-    monkeypatch.setattr("rl_workers.pool.SILENCE_S", 0.05)
+    monkeypatch.setattr("rl_collect.background_loop.SILENT_S", 0.05)
+    monkeypatch.setattr("rl_workers.pool.SILENT_S", 0.05)
     collector = MultiAsyncCollector(
         [Stuck, Stuck],
         frames_per_batch=4,
@@ -217,7 +217,7 @@ def test_shutdown_of_workers_has_one_time_limit_and_says_who_hangs(caplog, monke
         timeout_s=0.3,
         shutdown_timeout_s=1.0,
     )
-    pids = collector._workers.pool.pids
+    pids = collector.pids
     with pytest.raises(TimeoutError, match="collector worker 0"):
         collector.next()
     with (

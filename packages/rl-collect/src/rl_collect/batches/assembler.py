@@ -36,13 +36,12 @@ class BatchAssembler:
         self,
         runner: EnvRunner,
         options: CollectorOptions,
-        producer: int | None = None,
         store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
     ) -> None:
         env = runner.env
         self._env, self._runner, self._options, self._store = env, runner, options, store
         self.num_steps = options.num_steps(env)
-        self._ids = TrajectoryIds(env.batch_size, producer)
+        self._ids = TrajectoryIds(env.batch_size, options.producer)
         self._groups = GroupStarts(env.done_groups)
         # whose next step begins a trajectory in the middle of an episode
         self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
@@ -59,6 +58,10 @@ class BatchAssembler:
     def producer(self) -> int:
         """High bits of the trajectory ids."""
         return self._ids.producer
+
+    def policy_stats(self) -> dict[str, Any] | None:
+        """How the policy is called; None without one."""
+        return None if self._runner.plan is None else self._runner.plan.stats()
 
     @property
     def unfinished(self) -> int:
@@ -178,7 +181,7 @@ class BatchAssembler:
     def _piece(self) -> int:
         """How many steps to play before something is decided again."""
         most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
-        left_at_random = self._options.init_random_frames - self.frames
+        left_at_random = self._options.random_frames - self.frames
         if left_at_random > 0:  # those after them are the policy's, wherever batches end
             most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
         return most
@@ -193,7 +196,7 @@ class BatchAssembler:
 
     def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
         self.cut_if_moved()
-        at_random = self.frames < self._options.init_random_frames
+        at_random = self.frames < self._options.random_frames
         try:
             with self.range("rl_collect.rollout"):
                 batch = self._runner.play(num_steps, at_random=at_random)

@@ -93,7 +93,7 @@ def _require_there(device: torch.device) -> None:
 def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:
     """Make a function that brings data to a device, and waits until it is there."""
     # Nothing needs to be waited for on the way to CUDA, where work is done in order.
-    wait = _wait_for(device) if synchronise else None
+    wait = synchroniser(device) if synchronise else None
     is_ahead = wait is not None or not synchronise  # somebody waits for the copy afterwards
 
     def move(data: Any) -> Any:
@@ -120,7 +120,7 @@ def _is_on(data: Any, device: torch.device) -> bool:
     return bool(data.device == device)
 
 
-def _wait_for(device: torch.device) -> Callable[[], None] | None:
+def synchroniser(device: torch.device) -> Callable[[], None] | None:
     """What makes sure that copies to a device have arrived; None where nothing is needed."""
     if device.type in ("cuda", "meta"):
         return None

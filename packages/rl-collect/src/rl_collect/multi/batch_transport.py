@@ -22,6 +22,22 @@ class BatchMessage(NamedTuple):
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
 
+class Outbox:
+    """A worker's stand-in for a buffer of the caller, which holds one batch for it."""
+
+    def __init__(self) -> None:
+        self._batch: Any = None
+
+    def extend(self, batch: Any) -> None:
+        """Put a batch in."""
+        self._batch = batch
+
+    def take(self) -> Any:
+        """Take it out."""
+        batch, self._batch = self._batch, None
+        return batch
+
+
 class SharedBatchSlots:
     """Slots for a few batches of a worker, shared with the parent."""
 

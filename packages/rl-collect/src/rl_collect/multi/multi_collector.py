@@ -10,22 +10,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from rl_collect.arguments import check_count, check_seconds, check_state, check_switches
+from rl_collect.arguments import check_state
 from rl_collect.background_loop import TimeLimit
 from rl_collect.inputs.devices import mover, with_device
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.multi.concat import join
-from rl_collect.multi.options import (
-    Makers,
-    check_buffer,
-    check_options,
-    make_worker,
-    makers_of,
-    sent,
-    worker_options,
-)
+from rl_collect.multi.options import Makers, MultiOptions, check_picklable, makers_of
 from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
+from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.load import has_weights, load_weights
 from rl_collect.weights.shared_weights import SharedWeights
@@ -104,61 +97,42 @@ class MultiCollector(CollectorInterface):
         shutdown_timeout_s: float = 60.0,
         **options: Any,
     ) -> None:
-        check_switches({"sync": sync, "restart_workers": restart_workers, "progress": progress})
-        check_seconds(timeout_s, "timeout_s")
-        check_count(frames_per_batch, 1, "frames_per_batch")
         policy = None if takes_steps(policy) else policy
         makers = makers_of(create_env_fn, num_workers)
-        check_options(options, sync, cat_results, preemptive_threshold, (policy, policy_factory))
+        if policy is not None and policy_factory is not None:
+            msg = "policy and policy_factory exclude each other: give one of them."
+            raise ValueError(msg)
+        self.options = MultiOptions.of(locals(), len(makers))
         super().__init__(
-            total_frames,
-            replay_buffer,
-            progress=progress,
-            shutdown_timeout_s=shutdown_timeout_s,
+            total_frames, replay_buffer, progress=progress, shutdown_timeout_s=shutdown_timeout_s
         )
-        self._by_trajectory = options.get("trajs_per_batch") is not None
-        self._how = (
-            cat_results if cat_results is not None else 0 if self._by_trajectory else "stack"
-        )
-        self._workers_write = bool(getattr(replay_buffer, "is_shared", False))
-        has_columns = check_buffer(
-            replay_buffer,
-            len(makers),
-            stacks=sync and self._how == "stack",
-            workers_write=self._workers_write,
-            set_truncated=bool(options.get("set_truncated")),
-        )
-        self._joins = sync and (replay_buffer is None or has_columns)
         self.policy = policy
-        options |= {"frames_per_batch": frames_per_batch, "policy_factory": policy_factory}
-        storing = options.get("storing_device") or options.get("device")
-        self._storing_device = None if storing is None else torch.device(storing)
-        self._move = mover(self._storing_device or torch.device("cpu"))
-        options = worker_options(
-            options, len(makers), sync, replay_buffer, workers_write=self._workers_write
-        )
+        self._move = mover(self.options.named_device or torch.device("cpu"))
+        self._ready: list[TensorDictBase] = []  # taken, not yet returned
+        self._shown = 0  # frames that the bar knows
+        self._has_popped = False
+        self._start_workers(makers)
+
+    def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
+        options, policy = self.options, self.policy
+        given = options.of_worker()
+        check_picklable(policy, options.mp_start_method)
         self._workers = WorkerGroup(
-            [
-                functools.partial(make_worker, make, sent(policy, mp_start_method), options)
-                for make in makers
-            ],
-            mp_start_method,
-            timeout_s=timeout_s,
-            restarts_workers=restart_workers,
-            shares=not self._by_trajectory,
+            [functools.partial(make_worker, make, policy, given) for make in makers],
+            options.mp_start_method,
+            timeout_s=options.timeout_s,
+            restarts_workers=options.restart_workers,
+            shares=not options.by_trajectory,
         )
         self._sizes: list[int] = self._workers.call_all("frames_of_batch")
         self._schedule: Schedule = (
-            SyncSchedule(self._workers, preemptive_threshold)
-            if sync
-            else AsyncSchedule(self._workers, self._sizes, total_frames)
+            SyncSchedule(self._workers, options.preemptive_threshold)
+            if options.sync
+            else AsyncSchedule(self._workers, self._sizes, options.total_frames)
         )
         weights = self._workers.call(0, "weights") if policy is None else policy
         self._shared_weights = SharedWeights.like(weights) if has_weights(weights) else None
         self._workers.attach(self._shared_weights, self._schedule.stop)
-        self._ready: list[TensorDictBase] = []  # taken, not yet returned
-        self._shown = 0  # frames that the bar knows
-        self._has_popped = False
 
     # batches
 
@@ -170,7 +144,7 @@ class MultiCollector(CollectorInterface):
     def _batch(self) -> TensorDictBase | None:
         if not self._ready:
             found = self._schedule.next()
-            self._ready = [join(found, self._how)] if self._joins and found else found
+            self._ready = [join(found, self.options.how)] if self.options.joins and found else found
         self._show()
         if self._buffer is None:
             return self._on_device(self._ready.pop(0)) if self._ready else None
@@ -180,7 +154,7 @@ class MultiCollector(CollectorInterface):
 
     def _on_device(self, batch: TensorDictBase) -> TensorDictBase:
         # workers name the device of the memory that they hand over
-        return with_device(self._move(batch), self._storing_device)
+        return with_device(self._move(batch), self.options.named_device)
 
     def _show(self) -> None:
         stats = self._workers.stats
@@ -243,6 +217,11 @@ class MultiCollector(CollectorInterface):
         """
         self._drain()
         return self._workers.set_seed(seed, static_seed)
+
+    @property
+    def pids(self) -> list[int]:
+        """The numbers of the workers' processes, for debuggers and profilers."""
+        return self._workers.pool.pids
 
     @property
     def restarts(self) -> int:
@@ -356,7 +335,7 @@ class MultiCollector(CollectorInterface):
 
     def _write_unfinished(self, time_limit: TimeLimit) -> None:
         """Write what is there; what a worker held that is gone now is gone as well."""
-        if self._buffer is None or self._workers_write:
+        if self._buffer is None or self.options.workers_write:
             return
         failure: Exception | None = None
         self._workers.restarts_workers = False
@@ -377,7 +356,8 @@ class MultiCollector(CollectorInterface):
             raise failure
 
     @property
-    def _frames_of_batch(self) -> int:
+    def frames_of_batch(self) -> int:
+        """Steps that a batch has, of all environments together."""
         return sum(self._sizes) if isinstance(self._schedule, SyncSchedule) else max(self._sizes)
 
     def __repr__(self) -> str:
@@ -394,7 +374,7 @@ class MultiCollector(CollectorInterface):
 
     def _waits(self) -> bool:
         """Take, once, the whole trajectories that no batch has returned."""
-        can_drain = self._by_trajectory and self._buffer is None and not self._has_popped
+        can_drain = self.options.by_trajectory and self._buffer is None and not self._has_popped
         if not self._ready and can_drain:
             self._has_popped = True
             self._drain()

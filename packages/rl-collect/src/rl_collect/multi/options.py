@@ -1,35 +1,27 @@
-"""What a collector over processes may be given, and what it makes of it."""
+"""The options of a collector over processes, and of the collectors in its workers."""
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
-from rl_collect.collector import Collector
-from rl_collect.multi.worker import CollectorWorker, Outbox
+from rl_collect.arguments import check_count, check_seconds, check_switches
+from rl_collect.multi.batch_transport import Outbox
+from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
 
 Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
-def make_worker(
-    make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]
-) -> CollectorWorker:
-    """Make what a worker holds; called there."""
-    given = dict(options)
-    factory = given.pop("policy_factory")
-    acting = policy if factory is None else factory()
-    return CollectorWorker(lambda: Collector(make_env, acting, **given))
-
-
-def sent(policy: Any, start_method: str | None) -> Any:
-    """The policy, which its way to a worker must not break."""
+def check_picklable(policy: Any, start_method: str | None) -> None:
+    """Raise for a policy that was compiled in place, which pickling would break."""
     if start_method == "fork" or not isinstance(policy, nn.Module):
-        return policy
+        return
     for name, part in policy.named_modules():
         if part._compiled_call_impl is not None:
             where = f"its part {name!r}" if name else "it"
@@ -40,7 +32,6 @@ def sent(policy: Any, start_method: str | None) -> Any:
                 'mp_start_method="fork".'
             )
             raise TypeError(msg)
-    return policy
 
 
 def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:
@@ -67,75 +58,134 @@ def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[.
     return makers
 
 
-def check_options(
-    options: Mapping[str, Any],
-    sync: bool,
-    cat_results: str | int | None,
-    threshold: float | None,
-    policies: tuple[Any, Any],
-) -> None:
-    """Raise for options that cannot be."""
-    known = inspect.signature(Collector).parameters.keys() - {
-        "progress",
-        "producer",
-        "shutdown_timeout_s",
-    }
-    unknown = sorted(options.keys() - known)
-    if unknown:
-        msg = f"unknown options {unknown}: a worker's Collector takes {sorted(known)}."
-        raise TypeError(msg)
-    if None not in policies:
-        msg = "policy and policy_factory exclude each other: give one of them."
-        raise ValueError(msg)
-    if not sync and (cat_results is not None or threshold is not None):
-        msg = "cat_results and preemptive_threshold are for sync=True: batches come one by one."
-        raise ValueError(msg)
-    if cat_results not in (None, "stack") and not isinstance(cat_results, int):
-        msg = f"cat_results must be 'stack' or a dimension: got {cat_results!r}."
-        raise ValueError(msg)
-    if threshold is not None and not 0 < threshold <= 1:
-        msg = f"preemptive_threshold must be in (0, 1]: got {threshold}."
-        raise ValueError(msg)
+@dataclass(frozen=True, kw_only=True)
+class MultiOptions:
+    """The arguments of a `MultiCollector`, which documents them, but environments and policy."""
 
+    num_workers: int
+    sync: bool = False
+    policy_factory: Callable[[], Any] | None = None
+    frames_per_batch: int
+    total_frames: int = -1
+    replay_buffer: Any = None
+    cat_results: str | int | None = None
+    preemptive_threshold: float | None = None
+    restart_workers: bool = False
+    mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None
+    timeout_s: float = 600.0
+    progress: bool = False
+    shutdown_timeout_s: float = 60.0
+    options: Mapping[str, Any]  # of each worker's collector
 
-def check_buffer(
-    buffer: Any, num_workers: int, *, stacks: bool, workers_write: bool, set_truncated: bool
-) -> bool:
-    """Raise for a buffer in which the steps of several workers would be in one column."""
-    if buffer is not None and not hasattr(buffer, "extend"):
-        msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
-        raise TypeError(msg)
-    storage = getattr(buffer, "storage", None)
-    ndim, lanes = getattr(storage, "ndim", 1), getattr(storage, "lanes", None)
-    if workers_write and lanes is not None and 1 < lanes < num_workers:
-        msg = (
-            f"a shared buffer with {lanes} lanes takes as many writers at a time, and there are "
-            f"{num_workers} workers: make its storage with lanes={num_workers}."
-        )
-        raise ValueError(msg)
-    if ndim > 1 and num_workers > 1 and (workers_write or not stacks) and not set_truncated:
-        msg = (
-            f"a storage with ndim={ndim} lays the batches of {num_workers} workers after one "
-            "another in the same columns: use ndim=1, a buffer for each worker, "
-            'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
-        )
-        raise ValueError(msg)
-    return bool(ndim > 1)
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], num_workers: int) -> MultiOptions:
+        """Take the arguments of a call, by their names."""
+        given = {field.name: arguments[field.name] for field in fields(cls)}
+        given["num_workers"] = num_workers  # where a function for each was given
+        return cls(**given)
 
+    def __post_init__(self) -> None:
+        switches = [
+            field.name for field in fields(self) if field.type == "bool"
+        ]  # a text, as in all annotations here
+        check_switches({name: getattr(self, name) for name in switches})
+        check_seconds(self.timeout_s, "timeout_s")
+        check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
+        check_count(self.frames_per_batch, 1, "frames_per_batch")
+        own = {field.name for field in fields(self)} | {"producer"}
+        known = {field.name for field in fields(CollectorOptions)} - own
+        unknown = sorted(self.options.keys() - known)
+        if unknown:
+            msg = f"unknown options {unknown}: a worker's Collector takes {sorted(known)}."
+            raise TypeError(msg)
+        self._check_results()
+        self._check_buffer()
 
-def worker_options(
-    options: Mapping[str, Any], num_workers: int, sync: bool, buffer: Any, *, workers_write: bool
-) -> dict[str, Any]:
-    """Make the options of each worker's collector out of those of all."""
-    made = {**options, "replay_buffer": buffer}
-    shared = ("frames_per_batch", "trajs_per_batch") if sync else ()
-    for name in (*shared, "init_random_frames"):
-        if options.get(name) and (name != "trajs_per_batch" or buffer is None):
-            made[name] = share_of(options[name], num_workers, name)
-    if not workers_write:
-        made["storing_device"] = "cpu"  # what they hand over is in shared memory
-        made["replay_buffer"] = None if buffer is None else Outbox()
-    return made
+    @property
+    def by_trajectory(self) -> bool:
+        """Whether complete trajectories are returned."""
+        return self.options.get("trajs_per_batch") is not None
+
+    @property
+    def how(self) -> str | int:
+        """How the batches of workers become one: "stack", or along which dimension."""
+        if self.cat_results is not None:
+            return self.cat_results
+        return 0 if self.by_trajectory else "stack"
+
+    @property
+    def workers_write(self) -> bool:
+        """Whether workers write to the buffer themselves."""
+        return bool(getattr(self.replay_buffer, "is_shared", False))
+
+    @property
+    def joins(self) -> bool:
+        """Whether the batches of workers become one."""
+        return self.sync and (self.replay_buffer is None or self._num_dims > 1)
+
+    @property
+    def named_device(self) -> torch.device | None:
+        """The device that batches name as their own; None where nothing was said."""
+        said = self.options.get("storing_device") or self.options.get("device")
+        return None if said is None else torch.device(said)
+
+    def of_worker(self) -> dict[str, Any]:
+        """The options of each worker's collector, and what makes its policy."""
+        made = {
+            **self.options,
+            "frames_per_batch": self.frames_per_batch,
+            "policy_factory": self.policy_factory,
+            "replay_buffer": self.replay_buffer,
+        }
+        shared = ("frames_per_batch", "trajs_per_batch") if self.sync else ()
+        for name in (*shared, "init_random_frames"):
+            is_whole = name == "trajs_per_batch" and self.replay_buffer is not None
+            if made.get(name) and not is_whole:
+                made[name] = share_of(made[name], self.num_workers, name)
+        if not self.workers_write:
+            made["storing_device"] = "cpu"  # what they hand over is in shared memory
+            made["replay_buffer"] = None if self.replay_buffer is None else Outbox()
+        return made
+
+    def _check_results(self) -> None:
+        how, threshold = self.cat_results, self.preemptive_threshold
+        if not self.sync and (how is not None or threshold is not None):
+            msg = "cat_results and preemptive_threshold are for sync=True: batches come one by one."
+            raise ValueError(msg)
+        if how not in (None, "stack") and not isinstance(how, int):
+            msg = f"cat_results must be 'stack' or a dimension: got {how!r}."
+            raise ValueError(msg)
+        if threshold is not None and not 0 < threshold <= 1:
+            msg = f"preemptive_threshold must be in (0, 1]: got {threshold}."
+            raise ValueError(msg)
+
+    def _check_buffer(self) -> None:
+        """Raise for a buffer in which the steps of several workers would be in one column."""
+        buffer, count = self.replay_buffer, self.num_workers
+        if buffer is not None and not hasattr(buffer, "extend"):
+            msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
+            raise TypeError(msg)
+        lanes = getattr(getattr(buffer, "storage", None), "lanes", None)
+        if self.workers_write and lanes is not None and 1 < lanes < count:
+            msg = (
+                f"a shared buffer with {lanes} lanes takes as many writers at a time, and there "
+                f"are {count} workers: make its storage with lanes={count}."
+            )
+            raise ValueError(msg)
+        is_apart = self.sync and self.how == "stack" and not self.workers_write
+        is_cut = bool(self.options.get("set_truncated"))
+        if self._num_dims > 1 and count > 1 and not is_apart and not is_cut:
+            msg = (
+                f"a storage with ndim={self._num_dims} lays the batches of {count} workers after "
+                "one another in the same columns: use ndim=1, a buffer for each worker, "
+                'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
+            )
+            raise ValueError(msg)
+
+    @property
+    def _num_dims(self) -> int:
+        """Dimensions of the buffer's storage."""
+        return int(getattr(getattr(self.replay_buffer, "storage", None), "ndim", 1))
 
 
 def share_of(total: int, num_workers: int, name: str) -> int:

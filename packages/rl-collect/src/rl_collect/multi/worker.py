@@ -10,25 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.collector import Collector
-from rl_collect.multi.batch_transport import BatchMessage, SharedBatchSlots
+from rl_collect.multi.batch_transport import BatchMessage, Outbox, SharedBatchSlots
 from rl_collect.weights.load import has_weights
 from rl_collect.weights.shared_weights import SharedWeights
-
-
-class Outbox:
-    """Stands for a buffer of the caller: what goes in here is handed over to it."""
-
-    def __init__(self) -> None:
-        self._batch: Any = None
-
-    def extend(self, batch: Any) -> None:
-        """Put a batch in."""
-        self._batch = batch
-
-    def take(self) -> Any:
-        """Take it out."""
-        batch, self._batch = self._batch, None
-        return batch
 
 
 class CollectorWorker:
@@ -45,7 +29,7 @@ class CollectorWorker:
     ) -> None:
         """Take the memory that is shared with the caller."""
         self._slots, self._shared_weights = slots, shared_weights
-        batches = self._collector._batches
+        batches = self._collector.batches
         batches.refresh = None if shared_weights is None else self._refresh
         if shared_weights is not None:  # weights may have changed since this worker was made
             batches.policy_version = -1
@@ -55,15 +39,15 @@ class CollectorWorker:
     def _refresh(self) -> None:
         """Act with the newest weights."""
         assert self._shared_weights is not None
-        batches = self._collector._batches
+        batches = self._collector.batches
         batches.policy_version = self._shared_weights.load_into(
-            self._collector._given, batches.policy_version
+            self._collector.weights.acting, batches.policy_version
         )
 
     def play(self, slot: int, number: int = 0) -> BatchMessage:
         """Play a batch."""
         collector = self._collector
-        batches = collector._batches
+        batches = collector.batches
         if self._stop is not None:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)
@@ -88,17 +72,16 @@ class CollectorWorker:
 
     def frames_of_batch(self) -> int:
         """How many steps a batch has."""
-        return self._collector._frames_of_batch
+        return self._collector.frames_of_batch
 
     def weights(self) -> dict[str, Tensor]:
         """The weights of the policy; none where it has none."""
-        acting = self._collector._given
+        acting = self._collector.weights.acting
         return dict(acting.state_dict()) if has_weights(acting) else {}
 
     def pop_trajectories(self) -> Any:
-        """Hand out the whole trajectories that are there, without playing on."""
-        found = self._collector._batches.pop()
-        return None if found is None else self._collector._deliver(found)
+        """Take the complete trajectories that are held, without playing on."""
+        return self._collector.pop_trajectories()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, and what actions are drawn from."""
@@ -132,3 +115,13 @@ class CollectorWorker:
     def close(self) -> None:
         """Shut the collector down."""
         self._collector.shutdown()
+
+
+def make_worker(
+    make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]
+) -> CollectorWorker:
+    """Make the worker; called in its process."""
+    given = dict(options)
+    factory = given.pop("policy_factory")
+    acting = policy if factory is None else factory()
+    return CollectorWorker(lambda: Collector(make_env, acting, **given))

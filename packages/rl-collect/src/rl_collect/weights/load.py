@@ -17,6 +17,38 @@ Size = tuple[torch.dtype, tuple[int, ...]]
 Sizes = Mapping[str, Size | None]
 
 
+class PolicyWeights:
+    """The weights of the policy that acts, and of the caller's, which it may be a copy of."""
+
+    def __init__(self, source: Any, acting: Any) -> None:
+        self._source = source
+        self.acting = acting  # its weights have the names that the caller knows
+
+    def update(self, policy_or_weights: Any, wrapped: Any) -> None:
+        """Take new weights, those of the caller's policy where None.
+
+        They may have the names of the policy as it was wrapped to act on a tensordict.
+        """
+        if policy_or_weights is None and self._source is not self.acting:
+            policy_or_weights = self._source
+        if policy_or_weights is None:
+            return
+        names = state_of(policy_or_weights).keys()
+        is_wrapped = isinstance(wrapped, nn.Module) and names == state_of(wrapped).keys()
+        load_weights(wrapped if is_wrapped else self.acting, policy_or_weights)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights to save; none where the policy has none."""
+        return self.acting.state_dict() if isinstance(self.acting, nn.Module) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore saved weights, of the caller's policy too."""
+        if isinstance(self.acting, nn.Module):
+            load_weights(self.acting, state)
+            if self._source is not self.acting:
+                load_weights(self._source, state)
+
+
 def load_weights(policy: Any, weights: Any) -> None:
     """Copy weights into a policy, in place."""
     if not isinstance(policy, nn.Module):
