@@ -7,15 +7,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
 from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
 from rl_recurrent.backends.static import scan
-from rl_recurrent.cells.cell import States
-from rl_recurrent.cells.weights import LayerWeights, unprojected
-from rl_recurrent.network import Network
+from rl_recurrent.cells.cell import Cell, States
+from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.network import Network, run_layers
 
 DEFAULT = Settings()
 
@@ -136,17 +135,16 @@ def unroll_checked(
     # 16-bit networks are computed in float32 and their results rounded, as Triton kernels do
     kernels = choice.backend == "triton" and x.is_cuda
     narrow = x.dtype in (torch.float16, *([] if kernels else [torch.bfloat16]))
-    run = LayerRun(
-        network.float() if narrow else network, segments, settings, choice.backend, every_state
-    )
+    layout = SegmentRows(segments, settings, choice.backend, every_state)
     rows = segments.gather(x)
     # the dtype is that of the parameters, under autocast too
     with torch.autocast(x.device.type, enabled=False):
         if narrow:
-            out, after = run.rows(rows.float(), tuple(state.float() for state in states))
+            wide = tuple(state.float() for state in states)
+            out, after = run_layers(network.float(), rows.float(), wide, layout)
             out, after = out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
         else:
-            out, after = run.rows(rows, states)
+            out, after = run_layers(network, rows, states, layout)
     return segments.scatter(out), after
 
 
@@ -198,68 +196,40 @@ def check_states(
 
 
 @dataclass(frozen=True)
-class LayerRun:
-    """A network on the rows of one batch."""
+class SegmentRows:
+    """The real rows of segments, in which a backend runs a layer."""
 
-    network: Network  # the parameters
-    segments: Segments  # of the rows
+    segments: Segments
     settings: Settings
     backend: str  # one that runs here, not "auto"
     every_state: bool  # states after every row, not at segment ends alone
 
-    def rows(self, x: Tensor, states: States) -> tuple[Tensor, States]:
-        """Run every layer: outputs ``[M, O]``, states ``[S, L, H]`` at ends or ``[M, L, H]``."""
-        final: list[States] = []
-        directions = self.network.num_directions
-        for number in range(0, len(self.network.layers), directions):
-            if number and self.network.dropout:
-                x = dropout(x, self.network.dropout)
-            outs = []
-            for which in range(number, number + directions):
-                before = tuple(state[:, which] for state in states)
-                out, after = self._direction(x, which, before, backwards=which > number)
-                outs.append(out)
-                final.append(after)
-            x = torch.cat(outs, 1) if directions > 1 else outs[0]
-        return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
+    def run(self, cell: Cell, x: Tensor, weights: RowWeights, states: States) -> States:
+        """Run one layer in one direction, by the backend."""
+        layer = backend_layer(self.backend)
+        return layer(cell, x, weights, states, self.segments, self.settings)
 
-    def _direction(
-        self, x: Tensor, which: int, before: States, *, backwards: bool
-    ) -> tuple[Tensor, States]:
-        """One layer in one direction: outputs ``[M, P]``, states at segment ends or of all rows."""
-        layer = self.network.layers[which]
-        if not backwards:
-            return self._layer(x, layer, before)
+    def wanted(self, states: States) -> States:
+        """The states of every row ``[M, H]``, or at segment ends ``[S, H]``."""
+        if self.every_state:
+            return states
+        ends = self.segments.offsets[1:] - 1
+        h, *cells = states
+        if self.backend != "pad":  # which returns cell states at segment ends already
+            cells = [c.index_select(0, ends) for c in cells]
+        return h.index_select(0, ends), *cells
+
+    def spread(self, h: Tensor) -> Tensor:
+        """States ``[S, P]`` in the first rows of segments, ``[M, P]``."""
+        rows = h.new_zeros(self.segments.num_real, h.shape[1])
+        return rows.index_copy(0, self.segments.offsets[:-1], h)
+
+    def mirror(self) -> Tensor:
+        """The row at the place of each in its reversed segment, int64 ``[M]``."""
         offsets = self.segments.offsets
         # first + last row of each segment: row r of a segment is read backwards at first + last - r
         both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
-        mirror = both - torch.arange(len(both), device=both.device)
-        out, after = self._layer(x.index_select(0, mirror), layer, before)
-        if self.every_state:
-            after = tuple(state.index_select(0, mirror) for state in after)
-        return out.index_select(0, mirror), after
-
-    def _layer(self, x: Tensor, layer: LayerWeights, before: States) -> tuple[Tensor, States]:
-        cell, run = self.network.equations, backend_layer(self.backend)
-        layout = self.segments, self.settings
-        if layer.w_hr is None:
-            out, *cells = run(cell, x, cell.row_weights(layer), before, *layout)
-        else:
-            h, c = before
-            starts = self.segments.offsets[:-1]
-            first = x.new_zeros(len(x), h.shape[1]).index_copy(0, starts, h)
-            x, whole = unprojected(x, first, layer, layer.w_hr)
-            states = torch.zeros_like(c), c
-            hidden, *cells = run(cell, x, cell.row_weights(whole), states, *layout)
-            out = hidden @ layer.w_hr.t()
-        if self.backend != "pad":  # which returns cell states at segment ends already
-            cells = [self._requested(each) for each in cells]
-        return out, (self._requested(out), *cells)
-
-    def _requested(self, states: Tensor) -> Tensor:
-        if self.every_state:
-            return states
-        return states.index_select(0, self.segments.offsets[1:] - 1)
+        return both - torch.arange(len(both), device=both.device)
 
 
 def backend_layer(backend: str) -> Callable[..., States]:

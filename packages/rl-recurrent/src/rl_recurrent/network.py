@@ -1,15 +1,18 @@
-"""The parameters of a recurrent network, and how its layers are combined."""
+"""The parameters of a recurrent network, and its layers, directions, projections and dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 
 from rl_recurrent.cells import CELLS
-from rl_recurrent.cells.cell import Cell, CellName
-from rl_recurrent.cells.weights import LayerWeights
+from rl_recurrent.cells.cell import Cell, CellName, States
+from rl_recurrent.cells.weights import LayerWeights, RowWeights, unprojected
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,67 @@ class Network:
         rows = len(self.layers)
         shapes = ((rows, self.layers[0].w_hh.shape[1]), (rows, self.hidden_size))
         return shapes[: self.equations.num_states]
+
+
+class RowLayout(Protocol):
+    """Rows of a batch, in which a layer runs over every segment."""
+
+    @property
+    def every_state(self) -> bool:
+        """Whether states are wanted after every row, not at segment ends alone."""
+
+    def run(self, cell: Cell, x: Tensor, weights: RowWeights, states: States) -> States:
+        """Run one layer in one direction: h and c after every row, ``[M, H]`` each."""
+
+    def wanted(self, states: States) -> States:
+        """Select the states of one layer, as `run` returns them, that the caller wants."""
+
+    def spread(self, h: Tensor) -> Tensor:
+        """States that segments start from, in their first rows; zeros in others, ``[M, P]``."""
+
+    def mirror(self) -> Tensor:
+        """The row at the place of each in its reversed segment, int64 ``[M]``."""
+
+
+def run_layers(
+    network: Network, x: Tensor, states: States, rows: RowLayout
+) -> tuple[Tensor, States]:
+    """Run every layer in every direction: outputs ``[M, O]``, states with layers second."""
+    final: list[States] = []
+    directions = network.num_directions
+    for number in range(0, len(network.layers), directions):
+        if number and network.dropout:
+            x = dropout(x, network.dropout)
+        outs = []
+        for which in range(number, number + directions):
+            before = tuple(state[:, which] for state in states)
+            mirror = rows.mirror() if which > number else None
+            inputs = x if mirror is None else x.index_select(0, mirror)
+            out, after = _run_layer(network, which, inputs, before, rows)
+            if mirror is not None:
+                out = out.index_select(0, mirror)
+            if mirror is not None and rows.every_state:
+                # final states are read at last rows, where the mirrored run has ended
+                after = tuple(state.index_select(0, mirror) for state in after)
+            outs.append(out)
+            final.append(after)
+        x = torch.cat(outs, 1) if directions > 1 else outs[0]
+    return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
+
+
+def _run_layer(
+    network: Network, which: int, x: Tensor, before: States, rows: RowLayout
+) -> tuple[Tensor, States]:
+    """Run one layer in one direction: its output ``[M, P]``, and the states that are wanted."""
+    cell, layer = network.equations, network.layers[which]
+    if layer.w_hr is None:
+        states = rows.run(cell, x, cell.row_weights(layer), before)
+    else:
+        h, c = before
+        x, whole = unprojected(x, rows.spread(h), layer, layer.w_hr)
+        hidden, c = rows.run(cell, x, cell.row_weights(whole), (torch.zeros_like(c), c))
+        states = hidden @ layer.w_hr.t(), c
+    return states[0], rows.wanted(states)
 
 
 def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:

@@ -32,7 +32,7 @@ def test_gru_factors_are_the_derivatives():
     h = (1 - z.sigmoid()) * n + z.sigmoid() * before
     dh = torch.randn_like(h)
     of_sums, of_inner, of_before = torch.autograd.grad(h, (sums, inner, before), dh)
-    # with these products h's share of n is what stands for h
+    # with these products h's share of n is the tensor given as h
     gru, gates, eye = CELLS["gru"], sums.detach().clone(), torch.eye(3).double()
     products = eye.new_zeros(3, 6), eye, eye.new_zeros(3)
     q = gru.open_(gru.views(gates), inner.detach(), products, None)

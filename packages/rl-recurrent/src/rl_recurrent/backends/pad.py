@@ -79,7 +79,7 @@ def _torch_params(weights: RowWeights) -> list[Tensor]:
 
 
 def _with_hold_input(w_ih: Tensor, hold: tuple[int, ...]) -> Tensor:
-    """Weights of one more input, which holds c where it is 1: ``[G * H, I + 1]``."""
+    """Weights ``[G * H, I + 1]`` with one more input: 1 holds c, 0 does nothing."""
     signs = w_ih.new_tensor(hold).repeat_interleave(len(w_ih) // len(hold))
     return torch.cat([w_ih, SHUT * signs[:, None]], 1)
 

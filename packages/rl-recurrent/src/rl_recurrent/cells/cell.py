@@ -32,7 +32,7 @@ class Cell:
     name: CellName
     num_gates: int  # G: blocks of H rows in w_ih and w_hh
     num_states: int  # h alone, or h and c
-    # signs of a large input to each gate that keeps c as it is; None where there is no c
+    # signs of a large input to each gate that keeps c as it is; None in a cell without c
     hold: tuple[int, ...] | None
     # parameters of torch -> with the biases merged that are added to the same sum
     row_weights: Callable[[LayerWeights], RowWeights]

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.nn.functional import dropout
 
 from rl_layout import contradictions, keys
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
-from rl_recurrent.cells.cell import States
-from rl_recurrent.cells.weights import LayerWeights, unprojected
-from rl_recurrent.network import Network
+from rl_recurrent.cells.cell import Cell, States
+from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.network import Network, run_layers
 from rl_tensordict import find
 
 
@@ -40,7 +39,7 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     starts, real = start_flags(batch)
     narrow = x.dtype in (torch.float16, torch.bfloat16)
     wide = network.float() if narrow else network
-    run = StaticRun(wide, starts, *_window(shape, settings.max_length))
+    layout = FlaggedRows(starts, *_window(shape, settings.max_length), every_state)
     padding = ~real[:, None]
     # padding may hold NaN or inf, which times 0 is NaN: mask it instead
     rows = x.reshape(starts.shape[0], -1).masked_fill(padding, 0)
@@ -51,90 +50,73 @@ def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
     with torch.autocast(x.device.type, enabled=False):
         if burn_in:
             is_burn_in = _burn_in_rows(batch, starts, burn_in)
-            out, after = run.after_burn_in(rows, row_states, is_burn_in)
+            out, after = _run_after_burn_in(wide, rows, row_states, layout, is_burn_in)
         else:
-            out, after = run.rows(rows, row_states, every_state=every_state)
-    visible = real if every_state else real & run.lasts
+            out, after = run_layers(wide, rows, row_states, layout)
+    visible = real if every_state else real & layout.lasts
     after = tuple((state * visible[:, None, None]).to(x.dtype) for state in after)
     out = (out * real[:, None]).to(x.dtype)
     return out.view(*shape, -1), tuple(each.view(*shape, *each.shape[1:]) for each in after)
 
 
 @dataclass(frozen=True)
-class StaticRun:
-    """A network on rows whose segments are given by a flag at each first row."""
+class FlaggedRows:
+    """Rows whose segments are given by a flag at each first row, in which a scan runs a layer.
 
-    network: Network  # the parameters
+    Of the states ``[N, L, H]`` that go in, those of first rows count; those of all rows come out.
+    """
+
     starts: Tensor  # first rows of segments, bool [N]
     length: int  # rows of a window
     steps: int  # rows of a column
+    every_state: bool  # states after every row, not at segment ends alone
 
     @property
     def lasts(self) -> Tensor:
         """Last rows of segments, bool ``[N]``."""
         return torch.cat([self.starts[1:], self.starts.new_ones(1)])
 
-    def rows(self, x: Tensor, states: States, *, every_state: bool) -> tuple[Tensor, States]:
-        """Run every layer: outputs ``[N, O]`` and states ``[N, L, H]``."""
-        # of the states [N, L, H] that go in, those of first rows count
-        directions, final = self.network.num_directions, []
-        for number in range(0, len(self.network.layers), directions):
-            if number and self.network.dropout:
-                x = dropout(x, self.network.dropout)
-            forwards = self._layer(x, states, number)
-            final.append(forwards)
-            if directions == 1:
-                x = forwards[0]
-                continue
-            mirror = self._mirror()
-            backwards = self._layer(x.index_select(0, mirror), states, number + 1)
-            turned = tuple(state.index_select(0, mirror) for state in backwards)
-            # final states are read at last rows, where the unturned run has ended
-            final.append(turned if every_state else backwards)
-            x = torch.cat([forwards[0], turned[0]], 1)
-        return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
+    def run(self, cell: Cell, x: Tensor, weights: RowWeights, states: States) -> States:
+        """Run one layer in one direction, by the scan."""
+        own = torch.arange(len(x), device=x.device)  # each row has states of its own
+        inputs = scan_inputs(x, weights, states)
+        return tuple(scan_rows(inputs, self.starts, own, cell.name, self.length, self.steps))
 
-    def after_burn_in(self, x: Tensor, states: States, is_burn_in: Tensor) -> tuple[Tensor, States]:
-        """Run all rows without gradient, then again with it from the end of the burn-in rows."""
-        with torch.no_grad():
-            warm, warm_states = self.rows(x, states, every_state=True)
-        # first rows after a burn-in become starts, from the warm state of the row before
-        resumes = _previous(is_burn_in) & ~self.starts
-        states = tuple(
-            torch.where(resumes[:, None, None], after.roll(1, 0), before)
-            for after, before in zip(warm_states, states, strict=True)
-        )
-        rest = replace(self, starts=self.starts | resumes)
-        out, after = rest.rows(x, states, every_state=True)
-        after = tuple(
-            torch.where(is_burn_in[:, None, None], old, new)
-            for old, new in zip(warm_states, after, strict=True)
-        )
-        return torch.where(is_burn_in[:, None], warm, out), after
+    def wanted(self, states: States) -> States:
+        """The states of all rows: the caller masks them."""
+        return states
 
-    def _layer(self, x: Tensor, states: States, which: int) -> States:
-        """One layer in one direction: h, which is the output, and c of an LSTM."""
-        layer, before = self.network.layers[which], tuple(state[:, which] for state in states)
-        layout = self.starts, torch.arange(len(x), device=x.device), self.length, self.steps
-        cell = self.network.equations
+    def spread(self, h: Tensor) -> Tensor:
+        """States ``[N, P]``, zeros but in first rows."""
+        return h * self.starts[:, None]
 
-        def run(x: Tensor, layer: LayerWeights, before: States) -> States:
-            inputs = scan_inputs(x, cell.row_weights(layer), before)
-            return tuple(scan_rows(inputs, *layout[:2], cell.name, *layout[2:]))
-
-        if layer.w_hr is None:
-            return run(x, layer, before)
-        h, c = before
-        x, whole = unprojected(x, h * self.starts[:, None], layer, layer.w_hr)
-        hidden, c = run(x, whole, (torch.zeros_like(c), c))
-        return hidden @ layer.w_hr.t(), c
-
-    def _mirror(self) -> Tensor:
-        """For each row, the row at its place in its reversed segment, int64 ``[N]``."""
+    def mirror(self) -> Tensor:
+        """The row at the place of each in its reversed segment, int64 ``[N]``."""
         numbers = torch.arange(len(self.starts), device=self.starts.device)
         firsts = torch.where(self.starts, numbers, 0).cummax(0).values
         ends = torch.where(self.lasts, numbers, len(numbers)).flip(0).cummin(0).values.flip(0)
         return firsts + ends - numbers
+
+
+def _run_after_burn_in(
+    network: Network, x: Tensor, states: States, rows: FlaggedRows, is_burn_in: Tensor
+) -> tuple[Tensor, States]:
+    """Run all rows without gradient, then again with it from the end of the burn-in rows."""
+    with torch.no_grad():
+        warm, warm_states = run_layers(network, x, states, rows)
+    # first rows after a burn-in become starts, from the warm state of the row before
+    resumes = _previous(is_burn_in) & ~rows.starts
+    states = tuple(
+        torch.where(resumes[:, None, None], after.roll(1, 0), before)
+        for after, before in zip(warm_states, states, strict=True)
+    )
+    rest = replace(rows, starts=rows.starts | resumes)
+    out, after = run_layers(network, x, states, rest)
+    after = tuple(
+        torch.where(is_burn_in[:, None, None], old, new)
+        for old, new in zip(warm_states, after, strict=True)
+    )
+    return torch.where(is_burn_in[:, None], warm, out), after
 
 
 def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
