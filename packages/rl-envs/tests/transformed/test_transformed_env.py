@@ -124,7 +124,7 @@ def test_places_are_checked():
     class Nowhere(Transform):
         places = frozenset({"buffer"})
 
-    with pytest.raises(ValueError, match="Nowhere cannot sit in a environment"):
+    with pytest.raises(ValueError, match="Nowhere cannot sit in an environment"):
         env.append_transform(Nowhere())
     assert len(env.transforms) == 0
 

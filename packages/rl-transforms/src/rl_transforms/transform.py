@@ -264,8 +264,9 @@ class Transform(nn.Module):
             ValueError: it cannot be used there; the message lists the places where it can.
         """
         if place not in self.places:
+            article = "an" if place == "environment" else "a"
             msg = (
-                f"{type(self).__name__} cannot sit in a {place}: "
+                f"{type(self).__name__} cannot sit in {article} {place}: "
                 f"put it into one of {', '.join(sorted(self.places))}."
             )
             raise ValueError(msg)

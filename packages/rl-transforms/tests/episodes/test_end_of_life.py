@@ -96,7 +96,7 @@ def test_mark_done_terminates_sampled_rows_at_a_lost_life():
 
 
 def test_mark_done_is_refused_outside_a_buffer():
-    with pytest.raises(ValueError, match="cannot sit in a environment: put it into one of buffer"):
+    with pytest.raises(ValueError, match="cannot sit in an environment: put it into one of buffer"):
         EndOfLife(mark_done=True).check_place("environment")
 
 

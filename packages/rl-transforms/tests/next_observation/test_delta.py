@@ -148,7 +148,7 @@ def test_rebuild_side_returns_samples_unchanged():
     assert torch.equal(rebuild.inv(small)[NEXT_OBS], trajectories([3])[NEXT_OBS])
     assert rebuild(small) is small
     assert rebuild.side == "write"
-    with pytest.raises(ValueError, match="cannot sit in a environment"):
+    with pytest.raises(ValueError, match="cannot sit in an environment"):
         rebuild.check_place("environment")
 
 

@@ -157,7 +157,7 @@ def test_bad_input_is_refused():
         BurnIn(Leaky(), 5)(batch)
     with pytest.raises(ValueError, match="leaves no row of 2 columns"):
         BurnIn(Leaky(), 2)(stateful(environments(3, 2, [5], [EndKind.CUT])))
-    with pytest.raises(ValueError, match="cannot sit in a environment"):
+    with pytest.raises(ValueError, match="cannot sit in an environment"):
         BurnIn(Leaky(), 2).check_place("environment")
     with pytest.raises(KeyError, match="no marker"):
         BurnIn(Leaky(), 2)(TensorDict({"state": torch.zeros(3, 1)}, [3]))

@@ -174,7 +174,7 @@ def test_bad_input_is_refused():
         HindsightRelabel(reward, strategy="random")
     with pytest.raises(TypeError, match="reward_fn: expected a function of rows, got float"):
         HindsightRelabel(1.0)
-    with pytest.raises(ValueError, match="cannot sit in a environment"):
+    with pytest.raises(ValueError, match="cannot sit in an environment"):
         change.check_place("environment")
     judge = HindsightRelabel(reward, her_ratio=1, terminated_fn=is_there)
     with pytest.raises(KeyError, match=r"'terminated'\) is missing"):
