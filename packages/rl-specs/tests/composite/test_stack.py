@@ -55,3 +55,10 @@ def test_the_domain_stays_last():
 def test_there_is_no_out():
     with pytest.raises(NotImplementedError, match="leave out"):
         torch.stack([Unbounded()], 0, out=Unbounded())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_stack_after_the_domain_is_refused_for_equal_and_unequal_specs(count):
+    specs = [OneHot(3), OneHot(count)]
+    with pytest.raises(ValueError, match="cannot stack after the last dimension of OneHot"):
+        torch.stack(specs, 1)

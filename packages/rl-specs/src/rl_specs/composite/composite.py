@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from textwrap import indent
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_specs.composite.entries import (
+    MISSING,
+    encode_entry,
+    has_entries,
+    is_dict,
+    plain_entry,
+    read_entry,
+    require_entries,
+)
+from rl_specs.composite.fit import on_device, with_lead
 from rl_specs.composite.spec_tree import SpecTree
 from rl_specs.core.placement import as_device, destination
 from rl_specs.core.sizes import NO_SIZE, View, as_size, safe, stand_in, viewed_shape
-from rl_specs.core.tensor_spec import TensorSpec
-from rl_specs.leaves.non_tensor import NonTensor
+from rl_specs.core.tensor_spec import TensorSpec, draw
 from rl_tensordict import build
-
-_MISSING = object()
 
 
 class Composite(SpecTree):
@@ -90,8 +98,9 @@ class Composite(SpecTree):
     def shape(self, value: Any) -> None:
         self._check_unlocked()
         trial = self._replace(_shape=as_size(value), _dim_names=None)
+        # all entries are fitted before this one changes: an entry that does not fit leaves it whole
         specs = {name: trial._adopted(name, spec) for name, spec in self._specs.items()}
-        self.__dict__.update(trial._replace(_specs=specs).__dict__)
+        self.__dict__.update({**trial.__dict__, "_specs": specs})
 
     @property
     def batch_size(self) -> torch.Size:
@@ -104,7 +113,7 @@ class Composite(SpecTree):
 
     def rand(self, shape: Any = None) -> Any:
         """Draw random members of every spec: a tensordict of batch size `[*shape, *spec.shape]`."""
-        return self._filled(lambda spec, sizes: spec._drawn(sizes), shape)
+        return self._filled(draw, shape)
 
     def zero(self, shape: Any = None) -> Any:
         """Make zeros of every spec."""
@@ -116,11 +125,11 @@ class Composite(SpecTree):
 
     def is_in(self, val: Any) -> bool:
         """Tell whether a tensordict, or a dictionary, holds a member of every spec."""
-        if type(val) is not TensorDict and not _holds_entries(val):
+        if type(val) is not TensorDict and not has_entries(val):
             return False
         if self.data_cls is not None and not isinstance(val, self.data_cls):
             return False
-        if not _is_dict(val) and not self._matches(val.batch_size):
+        if not is_dict(val) and not self._matches(val.batch_size):
             return False
         try:
             return self._all_in(val)
@@ -145,12 +154,12 @@ class Composite(SpecTree):
                 raise TypeError(msg)
             self[key].type_check(value, key)
             return
-        self._check_entries(value)
+        require_entries(value)
         chosen = self._entries() if key is None else [key] if isinstance(key, str) else key
         for name in chosen:
             spec = self[name]
             if spec is not None:
-                found = self._entry(value, name)
+                found = read_entry(value, name)
                 spec.type_check(found, *(() if isinstance(spec, Composite) else (name,)))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
@@ -168,13 +177,13 @@ class Composite(SpecTree):
             TypeError: the value is no dictionary.
             ValueError: an entry does not fit.
         """
-        self._check_entries(val)
+        require_entries(val)
         specs, out = self._entries(), {}
         for name, value in val.items():
             if name not in specs:
                 msg = f"no spec for the entry {name!r}: expected some of {list(specs)}"
                 raise KeyError(msg)
-            out[name] = self._encoded(name, specs[name], value, ignore_device)
+            out[name] = encode_entry(name, specs[name], value, ignore_device)
         device = None if ignore_device else self._device
         return self._build(out, self._batch_of(val, out), device)
 
@@ -192,10 +201,10 @@ class Composite(SpecTree):
             KeyError: there is no spec for an entry.
             TypeError: the value is no tensordict.
         """
-        self._check_entries(val)
+        require_entries(val)
         specs = {name: self[name] for name in val.keys()}  # noqa: SIM118 - a tensordict iterates rows
         return {
-            name: _value_of(val, name) if spec is None else spec.to_numpy(val.get(name), safe)
+            name: plain_entry(val, name) if spec is None else spec.to_numpy(val.get(name), safe)
             for name, spec in specs.items()
         }
 
@@ -288,8 +297,8 @@ class Composite(SpecTree):
         for name, spec in self._specs.items():
             if spec is None:
                 continue
-            entry = get(name, _MISSING)
-            if entry is _MISSING:
+            entry = get(name, MISSING)
+            if entry is MISSING:
                 if not isinstance(spec, Composite) or not spec.is_empty():
                     return False
             elif not spec.is_in(entry):
@@ -297,11 +306,11 @@ class Composite(SpecTree):
         return True
 
     def _complaint(self, val: Any) -> str:
-        if not _holds_entries(val):
+        if not has_entries(val):
             return f"expected a tensordict or a dictionary, got {type(val).__name__}"
         if self.data_cls is not None and not isinstance(val, self.data_cls):
             return f"expected a {self.data_cls.__name__}, got a {type(val).__name__}"
-        if not _is_dict(val) and not self._matches(val.batch_size):
+        if not is_dict(val) and not self._matches(val.batch_size):
             return self._batch_complaint(val)
         try:
             return self._entry_complaint(val)
@@ -310,8 +319,8 @@ class Composite(SpecTree):
 
     def _entry_complaint(self, val: Any) -> str:
         for name, spec in self._leaves().items():
-            entry = val.get(name, _MISSING)
-            if entry is _MISSING:
+            entry = val.get(name, MISSING)
+            if entry is MISSING:
                 return f"expected an entry {name!r}, found only {list(val.keys())}"
             if not spec.is_in(entry):
                 return f"entry {name!r}: {spec._complaint(entry)}"
@@ -321,35 +330,16 @@ class Composite(SpecTree):
         return f"expected batch size {tuple(self._shape)}, got {tuple(val.batch_size)}"
 
     def _project(self, val: Any) -> Any:
-        self._check_entries(val)
-        if not _is_dict(val) and not self._matches(val.batch_size):
+        require_entries(val)
+        if not is_dict(val) and not self._matches(val.batch_size):
             raise ValueError(self._batch_complaint(val))
         out = val.copy()
         for name, spec in self._leaves().items():
-            entry = self._entry(val, name)
+            entry = read_entry(val, name)
             found = spec.project(entry)
             if found is not entry:
                 out.update({name: found})
         return out
-
-    def _entry(self, val: Any, name: Any) -> Any:
-        entry = val.get(name, _MISSING)
-        if entry is _MISSING:
-            msg = f"the entry {name!r} is missing: found {list(val.keys())}. Add it first."
-            raise KeyError(msg)
-        return entry
-
-    def _encoded(self, name: str, spec: TensorSpec | None, value: Any, ignore_device: bool) -> Any:
-        if spec is None:
-            return torch.as_tensor(value)
-        if value is None and not isinstance(spec, NonTensor):
-            msg = f"the entry {name!r} is None: leave it out, or give it a NonTensor spec"
-            raise ValueError(msg)
-        try:
-            return spec.encode(value, ignore_device=ignore_device)
-        except (ValueError, TypeError) as error:
-            msg = f"entry {name!r}: {error}"
-            raise type(error)(msg) from None
 
     def _batch_of(self, val: Any, entries: dict[str, Any]) -> torch.Size:
         """Find the batch size of encoded entries, which may have further leading dimensions."""
@@ -360,11 +350,6 @@ class Composite(SpecTree):
             if entry is not None:
                 return torch.Size(entry.shape[: len(entry.shape) - spec.ndim + self.ndim])
         return self._safe
-
-    def _check_entries(self, val: Any) -> None:
-        if not _holds_entries(val):
-            msg = f"expected a dictionary or a tensordict: got {type(val).__name__}"
-            raise TypeError(msg)
 
     def _leaves(self) -> dict[str, TensorSpec]:
         """List the specs right below, trees or not."""
@@ -385,32 +370,8 @@ class Composite(SpecTree):
     def _adopted(self, name: str, spec: TensorSpec | None) -> TensorSpec | None:
         if spec is None:
             return None
-        if self._device is not None and spec.device != self._device:
-            if spec.device is not None:
-                msg = (
-                    f"the spec of {name!r} is on {spec.device}, this one on {self._device}: "
-                    f"pass spec.to({str(self._device)!r})"
-                )
-                raise ValueError(msg)
-            spec = spec.to(self._device)
-        return self._named_like(self._lifted(name, spec))
-
-    def _lifted(self, name: str, spec: TensorSpec) -> TensorSpec:
-        """Give a nested tree of fewer dimensions ours, on a copy."""
-        if spec.shape[: self.ndim] == self._shape:
-            return spec
-        if spec.ndim < self.ndim and spec.shape == self._shape[: spec.ndim]:
-            if isinstance(spec, Composite):
-                lifted = spec.clone()
-                lifted.shape = self._shape
-                return lifted
-            if isinstance(spec, NonTensor):
-                return spec._replace(_shape=self._shape)
-        msg = (
-            f"the shape of the spec of {name!r} must begin with {tuple(self._shape)}: got "
-            f"{tuple(spec.shape)}. Expand it first."
-        )
-        raise ValueError(msg)
+        spec = with_lead(name, on_device(name, spec, self._device), self._shape)
+        return self._named_like(spec)
 
     def _carry(self, view: View, ndim: int) -> Self:
         lead = self._shape[:ndim]
@@ -431,23 +392,9 @@ class Composite(SpecTree):
 
     def _make_dynamic(self, dim: int) -> None:
         self._check_unlocked()
-        specs = {n: None if s is None else s._replace() for n, s in self._specs.items()}
+        specs = {n: None if s is None else copy(s) for n, s in self._specs.items()}
         for spec in specs.values():
             if spec is not None:
                 spec._make_dynamic(dim)
         shape = torch.Size((*self._shape[:dim], -1, *self._shape[dim + 1 :]))
         self._shape, self._safe, self._specs = shape, safe(shape), specs
-
-
-def _is_dict(val: Any) -> bool:
-    # a tensordict is a mapping as well, one that has a batch size
-    return isinstance(val, Mapping) and not isinstance(val, TensorDictBase)
-
-
-def _holds_entries(val: Any) -> bool:
-    return _is_dict(val) or (is_tensor_collection(val) and not is_non_tensor(val))
-
-
-def _value_of(val: Any, name: str) -> Any:
-    entry = val.get(name)
-    return entry.detach().cpu().numpy() if isinstance(entry, Tensor) else entry

@@ -9,7 +9,8 @@ import torch
 from rl_specs.composite.composite import Composite
 from rl_specs.composite.stacked import Stack
 from rl_specs.composite.stacked_composite import StackedComposite
-from rl_specs.core.tensor_spec import TensorSpec
+from rl_specs.core.shaped import holds_domain
+from rl_specs.core.tensor_spec import TensorSpec, resized
 from rl_specs.leaves.non_tensor import NonTensor
 from rl_specs.leaves.unbounded import Unbounded
 
@@ -68,7 +69,7 @@ def check_no_exclusive_keys(spec: Any, recurse: bool = True) -> bool:
         False
     """
     if isinstance(spec, StackedComposite):
-        keys = [set(part._entries()) for part in spec.specs]
+        keys = [set(part) for part in spec.specs]
         same = all(found == keys[0] for found in keys)
         return same and (not recurse or all(check_no_exclusive_keys(p) for p in spec.specs))
     if isinstance(spec, Composite) and recurse:
@@ -98,10 +99,11 @@ def _fill(parts: list[Any]) -> None:
     """Add to each composite, in place, what only others have."""
     examples: dict[str, list[TensorSpec]] = {}
     for part in parts:
-        for name, entry in part._leaves().items():
-            examples.setdefault(name, []).append(entry)
+        for name, entry in part.items():
+            if entry is not None:
+                examples.setdefault(name, []).append(entry)
     for part in parts:
-        for name in examples.keys() - part._entries().keys():
+        for name in examples.keys() - part.keys():
             part.set(name, _empty_like(name, examples[name], part.shape))
 
 
@@ -119,8 +121,8 @@ def _empty_like(name: str, examples: list[TensorSpec], batch: torch.Size) -> Ten
         differs = [dim >= len(batch) for dim in range(first.ndim)]
     sizes = [0 if gone else size for gone, size in zip(differs, first.shape, strict=True)]
     if isinstance(first, NonTensor):
-        return first._replace(_shape=torch.Size(sizes))
-    if first._domain_dims or isinstance(first, Stack) or 0 in first.shape:
+        return resized(first, torch.Size(sizes))
+    if holds_domain(first) or isinstance(first, Stack) or 0 in first.shape:
         # no choice can be one of none: only shape, dtype and device are left to describe
         return Unbounded(sizes, first.device, first.dtype)
     element: TensorSpec = first[(0,) * first.ndim]

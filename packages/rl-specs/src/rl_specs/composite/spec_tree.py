@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Self, TypeAlias
 
-from tensordict import is_tensor_collection
-
+from rl_specs.composite.entries import require_entries
 from rl_specs.composite.lockable import Lockable
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_tensordict import NestedKey, as_key, as_tuple, is_key
@@ -253,14 +252,14 @@ class SpecTree(Lockable, TensorSpec):
         return self._updated(val, self.one())
 
     def _updated(self, val: Any, entries: Any) -> Any:
-        _require_entries(val)
+        require_entries(val)
         found = val.update(entries)
         return val if found is None else found
 
     def cast(self, val: Any) -> Any:
         """Write the entries that have a spec in its dtype, on a copy where one changes."""
         out = val
-        _require_entries(val)
+        require_entries(val)
         for name, spec in self._entries().items():
             entry = val.get(name, None)
             found = entry if spec is None or entry is None else spec.cast(entry)
@@ -343,13 +342,6 @@ class SpecTree(Lockable, TensorSpec):
                 inner = spec._flat(True, leaves_only, is_leaf, static_only)
                 out.update({(name, *as_tuple(key)): entry for key, entry in inner.items()})
         return out
-
-
-def _require_entries(val: Any) -> None:
-    """Raise for a value without named entries."""
-    if not isinstance(val, Mapping) and not is_tensor_collection(val):
-        msg = f"expected a dictionary or a tensordict: got {type(val).__name__}"
-        raise TypeError(msg)
 
 
 def specs_of(given: Any) -> Iterable[tuple[Any, Any]]:

@@ -10,7 +10,7 @@ import torch
 from rl_specs.composite.composite import Composite
 from rl_specs.composite.stacked import Stacked
 from rl_specs.composite.stacked_composite import StackedComposite
-from rl_specs.core.shaped import TORCH_FUNCTIONS
+from rl_specs.core.shaped import TORCH_FUNCTIONS, added_dim
 from rl_specs.core.tensor_spec import TensorSpec
 
 
@@ -40,13 +40,11 @@ def stack_specs(specs: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
         raise NotImplementedError(msg)
     unified = _unified(specs)
     first = unified[0]
-    place = first._dim(dim, first.ndim + 1)
+    place = added_dim(first, dim, "stack after")
     if all(spec == first for spec in unified[1:]):
         shape = list(first.shape)
         shape.insert(place, len(unified))
         return first.unsqueeze(place).expand(shape)
-    if place > first.ndim - first._domain_dims:
-        first._refuse_domain("stack after")
     kind = StackedComposite if isinstance(first, Composite) else Stacked
     return kind(*unified, dim=place)
 

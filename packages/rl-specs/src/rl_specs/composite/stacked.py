@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from textwrap import indent
 from typing import Any, Self
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from rl_specs.core.shaped import at, stack
 from rl_specs.core.sizes import View, as_size
-from rl_specs.core.tensor_spec import TensorSpec
+from rl_specs.core.tensor_spec import TensorSpec, draw
 
 
 class Stack(TensorSpec):
@@ -77,7 +78,7 @@ class Stack(TensorSpec):
 
     def rand(self, shape: Any = None) -> Any:
         """Draw random members of every spec."""
-        return self._filled(lambda spec, sizes: spec._drawn(sizes), shape)
+        return self._filled(draw, shape)
 
     def zero(self, shape: Any = None) -> Any:
         """Make zeros of every spec."""
@@ -231,7 +232,7 @@ class Stack(TensorSpec):
         if dim == self.dim:
             msg = f"dimension {dim} holds {len(self.specs)} stacked specs: it cannot be dynamic"
             raise ValueError(msg)
-        specs = [spec._replace() for spec in self.specs]
+        specs = [copy(spec) for spec in self.specs]
         for spec in specs:
             spec._make_dynamic(dim - (dim > self.dim))
         self._hold(specs, self.dim)

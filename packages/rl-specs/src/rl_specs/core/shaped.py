@@ -136,9 +136,7 @@ class Shaped:
         Raises:
             ValueError: there is no such place, or it comes after the domain dimension.
         """
-        index = self._dim(dim, self.ndim + 1)
-        if index > self.ndim - self._domain_dims:
-            self._refuse_domain("unsqueeze after")
+        index = added_dim(self, dim, "unsqueeze after")
         return self._apply(lambda value: value.unsqueeze(index), f"be unsqueezed at {dim}")
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
@@ -298,6 +296,19 @@ class Shaped:
     def _refuse_domain(self, what: str) -> None:
         msg = f"cannot {what} the last dimension of {type(self).__name__}: it holds the domain"
         raise ValueError(msg)
+
+
+def holds_domain(spec: Shaped) -> bool:
+    """Tell whether the last dimension of a spec holds its domain."""
+    return spec._domain_dims > 0
+
+
+def added_dim(spec: Shaped, dim: int, what: str) -> int:
+    """Count a dimension to be added from the front; raise for one after the domain's."""
+    index = spec._dim(dim, spec.ndim + 1)
+    if index > spec.ndim - spec._domain_dims:
+        spec._refuse_domain(what)
+    return index
 
 
 def at(dim: int, index: Any) -> tuple[Any, ...]:

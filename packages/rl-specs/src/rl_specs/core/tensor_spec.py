@@ -87,7 +87,7 @@ class TensorSpec(Shaped):
         raise NotImplementedError
 
     def _drawn(self, shape: Any = None) -> Any:
-        """Draw members in the shape of the spec, as composites and stacks put them together."""
+        """Draw members in the shape of the spec; see `draw`."""
         return self.rand(shape)
 
     def sample(self, shape: Any = None) -> Any:
@@ -365,3 +365,13 @@ class TensorSpec(Shaped):
             msg = f"the sizes of a sample must not be negative: got {tuple(sizes)}"
             raise ValueError(msg)
         return torch.Size((*sizes, *self._safe))
+
+
+def draw(spec: TensorSpec, sizes: torch.Size) -> Any:
+    """Draw members in the shape of the spec, as composites and stacks put them together."""
+    return spec._drawn(sizes)
+
+
+def resized(spec: TensorSpec, shape: torch.Size) -> TensorSpec:
+    """Copy a spec with another shape. For specs without bounds or masks, which have one too."""
+    return spec._replace(_shape=shape)

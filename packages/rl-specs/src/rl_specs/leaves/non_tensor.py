@@ -111,9 +111,9 @@ class NonTensor(TensorSpec):
     def __eq__(self, other: object) -> bool:
         return (
             type(other) is type(self)
-            and self._shape == other._shape
+            and self._shape == other.shape
             and self._device == other._device
-            and self._dtype == other._dtype
+            and self._dtype == other.dtype
             # not feature_dims: a spec that was expanded has the members of one made so
             and self.batched == other.batched
             and _same(self.example_data, other.example_data)
