@@ -342,7 +342,8 @@ def test_networks_of_the_readme_take_the_ways_that_pages_promise(steps: int, sca
     gae, loss = GAE(gamma=0.99, lmbda=0.95, value_network=critic), ClipPPOLoss(actor, critic)
     text, ends = gae.explain(batch), len(Segments.of(batch))
     assert f"scan: {scan}" in text
-    assert f"ValueOperator on {8 * steps} rows and on {ends} last next observations" in text
+    assert f"ValueOperator called on tensors, {8 * steps} rows and {ends} last next" in text
+    assert "critic: ValueOperator called on tensors" in loss.explain(batch)
     assert loss.explain(batch).count("advantage: estimated by GAE") == 1
     gae(batch)
     assert [shape.numel() for shape in counted.shapes] == [8 * steps, ends]

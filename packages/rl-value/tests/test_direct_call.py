@@ -4,7 +4,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_existing
 from torch import nn
 
-from rl_value.direct_call import output_from, output_of
+from rl_value.direct_call import output_of, outputs_from
 
 
 def batch():
@@ -34,10 +34,11 @@ def test_output_of_a_stock_network_is_read_and_the_batch_is_unchanged(make):
 def test_tensors_give_what_the_batch_of_them_gives(make):
     network, seen = make(), batch()
     given = {("x",): seen["x"]}
-    assert output_from(network, given, 3, "y").equal(network(batch())["y"])
+    (found,) = outputs_from(network, [(given, 3)], "y")
+    assert found.equal(network(batch())["y"])
     assert list(given) == [("x",)]
     with pytest.raises(KeyError, match="'z' is missing"):
-        output_from(network, given, 3, "z")
+        outputs_from(network, [(given, 3)], "z")
 
 
 def with_hook(network, calls):

@@ -48,21 +48,35 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
     """Evaluate a network on a batch without writing to the batch."""
     # called on tensors where that is what its forward does: a write to a tensordict costs more than
     # a small network; anything else is called as it is
-    made = _direct_output(network, partial(find, batch), wanted, batch.batch_dims)
+    calls = ModuleCalls(network, watch=False)
+    made = _direct_output(calls, partial(find, batch), wanted, batch.batch_dims)
     if made is not None:
         return made
     return _written(network, batch.copy(), wanted)
 
 
-def output_from(
-    network: TensorDictModuleBase, inputs: Mapping[Key, Tensor], size: int, wanted: NestedKey
-) -> Tensor:
-    """Evaluate a network on tensors of one length, as `output_of` does on a batch."""
-    made = _direct_output(network, inputs.get, wanted, 1)
-    if made is not None:
-        return made
-    batch = build(nest(inputs), torch.Size([size]))
-    return _written(network, batch, wanted)
+def outputs_from(
+    network: TensorDictModuleBase,
+    given: Iterable[tuple[Mapping[Key, Tensor], int]],  # inputs [K, ...] by key, and K
+    wanted: NestedKey,
+) -> list[Tensor]:
+    """Evaluate a network once for each of some inputs, as `output_of` does on a batch."""
+    calls, found = ModuleCalls(network, watch=False), []
+    for inputs, size in given:
+        made = _direct_output(calls, inputs.get, wanted, 1)
+        if made is None:
+            made = _written(network, build(nest(inputs), torch.Size([size])), wanted)
+        found.append(made)
+    return found
+
+
+def explain_call(network: TensorDictModuleBase) -> str:
+    """Say how a network is called, and why."""
+    calls = ModuleCalls(network, watch=False)
+    if calls.is_forward():
+        return f"{type(network).__name__} called on tensors"
+    reason = calls.reason or "its forward does more than its calls"
+    return f"{type(network).__name__} called on a tensordict ({reason})"
 
 
 def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBase:
@@ -108,11 +122,10 @@ def _note(out_keys: Iterable[NestedKey], given: Mapping[Any, Any]) -> str:
 
 
 def _direct_output(
-    network: TensorDictModuleBase, read: Callable[[Key], Any], wanted: NestedKey, batch_dims: int
+    calls: ModuleCalls, read: Callable[[Key], Any], wanted: NestedKey, batch_dims: int
 ) -> Tensor | None:
     """The output of a network that is calls on tensors; None for others and missing outputs."""
     # also None for an output without a dimension of its own: `forward` of a critic refuses it
-    calls = ModuleCalls(network, watch=False)
     if not calls.is_forward():
         return None
     inputs: dict[Key, Any] = {}

@@ -95,6 +95,15 @@ def test_calls_of_the_network_are_explained(network, settings, reason):
     assert said.endswith(reason)
 
 
+def test_network_with_a_hook_is_said_to_be_called_on_a_tensordict():
+    net = critic()
+    assert "TensorDictModule called on tensors, 3 rows" in gae(net).explain(trajectories([3]))
+    net.register_forward_hook(lambda *_: None)
+    said = line(gae(net).explain(trajectories([3])), "values")
+    assert said.startswith("TensorDictModule called on a tensordict (")
+    assert "hook" in said
+
+
 def test_stored_values_are_said_to_be_stored():
     batch = gae()(trajectories([3]))
     assert line(gae(skip_existing=True).explain(batch), "values") == "stored"

@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from rl_layout import must_compare_observations
 from rl_layout.internals import FIELDS
 from rl_tensordict import as_key, as_tuple, find
+from rl_value.direct_call import explain_call
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.next_values import (
     lacks_next,
@@ -57,10 +58,10 @@ def values_line(
     again = second or ("" if calls.single_call else "single_call=False")
     calls_again = f", and once more: {again}" if again else ""
     if reads_side_by_side(network, steps, calls):
-        made = f"{type(network).__name__} on {count} rows and on {len(steps.segments)} last next "
-        made += "observations, as they lie: it looks at single rows"
+        made = f"{explain_call(network)}, {count} rows and {len(steps.segments)} last next "
+        made += "observations as they lie: it looks at single rows"
     else:
-        made = f"{type(network).__name__} on one sequence, each segment and what comes after it: "
+        made = f"{explain_call(network)}, one sequence of each segment and what comes after it: "
         made += _reason_to_unroll(roles.states, steps, calls)
     missing = "; the batch has no next observations" if lacks_next(roles, steps.batch) else ""
     return f"{made}{calls_again}{missing}"

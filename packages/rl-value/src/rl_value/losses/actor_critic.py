@@ -17,7 +17,7 @@ from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
-from rl_value.direct_call import check_network, output_of
+from rl_value.direct_call import check_network, explain_call, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
@@ -197,8 +197,8 @@ class ActorCriticLoss(LossModule):
     def _explain(self, batch: TensorDictBase) -> list[str]:
         actor, critic = self.actor_network, self.critic_network
         lines = [f"actor: the distribution of {type(actor).__name__}, once on all rows"]
-        if self.critic_coeff is not None:
-            lines.append(f"critic: {type(critic).__name__}, once on all rows")
+        if critic is not None and self.critic_coeff is not None:
+            lines.append(f"critic: {explain_call(critic)}, once on all rows")
         lines.append("losses: operations of torch, differentiated by autograd")
         if not self._missing_estimates(batch):
             return [*lines, "advantage: stored", compiled_line(is_one_graph=True)]

@@ -18,7 +18,7 @@ from rl_layout import keys, set_recurrent_mode
 from rl_layout.internals import array_of
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
-from rl_value.direct_call import output_from
+from rl_value.direct_call import outputs_from
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
     InputLeaf,
@@ -224,7 +224,7 @@ def evaluate(
         nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
     )
     with swapped, set_recurrent_mode(True):
-        return [output_from(network, inputs, size, wanted) for inputs, size in given]
+        return outputs_from(network, given, wanted)
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
