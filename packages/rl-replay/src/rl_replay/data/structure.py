@@ -142,7 +142,7 @@ class Structure:
         """Lays data out as rows; nothing is copied where the memory is in that order already."""
         if self.is_tensordict:
             return self._take_tensordict(data, arrangement)
-        leaves = self._leaves(data)
+        leaves = self.leaves_by_path(data)
         shape = _common_shape(leaves, arrangement.ndim)
         if arrangement.ndim > 1:
             leaves = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
@@ -248,17 +248,19 @@ class Structure:
         )
         return Batch(data, shape, extent)
 
-    def _leaves(self, data: Any) -> dict[Path, torch.Tensor]:
+    def leaves_by_path(self, data: Any) -> dict[Path, torch.Tensor]:
+        """The leaves of a tensor or tree; raises unless it has this structure."""
         tree, leaves = take_apart(data) if not is_tensor_collection(data) else (None, None)
         if leaves is None or (tree is None) != (self.form == "tensor"):
-            raise self._another(data)
+            raise self.mismatch(data)
         if self.form == "tensor":
             return {(TENSOR_KEY,): leaves[()]}
         if tree != self.tree and not (isinstance(self.tree, Branch) and self.tree.fits(tree)):
-            raise self._another(data)
+            raise self.mismatch(data)
         return leaves
 
-    def _another(self, data: Any) -> TypeError:
+    def mismatch(self, data: Any) -> TypeError:
+        """The error for data of another structure."""
         stored = str(self.tree) if isinstance(self.tree, Branch) else f"a {self.form}"
         got: object = None if is_tensor_collection(data) else take_apart(data)[0]
         return TypeError(

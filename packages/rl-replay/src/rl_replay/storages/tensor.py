@@ -186,7 +186,7 @@ class TensorStorage(Storage):
         if is_tensor_collection(data):
             return self.extend_elements(data.unsqueeze(dim))
         structure = Structure.of(data)
-        parts = structure._leaves(data)
+        parts = structure.leaves_by_path(data)
         if structure.form == "tensor":
             return self.extend(next(iter(parts.values())).unsqueeze(dim))
         flat = {path: leaf.unsqueeze(dim) for path, leaf in parts.items()}
@@ -576,9 +576,11 @@ class TensorStorage(Storage):
         if structure.is_tensordict and is_tensor_collection(data):
             return structure.take_apart(data, Arrangement()).cells
         structure_of_data = Structure.of(data)
-        leaves = structure._leaves(data) if structure_of_data.form == structure.form else None
+        leaves = (
+            structure.leaves_by_path(data) if structure_of_data.form == structure.form else None
+        )
         if leaves is None:
-            raise structure._another(data)
+            raise structure.mismatch(data)
         return build(nest(leaves), shape)
 
     def _require_one(self, batch: torch.Size) -> None:
@@ -596,7 +598,7 @@ class TensorStorage(Storage):
 
 def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
     collection = is_tensor_collection(storage)
-    given = leaves_of(storage) if collection else Structure.of(storage)._leaves(storage)
+    given = leaves_of(storage) if collection else Structure.of(storage).leaves_by_path(storage)
     for path, leaf in found.items():
         if leaf.data_ptr() != given[path].data_ptr() and leaf.numel():
             raise ValueError(
