@@ -16,32 +16,32 @@ def buffer():
 
 @pytest.mark.parametrize("path", [3, b"x", None, [1], "", torch.zeros(2)])
 @pytest.mark.parametrize("call", ["dumps", "loads"])
-def test_what_names_no_folder_is_said_to_be_none(buffer, call, path):
+def test_path_that_names_no_folder_is_refused(buffer, call, path):
     with pytest.raises(TypeError, match="path is the name of a folder, got"):
         getattr(buffer, call)(path)
 
 
 @pytest.mark.parametrize("index", [1.5, {}, object(), torch.float64])
-def test_errors_of_torch_come_with_what_the_buffer_was_given(buffer, index):
+def test_errors_of_torch_name_the_arguments_of_the_call(buffer, index):
     with pytest.raises((IndexError, TypeError)) as failed:
         buffer[index]
     assert "ReplayBuffer.__getitem__ was given" in failed.value.__notes__[0]
 
 
-def test_errors_of_our_own_stand_alone(buffer):
+def test_errors_of_the_package_get_no_note(buffer):
     with pytest.raises(KeyError) as failed:
         buffer.extend(TensorDict({"b": torch.zeros(1)}, [1]))
     assert not hasattr(failed.value, "__notes__")
 
 
-def test_a_state_that_is_none_is_refused(buffer):
+def test_states_and_rows_of_a_wrong_type_are_refused(buffer):
     with pytest.raises(ValueError, match="no state of a buffer: list"):
         buffer.load_state_dict([1])
     with pytest.raises(TypeError, match="rows are a tensordict, got int"):
         buffer.update_rows(torch.tensor([0]), 3)
 
 
-def test_a_sampler_that_takes_no_argument_says_what_it_was_given():
+def test_sampler_names_an_argument_that_it_does_not_take():
     with pytest.raises(TypeError) as failed:
         RandomSampler(3)
     assert "RandomSampler was given 3" in failed.value.__notes__[0]

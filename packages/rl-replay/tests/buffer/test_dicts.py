@@ -22,7 +22,7 @@ def row(number: int, *, ended: bool = False) -> dict[str, object]:
     }
 
 
-def test_rows_added_as_dicts_have_the_shapes_of_the_contract():
+def test_add_of_a_dict_gives_rewards_and_flags_their_singleton_dimension():
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(20),
         sampler=SliceSampler(slice_len=2, strict_length=True),
@@ -42,7 +42,7 @@ def test_rows_added_as_dicts_have_the_shapes_of_the_contract():
         assert not (firsts == 3).any()  # it ended there
 
 
-def test_dicts_of_several_rows_and_lists_of_dicts_are_the_rows_one_by_one():
+def test_extend_by_a_dict_or_by_a_list_of_dicts_stores_the_same_rows():
     one, many, listed = (TensorDictReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(3))
     rows = [row(number, ended=number == 1) for number in range(5)]
     for each in rows:
@@ -56,7 +56,7 @@ def test_dicts_of_several_rows_and_lists_of_dicts_are_the_rows_one_by_one():
     assert (one[:] == listed[:]).all()
 
 
-def test_one_step_of_all_columns_may_come_as_a_dict():
+def test_add_takes_a_dict_for_one_step_of_all_columns():
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20, ndim=2))
     step = {"observation": np.zeros((4, 3)), "next": {"reward": np.arange(4.0)}}
     buffer.add(step)
@@ -65,14 +65,14 @@ def test_one_step_of_all_columns_may_come_as_a_dict():
     assert buffer[:]["next", "reward"][:, 1, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_a_row_does_not_change_with_the_array_it_came_in():
+def test_stored_row_does_not_change_with_the_array_of_the_caller():
     buffer, seen = TensorDictReplayBuffer(storage=ListStorage(5)), np.zeros(3)
     buffer.add({"observation": seen})
     seen += 1
     assert not buffer[0]["observation"].any()
 
 
-def test_dicts_that_are_no_rows_are_refused_by_their_leaves():
+def test_extend_names_the_leaves_of_a_dict_whose_lengths_differ():
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(5))
     with pytest.raises(ValueError, match=r"dimension.*a': \[2, 3\], 'b': \[4\]"):
         buffer.extend({"a": np.zeros((2, 3)), "b": np.zeros(4)})

@@ -45,7 +45,7 @@ class KeepsOld(RoundRobinWriter):
         (lambda b: b.set_rng(3), TypeError, "generator must be a torch.Generator, got int"),
     ],
 )
-def test_parts_that_do_not_fit_leave_the_former_ones(exchange, error, message) -> None:
+def test_exchange_of_an_unfit_part_leaves_the_former_one(exchange, error, message) -> None:
     buffer = filled()
     before, parts = repr(buffer), (buffer.storage, buffer.sampler, buffer.writer)
     rows = buffer[:]
@@ -59,7 +59,7 @@ def test_parts_that_do_not_fit_leave_the_former_ones(exchange, error, message) -
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [3, 5, 7]
 
 
-def test_a_storage_without_the_samplers_column_leaves_the_former_one() -> None:
+def test_set_storage_refuses_one_without_the_column_of_the_sampler() -> None:
     rows = TensorDict({"game": torch.tensor([1, 1, 2]), "a": torch.arange(3)}, [3])
     sampler = SliceSampler(num_slices=1, traj_key="game")
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=1)
@@ -72,7 +72,7 @@ def test_a_storage_without_the_samplers_column_leaves_the_former_one() -> None:
     assert "game" in buffer.sample()
 
 
-def test_a_writer_that_keeps_old_rows_does_not_replace_one_of_lossless_storage() -> None:
+def test_set_writer_refuses_one_that_keeps_old_rows_of_lossless_storage() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9, lossless=True))
     buffer.extend(trajectories([5]))
     with pytest.raises(ValueError, match="does not overwrite the oldest row first"):
@@ -82,12 +82,12 @@ def test_a_writer_that_keeps_old_rows_does_not_replace_one_of_lossless_storage()
 
 
 @pytest.mark.parametrize("dim", [1.0, True, "1"])
-def test_a_dimension_is_an_integer(dim: object) -> None:
+def test_dim_extend_is_an_integer(dim: object) -> None:
     with pytest.raises(TypeError, match="dim_extend must be an integer"):
         ReplayBuffer(storage=LazyTensorStorage(9, ndim=2), dim_extend=dim)
 
 
-def test_another_storage_grows_along_its_own_last_dimension() -> None:
+def test_set_storage_takes_the_last_dimension_of_the_storage() -> None:
     rows = torch.arange(12).view(3, 4)
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.set_storage(LazyTensorStorage(24, ndim=2))
@@ -99,7 +99,7 @@ def test_another_storage_grows_along_its_own_last_dimension() -> None:
     assert buffer.dim_extend == 2
 
 
-def test_a_dimension_that_was_asked_for_stays() -> None:
+def test_dim_extend_of_the_caller_outlives_set_storage() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(24, ndim=2), dim_extend=0)
     buffer.set_storage(LazyTensorStorage(24, ndim=3))
     assert buffer.dim_extend == 0
@@ -111,7 +111,7 @@ def test_a_dimension_that_was_asked_for_stays() -> None:
     assert buffer.storage is old
 
 
-def test_rows_that_lie_along_another_dimension_are_not_taken() -> None:
+def test_set_storage_refuses_rows_written_along_another_dimension() -> None:
     lying = LazyTensorStorage(24, ndim=2)
     lying.arrange(0)
     lying.extend(torch.arange(6).view(2, 3))
@@ -125,7 +125,7 @@ def test_rows_that_lie_along_another_dimension_are_not_taken() -> None:
     assert torch.equal(free[:], torch.arange(6).view(2, 3))
 
 
-def test_a_dataset_writer_refuses_after_it_was_set() -> None:
+def test_dataset_writer_refuses_writes_from_set_writer_on() -> None:
     buffer = filled()
     rows = buffer[:]
     assert isinstance(buffer.set_writer(ImmutableDatasetWriter()), RoundRobinWriter)
@@ -134,7 +134,7 @@ def test_a_dataset_writer_refuses_after_it_was_set() -> None:
     assert (buffer[:] == rows).all()
 
 
-def test_a_dataset_without_tensors_of_its_own_is_empty_until_it_is_loaded(tmp_path) -> None:
+def test_dataset_in_lazy_storage_is_empty_until_it_is_loaded(tmp_path) -> None:
     made = ReplayBuffer(storage=LazyTensorStorage(9))
     made.extend(torch.arange(5))
     made.set_writer(ImmutableDatasetWriter())
@@ -145,7 +145,7 @@ def test_a_dataset_without_tensors_of_its_own_is_empty_until_it_is_loaded(tmp_pa
     assert dataset[:].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_rows_that_were_dropped_are_no_dataset() -> None:
+def test_dataset_writer_does_not_restore_dropped_rows() -> None:
     buffer = filled()
     buffer.empty()
     buffer.set_writer(ImmutableDatasetWriter())

@@ -37,7 +37,7 @@ def filled(prefetch: int | None, **parts) -> ReplayBuffer:
 @pytest.mark.parametrize(
     "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
 )
-def test_the_sequence_is_that_without_prefetching(sampler) -> None:
+def test_prefetched_batches_are_those_without_prefetching(sampler) -> None:
     drawn = [
         [buffer.sample()["a"].tolist() for _ in range(12)]
         for buffer in (filled(None, sampler=sampler()), filled(3, sampler=sampler()))
@@ -45,7 +45,7 @@ def test_the_sequence_is_that_without_prefetching(sampler) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_epochs_end_where_they_do_without_prefetching() -> None:
+def test_prefetched_epochs_end_as_without_prefetching() -> None:
     buffer = filled(3, sampler=SamplerWithoutReplacement(), batch_size=6)
     for _ in range(3):
         batches = [batch["a"].tolist() for batch in buffer]
@@ -80,7 +80,7 @@ def test_epochs_end_where_they_do_without_prefetching() -> None:
     ],
     ids=["empty", "set", "batch size", "transform", "sampler", "update", "storage"],
 )
-def test_nothing_that_predates_a_change_is_handed_out(change, seen) -> None:
+def test_prefetched_batches_are_dropped_by_every_change(change, seen) -> None:
     buffer = filled(3)
     buffer.sample()
     assert buffer.stats()["prefetched"] == 3
@@ -95,7 +95,7 @@ def other() -> LazyTensorStorage:
     return storage
 
 
-def test_an_extend_may_be_drawn_from_at_once() -> None:
+def test_extend_can_be_sampled_from_at_once() -> None:
     buffer = filled(3)
     for first in range(20, 60, 4):
         buffer.sample()
@@ -104,7 +104,7 @@ def test_an_extend_may_be_drawn_from_at_once() -> None:
         assert drawn.max() >= first  # the chance of missing four rows of sixty 160 times is 1e-5
 
 
-def test_rows_of_stale_batches_are_not_lost_from_an_epoch() -> None:
+def test_stale_batches_lose_no_row_of_an_epoch() -> None:
     buffer = filled(3, sampler=SamplerWithoutReplacement(), batch_size=4)
     first = buffer.sample()["a"].tolist()
     buffer.append_transform(lambda batch: batch)
@@ -115,7 +115,7 @@ def test_rows_of_stale_batches_are_not_lost_from_an_epoch() -> None:
 @pytest.mark.parametrize(
     "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
 )
-def test_the_sequence_goes_on_behind_a_change_as_without_prefetching(sampler) -> None:
+def test_samples_after_a_change_are_those_without_prefetching(sampler) -> None:
     def drawn(buffer: ReplayBuffer) -> list[list[int]]:
         found = [buffer.sample()["a"].tolist() for _ in range(3)]
         buffer.extend(steps(5, 100))
@@ -126,7 +126,7 @@ def test_the_sequence_goes_on_behind_a_change_as_without_prefetching(sampler) ->
     assert drawn(filled(3, sampler=sampler())) == drawn(filled(None, sampler=sampler()))
 
 
-def test_a_generator_that_was_seeded_since_is_left_so() -> None:
+def test_rewinding_leaves_a_generator_that_was_seeded_since() -> None:
     generator, firsts = torch.Generator().manual_seed(5), []
     for prefetch in (None, 3):
         buffer = filled(prefetch)
@@ -139,7 +139,7 @@ def test_a_generator_that_was_seeded_since_is_left_so() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [None, 3])
-def test_another_sampler_begins_its_own_epoch(prefetch: int | None) -> None:
+def test_set_sampler_begins_the_epoch_of_the_sampler(prefetch: int | None) -> None:
     buffer = filled(prefetch, batch_size=5)
     buffer.sample()
     sampler = SamplerWithoutReplacement(shuffle=False)
@@ -171,7 +171,7 @@ class Walk(Sampler):
         self.place = state["place"]
 
 
-def test_an_emptied_buffer_is_walked_through_from_its_first_row() -> None:
+def test_empty_resets_the_sampler() -> None:
     buffer = filled(3, sampler=Walk())
     assert [buffer.sample()["a"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     buffer.empty()
@@ -179,7 +179,7 @@ def test_an_emptied_buffer_is_walked_through_from_its_first_row() -> None:
     assert buffer.sample()["a"].tolist() == [30, 31, 32, 33]
 
 
-def test_a_transform_put_in_behind_the_buffers_back_is_run() -> None:
+def test_transform_inserted_into_the_compose_is_run() -> None:
     for prefetch in (None, 3):
         buffer = filled(prefetch)
         buffer.sample()
@@ -192,7 +192,7 @@ def test_a_transform_put_in_behind_the_buffers_back_is_run() -> None:
 @pytest.mark.parametrize(
     "sampler", [RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)]
 )
-def test_what_was_made_ahead_is_sampled_again_by_a_loaded_buffer(sampler, tmp_path) -> None:
+def test_dump_leaves_prefetched_batches_to_be_sampled_again(sampler, tmp_path) -> None:
     one = filled(3, sampler=sampler())
     one.sample()
     one.dumps(tmp_path)
@@ -205,7 +205,7 @@ def test_what_was_made_ahead_is_sampled_again_by_a_loaded_buffer(sampler, tmp_pa
         assert [other.sample()["a"].tolist() for other in others] == [rows, rows]
 
 
-def test_a_batch_whose_rows_were_chosen_before_a_change_is_dropped_in_its_thread() -> None:
+def test_batch_in_its_thread_is_dropped_by_a_change() -> None:
     buffer = filled(1)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -225,7 +225,7 @@ def test_a_batch_whose_rows_were_chosen_before_a_change_is_dropped_in_its_thread
     assert (result[0]["a"] >= 100).all()
 
 
-def test_an_error_in_a_thread_reaches_the_caller() -> None:
+def test_error_in_a_thread_reaches_the_caller() -> None:
     buffer = filled(2)
 
     def fail(batch):
@@ -236,11 +236,11 @@ def test_an_error_in_a_thread_reaches_the_caller() -> None:
         buffer.sample()
 
 
-def test_another_batch_size_is_drawn_anew() -> None:
+def test_sample_of_another_batch_size_is_drawn_anew() -> None:
     buffer = filled(3)
     assert [len(buffer.sample(size)) for size in (4, 6, 6, 4)] == [4, 6, 6, 4]
 
 
-def test_prefetching_needs_a_batch_size() -> None:
+def test_prefetch_needs_a_batch_size() -> None:
     with pytest.raises(ValueError, match="prefetch=2 needs a batch_size"):
         ReplayBuffer(prefetch=2)

@@ -81,7 +81,7 @@ LinkedBuffers.TestCase.settings = settings(max_examples=30, stateful_step_count=
 TestBufferMachine = LinkedBuffers.TestCase
 
 
-def test_the_callers_data_stay_as_they_are() -> None:
+def test_writes_leave_the_data_of_the_caller_as_they_are() -> None:
     buffer, rows = TensorDictReplayBuffer(storage=LazyTensorStorage(9)), steps(5)
     kept = rows.clone()
     buffer.extend(rows)
@@ -104,14 +104,14 @@ def test_samples_are_copies_with_their_index_and_number() -> None:
     assert buffer[:]["a"].min() == 0
 
 
-def test_a_sample_can_be_stored_again() -> None:
+def test_sample_can_be_stored_again() -> None:
     buffer = filled()
     buffer.extend(buffer.sample(3))
     assert set(buffer[:].keys(True, True)) == {"a", ("b", "c")}
     assert len(buffer) == 8
 
 
-def test_a_slice_sample_can_be_stored_again_without_joining_its_slices() -> None:
+def test_slices_of_a_stored_sample_stay_apart() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(500), sampler=SliceSampler(num_slices=4), batch_size=32
     )
@@ -142,7 +142,7 @@ def test_slices_are_marked_before_transforms_run(kind) -> None:
 
 
 @pytest.mark.parametrize("pad_output", [False, True])
-def test_flags_that_only_a_sample_has_cut_where_it_is_stored_again(pad_output: bool) -> None:
+def test_flags_added_by_sampling_cut_where_the_sample_is_stored(pad_output: bool) -> None:
     rows = trajectories([3, 20, 9]).exclude("is_init", keys.NEXT_TRUNCATED, "truncated")
     sampler = SliceSampler(slice_len=5, pad_output=pad_output)
     buffer = ReplayBuffer(storage=LazyTensorStorage(500), sampler=sampler, batch_size=40)
@@ -174,7 +174,7 @@ def test_indexing_is_that_of_a_tensor() -> None:
             buffer[index]
 
 
-def test_writing_in_place_takes_rows_parts_of_rows_and_leaves() -> None:
+def test_setitem_takes_rows_parts_of_rows_and_leaves() -> None:
     buffer = filled()
     buffer[1:3] = steps(2, 10)
     buffer[torch.tensor([4, 0])] = steps(2, 20).select("a")
@@ -186,7 +186,7 @@ def test_writing_in_place_takes_rows_parts_of_rows_and_leaves() -> None:
     assert buffer.extend(steps(1)).tolist() == [5]
 
 
-def test_writing_trees_and_tensors_in_place() -> None:
+def test_setitem_takes_trees_and_tensors() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.extend((torch.arange(4), {"b": torch.arange(4.0)}))
     buffer[1:3] = (torch.tensor([7, 8]), {"b": torch.zeros(2)})
@@ -210,7 +210,7 @@ def test_markers_written_in_place_move_boundaries() -> None:
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [2, 4, 4]
 
 
-def test_rows_overwritten_since_are_not_written_back() -> None:
+def test_update_rows_leaves_out_overwritten_rows() -> None:
     buffer = filled(9)
     sample = buffer.sample(50)
     buffer.extend(steps(4, 100))
@@ -222,7 +222,7 @@ def test_rows_overwritten_since_are_not_written_back() -> None:
     assert set(buffer[:]["a"].tolist()) >= written | {100, 101, 102, 103}
 
 
-def test_written_back_slices_do_not_change_stored_markers() -> None:
+def test_update_rows_of_slices_does_not_change_stored_markers() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(50), sampler=SliceSampler(num_slices=3), batch_size=9
     )
@@ -240,7 +240,7 @@ def test_written_back_slices_do_not_change_stored_markers() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_rows_that_are_all_overwritten_are_refused_by_the_mask(shared):
+def test_update_rows_masks_overwritten_rows(shared):
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(6, lanes=1), shared=shared)
     rows = trajectories([6, 6])
     buffer.extend(rows[:6])
@@ -255,7 +255,7 @@ def test_rows_that_are_all_overwritten_are_refused_by_the_mask(shared):
 
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SamplerWithoutReplacement])
-def test_a_batch_size_that_is_none_is_refused_and_nothing_is_drawn(sampler):
+def test_sample_refuses_what_is_no_batch_size_and_draws_nothing(sampler):
     buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=sampler())
     buffer.extend(torch.arange(5))
     for size, error, message in (
@@ -274,7 +274,7 @@ def test_a_batch_size_that_is_none_is_refused_and_nothing_is_drawn(sampler):
         ReplayBuffer(prefetch=-1, batch_size=3)
 
 
-def test_a_list_is_a_list_of_elements_and_a_tuple_is_a_tree() -> None:
+def test_extend_takes_a_list_for_elements_and_a_tuple_for_a_tree() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.extend([torch.zeros(3), torch.ones(3)])
     assert len(buffer) == 2
@@ -301,9 +301,7 @@ def test_a_list_is_a_list_of_elements_and_a_tuple_is_a_tree() -> None:
         ([], ValueError, "got an empty list"),
     ],
 )
-def test_elements_of_a_list_that_differ_are_never_taken_for_a_tree(
-    elements, error, message
-) -> None:
+def test_extend_refuses_a_list_of_elements_that_differ(elements, error, message) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     with pytest.raises(error, match=message):
         buffer.extend(elements)
@@ -327,7 +325,7 @@ def test_arrays_and_numbers_are_stored_as_tensors() -> None:
     assert buffer[:].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_is_no_value_of_a_leaf_is_not_cast_to_one() -> None:
+def test_setitem_refuses_values_that_do_not_cast_to_the_leaf() -> None:
     buffer = filled()
     rows = buffer[:]
     for value, error, message in (
@@ -345,7 +343,7 @@ def test_what_is_no_value_of_a_leaf_is_not_cast_to_one() -> None:
     assert buffer["b", "c"].flatten().tolist() == [2.0] * 5
 
 
-def test_a_leaf_that_no_tree_has_is_named() -> None:
+def test_getitem_names_a_leaf_that_no_tree_has() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.extend({"a": {"b": torch.arange(3)}})
     assert buffer["a", "b"].tolist() == [0, 1, 2]
@@ -354,7 +352,7 @@ def test_a_leaf_that_no_tree_has_is_named() -> None:
             buffer[key]
 
 
-def test_an_epoch_walks_through_every_row_once() -> None:
+def test_epoch_returns_every_row_once() -> None:
     buffer = filled(sampler=RandomSampler(replacement=False), batch_size=2)
     assert isinstance(buffer.sampler, SamplerWithoutReplacement)
     for _ in range(2):
@@ -363,7 +361,7 @@ def test_an_epoch_walks_through_every_row_once() -> None:
         assert sorted(a for batch in batches for a in batch) == [0, 1, 2, 3, 4]
 
 
-def test_an_epoch_may_drop_its_short_last_batch() -> None:
+def test_epoch_may_drop_its_short_last_batch() -> None:
     sampler = SamplerWithoutReplacement(drop_last=True, shuffle=False)
     buffer = filled(sampler=sampler, batch_size=2)
     assert [batch["a"].tolist() for batch in buffer] == [[0, 1], [2, 3]]
@@ -373,14 +371,14 @@ def test_an_epoch_may_drop_its_short_last_batch() -> None:
         filled(sampler=SamplerWithoutReplacement(drop_last=True))
 
 
-def test_an_epoch_begins_anew_when_rows_are_written() -> None:
+def test_epoch_begins_anew_when_rows_are_written() -> None:
     buffer = filled(sampler=SamplerWithoutReplacement(shuffle=False), batch_size=3)
     buffer.sample()
     buffer.extend(steps(1, 5))
     assert [batch["a"].tolist() for batch in buffer] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_the_same_generator_draws_the_same_rows() -> None:
+def test_equal_generators_draw_equal_rows() -> None:
     for make in (RandomSampler, SamplerWithoutReplacement, lambda: SliceSampler(slice_len=2)):
         drawn = []
         for _ in range(2):
@@ -415,7 +413,7 @@ def test_parts_can_be_exchanged() -> None:
 
 
 @pytest.mark.parametrize("part", ["storage", "sampler", "writer"])
-def test_a_part_of_the_wrong_kind_is_named(part: str) -> None:
+def test_buffer_names_a_part_of_the_wrong_kind(part: str) -> None:
     with pytest.raises(TypeError, match=f"{part} must be a {part.capitalize()}, got int"):
         ReplayBuffer(**{part: 3})
 
@@ -449,7 +447,7 @@ def test_contiguous_samples_of_trees_have_memory_of_their_own() -> None:
     assert sample["b"][0].is_contiguous()
 
 
-def test_the_index_of_a_sample_can_be_written_in_place() -> None:
+def test_index_of_a_sample_has_memory_of_its_own() -> None:
     buffer = filled(5, batch_size=4)
     sample = buffer.sample()
     rows = sample["collector", "row"].clone()
@@ -477,7 +475,7 @@ class Fixed(Sampler):
         ([4], TypeError, "must return row numbers as int64"),
     ],
 )
-def test_a_sampler_that_names_no_row_is_refused(rows: object, error: Any, message: str) -> None:
+def test_sample_refuses_rows_that_are_not_live(rows: object, error: Any, message: str) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(5), sampler=Fixed(rows), batch_size=2)
     buffer.extend(torch.arange(5))
     buffer.extend(torch.arange(5, 7))
@@ -487,7 +485,7 @@ def test_a_sampler_that_names_no_row_is_refused(rows: object, error: Any, messag
     assert buffer.sample().tolist() == [2, 6]
 
 
-def test_a_sampler_and_a_writer_of_ones_own() -> None:
+def test_sampler_and_writer_of_the_caller_are_asked() -> None:
     class Newest(Sampler):
         def sample(self, storage, batch_size):
             window = storage.ring.window()
@@ -507,7 +505,7 @@ def test_a_sampler_and_a_writer_of_ones_own() -> None:
         buffer.extend(steps(1))
 
 
-def test_a_writer_that_keeps_old_rows_is_refused_by_lossless_storage() -> None:
+def test_buffer_refuses_a_writer_that_keeps_old_rows_of_lossless_storage() -> None:
     class Best(Writer):
         overwrites_oldest = False
 
@@ -534,7 +532,7 @@ def test_explicit_keys_cut_trajectories_also_of_stored_rows() -> None:
         buffer.set_sampler(SliceSampler(num_slices=1, traj_key="nothing"))
 
 
-def test_slices_of_columns_that_come_in_pieces_are_whole() -> None:
+def test_slices_of_columns_span_several_extends() -> None:
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(60, ndim=2), sampler=SliceSampler(slice_len=4), batch_size=24
     )
@@ -548,7 +546,7 @@ def test_slices_of_columns_that_come_in_pieces_are_whole() -> None:
     assert (buffer[tuple(sample["index"].unbind(-1))]["action"] == sample["action"]).all()
 
 
-def test_without_replacement_every_trajectory_comes_once_an_epoch() -> None:
+def test_slices_without_replacement_take_every_trajectory_once_an_epoch() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(60),
         sampler=SliceSamplerWithoutReplacement(num_slices=2),
@@ -572,7 +570,7 @@ def test_elements_of_lists_are_exchanged_as_they_are() -> None:
         buffer[1:] = ["b"]
 
 
-def test_every_row_ever_written_is_counted() -> None:
+def test_write_count_counts_overwritten_rows() -> None:
     buffer = filled(9)
     buffer.extend(steps(4))
     buffer.empty()
@@ -588,7 +586,7 @@ def test_lazy_stacks_and_locked_rows_are_stored() -> None:
     assert buffer[:]["a"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_threads_wait_for_rows() -> None:
+def test_wait_until_returns_when_a_thread_has_written() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     writer = threading.Thread(target=lambda: [buffer.add(row) for row in steps(5)])
     writer.start()
@@ -602,7 +600,7 @@ def test_threads_wait_for_rows() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_sample_waits_for_the_first_rows_as_long_as_it_may(shared: bool) -> None:
+def test_sample_waits_for_the_first_rows_until_the_timeout(shared: bool) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(80), batch_size=2, shared=shared)
     with pytest.raises(ValueError, match="there is no row to draw: write some first") as refused:
         buffer.sample()
@@ -635,7 +633,7 @@ class Weighing(Sampler):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_a_sampler_knows_reaches_the_sample(shared: bool) -> None:
+def test_info_of_a_sampler_reaches_the_sample(shared: bool) -> None:
     for kind in (ReplayBuffer, TensorDictReplayBuffer):
         buffer = kind(storage=LazyTensorStorage(80), sampler=Weighing(), shared=shared)
         buffer.extend(TensorDict({"x": torch.zeros(5)}, [5]))
@@ -673,7 +671,7 @@ def test_threads_may_write_and_sample_at_once() -> None:
 
 
 @pytest.mark.parametrize("lossless", [False, True])
-def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
+def test_load_state_dict_restores_rows_links_and_draws(lossless: bool) -> None:
     def make() -> ReplayBuffer:
         return ReplayBuffer(
             storage=LazyTensorStorage(20, lossless=lossless),
@@ -703,7 +701,7 @@ def test_a_state_is_taken_over_with_all_that_follows(lossless: bool) -> None:
         other.load_state_dict(first.state_dict())
 
 
-def test_the_state_of_lists_and_of_nothing() -> None:
+def test_state_dict_holds_lists_and_empty_buffers() -> None:
     first, second = ReplayBuffer(), ReplayBuffer()
     first.extend(["a", "b"])
     second.load_state_dict(first.state_dict())
@@ -714,7 +712,7 @@ def test_the_state_of_lists_and_of_nothing() -> None:
     assert len(filled_one) == 0
 
 
-def test_a_buffer_says_what_it_holds() -> None:
+def test_explain_describes_rows_and_markers() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(100, lossless=True))
     buffer.extend(trajectories([5, 3]))
     said = buffer.explain()
@@ -726,7 +724,7 @@ def test_a_buffer_says_what_it_holds() -> None:
     assert repr(buffer).startswith("ReplayBuffer(LazyTensorStorage(8 of 100 rows), RandomSampler()")
 
 
-def test_a_buffer_says_where_rows_do_not_fit_together() -> None:
+def test_explain_names_rows_that_do_not_fit_together() -> None:
     rows = trajectories([30], EndKind.CUT)
     buffer = ReplayBuffer(storage=LazyTensorStorage(100, lossless=True))
     for row in torch.randperm(30).tolist():
@@ -735,7 +733,7 @@ def test_a_buffer_says_where_rows_do_not_fit_together() -> None:
     assert "fewer than half are linked" in buffer.explain()
 
 
-def test_a_buffer_that_is_not_shared_stays_in_its_process() -> None:
+def test_pickle_refuses_a_buffer_that_is_not_shared() -> None:
     buffer = filled()
     for thing in (buffer, buffer.storage):
         with pytest.raises(TypeError, match="not shared"):
@@ -798,7 +796,7 @@ def test_tensordict_buffers_take_tensordicts_and_dicts_alone() -> None:
         "no batch size to iterate",
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_changes(write, error, message) -> None:
+def test_refused_write_changes_nothing(write, error, message) -> None:
     for storage in (LazyTensorStorage(9), LazyTensorStorage(9, lossless=["a"])):
         buffer = ReplayBuffer(storage=storage)
         buffer.extend(steps(9))  # full, so that room for a refused write would cost rows
@@ -810,7 +808,7 @@ def test_what_cannot_be_is_refused_and_nothing_changes(write, error, message) ->
         assert buffer.extend(steps(1)).tolist() == [0]
 
 
-def test_an_empty_buffer_has_nothing_to_sample() -> None:
+def test_sample_refuses_an_empty_buffer() -> None:
     for storage in (LazyTensorStorage(9), ListStorage(9)):
         with pytest.raises(ValueError, match="there is no row to draw"):
             ReplayBuffer(storage=storage).sample(3)
@@ -818,7 +816,7 @@ def test_an_empty_buffer_has_nothing_to_sample() -> None:
         ReplayBuffer(sampler=SamplerWithoutReplacement()).sample(3)
 
 
-def test_a_first_batch_that_does_not_fit_leaves_the_storage_open() -> None:
+def test_storage_stays_open_after_a_first_batch_that_does_not_fit() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(3))
     with pytest.raises(ValueError, match="4 rows do not fit a storage of 3"):
         buffer.extend(steps(4))
@@ -826,7 +824,7 @@ def test_a_first_batch_that_does_not_fit_leaves_the_storage_open() -> None:
     assert len(buffer) == 2
 
 
-def test_a_full_disk_is_an_error_at_the_first_write(tmp_path) -> None:
+def test_first_write_to_a_full_disk_is_an_error(tmp_path) -> None:
     rows = TensorDict({"a": torch.zeros(2, 1 << 20)}, [2])
     buffer = ReplayBuffer(storage=LazyMemmapStorage(1 << 30, scratch_dir=tmp_path))
     with pytest.raises(OSError, match="rows of"):
@@ -835,7 +833,7 @@ def test_a_full_disk_is_an_error_at_the_first_write(tmp_path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_a_dataset_needs_no_writer_of_its_own() -> None:
+def test_dataset_needs_no_writer_of_its_own() -> None:
     rows = trajectories([4, 3])
     buffer = ReplayBuffer(
         storage=TensorStorage(rows),
@@ -873,7 +871,7 @@ def test_tensorclasses_that_are_defined_in_a_function_are_stored_and_read(shared
     assert isinstance(buffer.sample(), Local)
 
 
-def test_a_row_that_is_no_tensordict_is_refused_with_the_wrapping_that_fits() -> None:
+def test_add_names_the_tensordict_to_wrap_a_row_in() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
     row = (torch.zeros(2),)
     with pytest.raises(TypeError, match=r"got tuple: "):

@@ -34,7 +34,7 @@ def plain(count: int) -> TensorDict:
     return TensorDict({"a": torch.arange(count)}, [count])
 
 
-def test_functions_run_in_order_and_data_go_in_as_they_are() -> None:
+def test_functions_transform_samples_in_order_and_leave_stored_data() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), transform=lambda t: t.set("b", t["a"] + 1))
     buffer.append_transform(lambda t: t.set("c", t["b"] * 2))
     buffer.insert_transform(0, lambda t: t.set("a", t["a"] + 10))
@@ -45,7 +45,7 @@ def test_functions_run_in_order_and_data_go_in_as_they_are() -> None:
     assert buffer.storage.read(torch.arange(3))["a"].tolist() == [0, 1, 2]
 
 
-def test_data_go_through_the_inverses_in_reverse() -> None:
+def test_stored_data_pass_the_inverses_in_reverse() -> None:
     narrow = DTypeCastTransform(torch.float16, torch.float32, ["x"], in_keys_inv=["x"])
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), transform=narrow)
     buffer.extend(TensorDict({"x": torch.ones(3)}, [3]))
@@ -56,7 +56,7 @@ def test_data_go_through_the_inverses_in_reverse() -> None:
     assert buffer[:]["x"].tolist() == [2, 1, 1, 1]
 
 
-def test_an_inverted_transform_works_on_the_way_in() -> None:
+def test_inverted_transform_changes_stored_data() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.append_transform(RenameTransform(["a"], ["z"]), invert=True)
     buffer.extend(plain(3))
@@ -86,7 +86,7 @@ def test_n_step_rows_are_trajectories_too() -> None:
 
 
 @pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=3)])
-def test_next_observations_are_rebuilt_from_rows_beside_the_sample(sampler) -> None:
+def test_next_observations_are_rebuilt_from_rows_outside_the_sample(sampler) -> None:
     rows = trajectories([7, 9, 5], EndKind.TERMINATED)
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(50), sampler=sampler, transform=NextStateReconstructor()
@@ -101,7 +101,7 @@ def test_next_observations_are_rebuilt_from_rows_beside_the_sample(sampler) -> N
 
 
 @pytest.mark.parametrize("index", [slice(None), slice(2, 12), torch.tensor([13, 3, 6])])
-def test_rows_that_are_indexed_are_rebuilt_like_a_sample(index) -> None:
+def test_indexed_rows_are_rebuilt_like_a_sample(index) -> None:
     rows = trajectories([7, 9, 5], EndKind.TERMINATED)
     buffer = ReplayBuffer(storage=LazyTensorStorage(50), transform=NextStateReconstructor())
     buffer.extend(rows.exclude(NEXT_SEEN))
@@ -111,7 +111,7 @@ def test_rows_that_are_indexed_are_rebuilt_like_a_sample(index) -> None:
     assert torch.equal(found[NEXT_SEEN][~missing], whole[NEXT_SEEN][~missing])
 
 
-def test_one_row_is_transformed_like_several() -> None:
+def test_single_row_is_transformed_like_several() -> None:
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(20), transform=NextStateReconstructor()
     )
@@ -126,7 +126,7 @@ def test_one_row_is_transformed_like_several() -> None:
         torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
-def test_columns_that_are_indexed_are_rebuilt() -> None:
+def test_indexed_columns_are_rebuilt() -> None:
     rows = trajectories([7, 9, 5], EndKind.TERMINATED).reshape(3, 7)
     buffer = ReplayBuffer(storage=LazyTensorStorage(21, ndim=2), transform=NextStateReconstructor())
     buffer.extend(rows.exclude(NEXT_SEEN))
@@ -136,7 +136,7 @@ def test_columns_that_are_indexed_are_rebuilt() -> None:
     assert torch.equal(found[NEXT_SEEN][~missing], rows[NEXT_SEEN][~missing])
 
 
-def test_rows_overwritten_are_no_neighbours() -> None:
+def test_overwritten_rows_are_no_neighbours() -> None:
     rows = trajectories([20], EndKind.CUT).exclude(NEXT_SEEN)
     buffer = ReplayBuffer(storage=LazyTensorStorage(8), transform=NextStateReconstructor())
     buffer.extend(rows[:8])
@@ -148,7 +148,7 @@ def test_rows_overwritten_are_no_neighbours() -> None:
     assert torch.equal(sample[NEXT_SEEN][~newest], expected[~newest])
 
 
-def test_a_transform_that_needs_rows_is_handed_the_buffers() -> None:
+def test_transform_that_needs_rows_gets_those_of_the_buffer() -> None:
     class Ahead(Transform):
         needs_rows = True
 
@@ -194,7 +194,7 @@ def test_whole_trajectories_are_cropped() -> None:
     assert torch.equal(step - step[:, :1], torch.arange(4).expand(7, 4))
 
 
-def test_what_cannot_stand_in_a_buffer_is_refused() -> None:
+def test_append_transform_refuses_one_that_cannot_work_in_a_buffer() -> None:
     class Outside(RewardSum):
         places = frozenset({"environment"})
 

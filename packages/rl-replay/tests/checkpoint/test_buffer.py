@@ -79,7 +79,7 @@ def assert_same(one, two):
 @pytest.mark.parametrize("extends", [1, 2, 5])
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
-def test_a_loaded_buffer_goes_on_as_the_dumped_one(tmp_path, storage, sampler, extends):
+def test_loaded_buffer_samples_as_the_dumped_one(tmp_path, storage, sampler, extends):
     one, two = (buffer(STORAGES[storage](), SAMPLERS[sampler](), seed) for seed in (3, 4))
     for turn in range(extends):
         write(one, 10 * turn)
@@ -99,7 +99,7 @@ def test_a_loaded_buffer_goes_on_as_the_dumped_one(tmp_path, storage, sampler, e
 
 
 @pytest.mark.parametrize("storage", ["memory", "lossless"])
-def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
+def test_trajectory_continues_after_loads(tmp_path, storage):
     rows = batch([7])
     one, two = (buffer(STORAGES[storage](), SliceSampler(num_slices=1)) for _ in range(2))
     one.extend(rows[:4])
@@ -114,7 +114,7 @@ def test_a_trajectory_goes_on_behind_a_dump(tmp_path, storage):
     [(True, "dump"), (True, "state"), (True, "in place"), (False, "dump"), (False, "state")],
 )
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
-def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked, how):
+def test_rows_without_ids_continue_loaded_ones(tmp_path, storage, marked, how):
     """By their observations, as they would have gone on in the buffer itself."""
     one, two = (buffer(STORAGES[storage](), RandomSampler()) for _ in range(2))
     batches = [batch([12]) for _ in range(1 + (one.storage.ndim == 2))]
@@ -135,7 +135,7 @@ def test_rows_without_ids_go_on_behind_what_was_loaded(tmp_path, storage, marked
     assert two.storage.trajectories().lengths().tolist() == [12] * len(batches)
 
 
-def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_path):
+def test_update_rows_after_loads_changes_no_next_observation(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     write(one, 0)
     one.dumps(tmp_path)
@@ -146,7 +146,7 @@ def test_a_loaded_observation_written_in_place_leaves_the_row_before_alone(tmp_p
     assert torch.equal(two[:]["next", "observation"], before)
 
 
-def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
+def test_loaded_lossless_buffer_takes_no_more_memory(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     for turn in range(4):
         write(one, 10 * turn)
@@ -157,7 +157,7 @@ def test_what_a_loaded_lossless_buffer_costs_is_what_it_cost(tmp_path):
     assert two.storage.store.explain(23)["side_slots"] == slots
 
 
-def test_a_dump_replaces_what_a_buffer_held(tmp_path):
+def test_loads_replaces_all_rows(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     write(one, 0)
     write(two, 50)
@@ -167,7 +167,7 @@ def test_a_dump_replaces_what_a_buffer_held(tmp_path):
     assert_same(one[:], two[:])
 
 
-def test_an_empty_buffer_comes_back_empty(tmp_path):
+def test_dump_of_an_empty_buffer_is_loaded_empty(tmp_path):
     one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
     write(two, 0)
     one.dumps(tmp_path)
@@ -175,7 +175,7 @@ def test_an_empty_buffer_comes_back_empty(tmp_path):
     assert len(two) == 0
 
 
-def test_rows_keep_their_numbers(tmp_path):
+def test_loads_keeps_row_ids(tmp_path):
     one, two = (buffer(STORAGES["memory"](), RandomSampler()) for _ in range(2))
     for turn in range(3):
         write(one, 10 * turn)
@@ -187,7 +187,7 @@ def test_rows_keep_their_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("storage", ["memory", "lossless"])
-def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
+def test_dump_is_as_large_as_its_rows_not_as_the_capacity(tmp_path, storage):
     sizes = []
     for capacity in (50, 5000):
         lossless = storage == "lossless"
@@ -199,7 +199,7 @@ def test_bytes_follow_the_length_and_not_the_capacity(tmp_path, storage):
     assert sizes[0] == sizes[1]
 
 
-def test_a_lossless_dump_holds_each_observation_once(tmp_path):
+def test_lossless_dump_holds_each_observation_once(tmp_path):
     one = buffer(LazyTensorStorage(200, lossless=True), RandomSampler())
     one.extend(batch([100, 50], frame=True))
     one.dumps(tmp_path)
@@ -215,7 +215,7 @@ def test_plain_tensors_are_dumped_too(tmp_path):
     assert (one[:] == two[:]).all()
 
 
-def test_trees_keep_their_form(tmp_path):
+def test_loads_keeps_the_form_of_trees(tmp_path):
     one, two = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
     one.extend(({"a": torch.rand(5, 2)}, torch.arange(5)))
     one.dumps(tmp_path)
@@ -233,7 +233,7 @@ def test_trees_keep_their_form(tmp_path):
         (lambda: buffer(LazyTensorStorage(23, ndim=2), RandomSampler()), "dimensions"),
     ],
 )
-def test_a_dump_of_another_buffer_is_refused_and_nothing_is_lost(tmp_path, other, words):
+def test_loads_refuses_a_dump_of_another_buffer_and_loses_nothing(tmp_path, other, words):
     one, two = buffer(LazyTensorStorage(23), RandomSampler()), other()
     write(one, 0)
     write(two, 50)
@@ -244,7 +244,7 @@ def test_a_dump_of_another_buffer_is_refused_and_nothing_is_lost(tmp_path, other
     assert_same(two[:], before)
 
 
-def test_an_altered_dump_is_refused_and_nothing_is_lost(tmp_path):
+def test_loads_refuses_an_altered_dump_and_loses_nothing(tmp_path):
     one, two = (buffer(STORAGES["lossless"](), RandomSampler()) for _ in range(2))
     write(one, 0)
     write(two, 50)
@@ -259,14 +259,14 @@ def test_an_altered_dump_is_refused_and_nothing_is_lost(tmp_path):
     assert_same(two[:], before)
 
 
-def test_a_list_of_objects_says_why_it_cannot_be_dumped(tmp_path):
+def test_dumps_of_a_list_of_objects_says_why_not(tmp_path):
     found = ReplayBuffer(storage=ListStorage(5))
     found.extend(["a"])
     with pytest.raises(NotImplementedError, match="only pickles could keep"):
         found.dumps(tmp_path)
 
 
-def test_a_dump_of_something_else_is_refused(tmp_path):
+def test_loads_refuses_a_dump_of_something_else(tmp_path):
     dump(tmp_path, {"weights": np.zeros(3)})
     with pytest.raises(ValueError, match="has no"):
         buffer(STORAGES["memory"](), RandomSampler()).loads(tmp_path)
@@ -286,7 +286,7 @@ LARGER = {
 @pytest.mark.parametrize("extends", [1, 5])
 @pytest.mark.parametrize("sampler", ["random", "slices"])
 @pytest.mark.parametrize("storage", STORAGES, ids=str)
-def test_a_larger_storage_goes_on_in_order(tmp_path, storage, sampler, extends, how):
+def test_larger_storage_continues_loaded_rows_in_order(tmp_path, storage, sampler, extends, how):
     """The oldest row comes first, and the next ones after the newest, until it is full."""
     one = buffer(STORAGES[storage](), SAMPLERS[sampler]())
     two = buffer(LARGER[storage](), SAMPLERS[sampler](), 4)
@@ -315,7 +315,7 @@ def test_a_larger_storage_goes_on_in_order(tmp_path, storage, sampler, extends, 
 
 
 @pytest.mark.parametrize("lossless", [False, True])
-def test_lanes_are_loaded_into_larger_ones(tmp_path, lossless):
+def test_loads_takes_lanes_into_larger_ones(tmp_path, lossless):
     def made(size):
         storage = LazyTensorStorage(size, lossless=lossless, lanes=2)
         return TensorDictReplayBuffer(storage=storage, shared=True)
@@ -333,7 +333,7 @@ def test_lanes_are_loaded_into_larger_ones(tmp_path, lossless):
     assert sum(two.storage.trajectories().lengths()) == len(two)
 
 
-def test_an_epoch_of_slices_begins_anew_in_a_larger_storage(tmp_path):
+def test_epoch_of_slices_begins_anew_in_a_larger_storage(tmp_path):
     one, two = (
         buffer(LazyTensorStorage(size), SliceSamplerWithoutReplacement(num_slices=1))
         for size in (12, 40)
@@ -347,7 +347,7 @@ def test_an_epoch_of_slices_begins_anew_in_a_larger_storage(tmp_path):
 
 
 @pytest.mark.parametrize("frame", [False, True])
-def test_lossless_rows_are_loaded_wherever_they_lay(tmp_path, frame):
+def test_lossless_rows_are_loaded_from_any_positions(tmp_path, frame):
     """Whether or not rows hold their links themselves, which those without frames do not."""
     rows = batch([4, 9, 5, 3], frame=frame)
     makes = [
@@ -372,7 +372,7 @@ def test_lossless_rows_are_loaded_wherever_they_lay(tmp_path, frame):
 
 
 @pytest.mark.parametrize("storage", STORAGES)
-def test_rows_alone_go_into_a_buffer_of_other_parts(tmp_path, storage):
+def test_rows_only_loads_into_a_buffer_of_other_parts(tmp_path, storage):
     kept = ReplayBuffer(storage=STORAGES[storage]())
     rows = batch([4, 3, 5])
     kept.extend(rows.reshape(4, 3) if kept.storage.ndim == 2 else rows)
@@ -390,7 +390,7 @@ def test_rows_alone_go_into_a_buffer_of_other_parts(tmp_path, storage):
     assert len(sample["collector", "slice_ids"].unique()) == 2
 
 
-def test_rows_that_are_loaded_alone_begin_an_epoch(tmp_path):
+def test_rows_only_begins_an_epoch(tmp_path):
     kept = ReplayBuffer(storage=LazyTensorStorage(23))
     kept.extend(batch([4, 3, 5]))
     kept.dumps(tmp_path / "rows")
@@ -405,7 +405,7 @@ def test_rows_that_are_loaded_alone_begin_an_epoch(tmp_path):
     assert len(other) == 17
 
 
-def test_rows_that_do_not_fit_alone_change_nothing(tmp_path):
+def test_rows_only_that_do_not_fit_change_nothing(tmp_path):
     kept = ReplayBuffer(storage=LazyTensorStorage(23))
     kept.extend(batch([4, 3, 5]))
     kept.dumps(tmp_path / "rows")
@@ -420,7 +420,7 @@ def test_rows_that_do_not_fit_alone_change_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["dump", "state"])
-def test_a_buffer_keeps_its_batch_size_where_the_loaded_one_had_none(way, tmp_path):
+def test_loads_keeps_the_batch_size_where_the_dump_has_none(way, tmp_path):
     def made(batch_size):
         return TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=batch_size)
 
@@ -435,7 +435,7 @@ def test_a_buffer_keeps_its_batch_size_where_the_loaded_one_had_none(way, tmp_pa
         assert loaded.batch_size == expected
 
 
-def test_a_buffer_that_prefetches_reads_a_dump_without_batch_size(tmp_path):
+def test_prefetching_buffer_loads_a_dump_without_batch_size(tmp_path):
     saved = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
     saved.extend(batch([4, 3]))
     saved.dumps(tmp_path)

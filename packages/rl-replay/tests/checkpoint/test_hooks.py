@@ -37,7 +37,7 @@ def made(storage, hooks=(same, same)):
     "hooks", [(TED2Flat(), Flat2TED()), (TED2Nested(), Nested2TED())], ids=["flat", "nested"]
 )
 @pytest.mark.parametrize("storage", STORAGES)
-def test_codecs_as_hooks_bring_back_every_row_bit_for_bit(tmp_path, storage, hooks):
+def test_hooks_with_codecs_restore_every_row_bit_for_bit(tmp_path, storage, hooks):
     one, two = (made(STORAGES[storage](), hooks) for _ in range(2))
     batch = (
         environments(3, 10, [4, 3], [EndKind.TERMINATED])
@@ -55,7 +55,7 @@ def test_codecs_as_hooks_bring_back_every_row_bit_for_bit(tmp_path, storage, hoo
     assert next(lengths) == next(lengths)
 
 
-def test_what_hooks_make_may_have_groups_of_other_sizes(tmp_path):
+def test_hooks_may_make_groups_of_other_sizes(tmp_path):
     def apart(rows):
         return TensorDict({"a": TensorDict({"b": rows["a"].clone()}, [3]), "n": torch.tensor(3)})
 

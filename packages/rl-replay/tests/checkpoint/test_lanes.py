@@ -185,7 +185,7 @@ def goes_on(target, next_step, kind):
         assert len(target.sample()) == 3
 
 
-def test_rows_in_front_of_a_cut_keep_their_next_observations(tmp_path):
+def test_rows_before_a_cut_keep_their_next_observations(tmp_path):
     """One trajectory over three lanes: each lane's last row owns a slot."""
     one, two = made(20, None, "lossless"), made(21, 3, "lossless")
     one.extend(steps(1, 0, 20))
@@ -196,7 +196,7 @@ def test_rows_in_front_of_a_cut_keep_their_next_observations(tmp_path):
     assert sorted(two.storage.trajectories().lengths().tolist()) == [6, 7, 7]
 
 
-def test_a_trajectory_over_several_lanes_is_one_again_in_one(tmp_path):
+def test_trajectory_over_several_lanes_is_joined_in_one_lane(tmp_path):
     one, two = made(21, 3, "lossless"), made(21, None, "lossless")
     for first in range(0, 20, 7):
         one.extend(steps(1, first, min(7, 20 - first)))

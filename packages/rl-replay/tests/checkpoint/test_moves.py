@@ -33,13 +33,13 @@ def test_rows_that_were_overwritten_during_the_dump_are_left_out():
     assert numbers[2:5].tolist() == [12, 13, 14]
 
 
-def test_distances_round_all_lanes_are_those_in_the_dump():
+def test_distances_across_lanes_become_those_of_the_dump():
     moves = Moves([], 6, 5, 6)
     away = np.array([1, 15 - 4, 0, -3], dtype=np.int32)  # of three lanes of five rows
     assert moves.distances(away).tolist() == [1, 1, 0, -3]
 
 
-def test_rows_are_found_by_their_former_numbers():
+def test_renumbered_finds_rows_by_their_former_ids():
     runs = [
         Move(slice(0, 2), range(7, 9), range(15, 17)),
         Move(slice(2, 3), range(LANE, LANE + 1), range(20, 21)),
@@ -51,7 +51,7 @@ def test_rows_are_found_by_their_former_numbers():
             moves.renumbered(np.array([wrong]))
 
 
-def test_too_many_rows_are_refused():
+def test_end_to_end_refuses_too_many_rows():
     former = Window((0,), (7,))
     with pytest.raises(ValueError, match="7 rows do not fit this storage of 6 in 2 lanes"):
         end_to_end(former, (0,), [0], 6, 2)

@@ -86,7 +86,7 @@ ALTERED = {
 
 
 @pytest.mark.parametrize("kind", ALTERED)
-def test_an_altered_manifest_is_refused_and_the_buffer_stays(tmp_path, kind):
+def test_altered_manifest_is_refused_and_changes_nothing(tmp_path, kind):
     filled().dumps(tmp_path)
     change(tmp_path, ALTERED[kind])
     buffer = filled(3)
@@ -97,7 +97,7 @@ def test_an_altered_manifest_is_refused_and_the_buffer_stays(tmp_path, kind):
     assert len(buffer) == 5
 
 
-def test_a_manifest_or_data_that_is_a_link_or_a_pipe_is_refused_without_waiting(tmp_path):
+def test_link_or_pipe_for_a_manifest_or_data_is_refused_at_once(tmp_path):
     folder = tmp_path / "dump"
     dump(folder, {"rows": torch.arange(5)})
     name = folder / change(folder, lambda head: None)["data"]["file"]
@@ -117,7 +117,7 @@ def test_a_manifest_or_data_that_is_a_link_or_a_pipe_is_refused_without_waiting(
     assert load(folder)["rows"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_manifest_is_read_up_to_a_limit(tmp_path):
+def test_manifest_is_read_up_to_a_limit(tmp_path):
     with (tmp_path / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match="no manifest of a dump"):
@@ -125,7 +125,7 @@ def test_a_manifest_is_read_up_to_a_limit(tmp_path):
 
 
 @pytest.mark.parametrize("text", [b"[" * 200_000, b'{"a":' * 100_000, b"\xff\xfe", b"NaN"])
-def test_a_manifest_that_is_no_json_is_refused(tmp_path, text):
+def test_manifest_that_is_no_json_is_refused(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text)
     with pytest.raises(ValueError, match="no manifest of a dump"):
         load(tmp_path)

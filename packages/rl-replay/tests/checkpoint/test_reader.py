@@ -10,10 +10,32 @@ import torch
 
 from rl_replay.checkpoint import Archive, Chunks, dump, load
 from rl_replay.checkpoint.manifest import FORMAT_VERSION, MANIFEST
-from rl_slabs.dtypes import _CARRIERS, carrier
+from rl_slabs.dtypes import carrier
 
 FORMER = {"rows": torch.arange(7), "words": ["former"]}
 NEWER = {"rows": torch.arange(100_000), "words": ["newer"], "more": {"flags": torch.ones(3) > 0}}
+
+DTYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bfloat16",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+]
 
 
 def same(one, two):
@@ -29,7 +51,7 @@ def data_file(folder):
     return folder / head["data"]["file"]
 
 
-def test_parts_come_back_as_they_were_given(tmp_path):
+def test_parts_are_read_as_they_were_given(tmp_path):
     parts = {
         "counts": np.arange(5, dtype=np.int32),
         "nested": {"deep": {"tensor": torch.arange(6.0).view(2, 3)}, "none": None},
@@ -41,8 +63,9 @@ def test_parts_come_back_as_they_were_given(tmp_path):
     assert same(load(tmp_path), parts)
 
 
-@pytest.mark.parametrize("dtype", sorted(set(_CARRIERS) - {torch.complex32}, key=str), ids=str)
-def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes_are_read_bit_for_bit(tmp_path, name):
+    dtype = getattr(torch, name)
     count = 5 * 3 * dtype.itemsize
     bits = torch.randint(2 if dtype is torch.bool else 256, (count,), dtype=torch.uint8)
     tensor = bits.view(dtype).view(5, 3)
@@ -52,7 +75,7 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype):
     assert found.view(carrier(dtype)).numpy().tobytes() == bits.numpy().tobytes()
 
 
-def test_an_array_that_is_not_contiguous_comes_back(tmp_path):
+def test_array_that_is_not_contiguous_is_read_back(tmp_path):
     tensor = torch.arange(24).view(4, 6).t()
     dump(tmp_path, {"t": tensor, "n": tensor.numpy()[::2]})
     found = load(tmp_path)
@@ -66,7 +89,7 @@ def test_pieces_are_written_end_to_end(tmp_path):
     assert load(tmp_path)["rows"].tolist() == [6, 7, 8, 9, 0, 1, 2]
 
 
-def test_a_part_can_be_read_into_tensors_of_its_own(tmp_path):
+def test_read_into_fills_tensors_of_the_caller(tmp_path):
     dump(tmp_path, {"rows": torch.arange(5)})
     room = torch.zeros(9, dtype=torch.int64)
     with Archive(tmp_path) as archive:
@@ -76,7 +99,7 @@ def test_a_part_can_be_read_into_tensors_of_its_own(tmp_path):
     assert room.tolist() == [2, 3, 4, 0, 0, 0, 0, 0, 1]
 
 
-def test_a_second_dump_replaces_the_first_and_leaves_two_files(tmp_path):
+def test_second_dump_replaces_the_first_and_leaves_two_files(tmp_path):
     dump(tmp_path, FORMER)
     dump(tmp_path, NEWER)
     assert same(load(tmp_path), NEWER)
@@ -84,33 +107,33 @@ def test_a_second_dump_replaces_the_first_and_leaves_two_files(tmp_path):
 
 
 @pytest.mark.parametrize("part", [{1, 2}, object(), b"bytes", np.random.default_rng(0)], ids=repr)
-def test_what_only_a_pickle_could_keep_is_refused_by_name(tmp_path, part):
+def test_dump_names_an_object_that_needs_a_pickle(tmp_path, part):
     dump(tmp_path, FORMER)
     with pytest.raises(TypeError, match="'group/part' cannot be written"):
         dump(tmp_path, {"group": {"part": part}})
     assert same(load(tmp_path), FORMER)
 
 
-def test_an_array_of_objects_is_refused(tmp_path):
+def test_dump_refuses_an_array_of_objects(tmp_path):
     with pytest.raises(TypeError):
         dump(tmp_path, {"part": np.array([object()])})
 
 
-def test_nothing_in_a_dump_is_a_pickle(tmp_path):
+def test_dump_holds_no_pickle(tmp_path):
     dump(tmp_path, NEWER)
     assert json.loads((tmp_path / MANIFEST).read_bytes().rpartition(b"\n")[0])
     raw = data_file(tmp_path).read_bytes()
     assert raw[:800_000] == NEWER["rows"].numpy().tobytes()
 
 
-def test_a_folder_without_a_manifest_is_no_dump(tmp_path):
+def test_folder_without_a_manifest_is_no_dump(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"holds no dump: there is no manifest\.json"):
         load(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no dump"):
         load(tmp_path / "nowhere")
 
 
-def test_a_file_is_no_folder(tmp_path):
+def test_dump_refuses_a_file_for_a_folder(tmp_path):
     (tmp_path / "file").write_text("something")
     with pytest.raises(FileNotFoundError, match="holds no dump"):
         load(tmp_path / "file")
@@ -118,7 +141,7 @@ def test_a_file_is_no_folder(tmp_path):
         dump(tmp_path / "file", FORMER)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+def test_dump_names_a_folder_that_cannot_be_made(tmp_path):
     with pytest.raises(
         OSError, match=r"the folder /proc/1/dumps of a dump cannot be made: .* Choose"
     ):
@@ -126,7 +149,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("text", ['{"name": "an app", "version": 3}\n', "not JSON"])
-def test_another_manifest_is_neither_read_nor_overwritten(tmp_path, text):
+def test_manifest_of_another_program_is_neither_read_nor_overwritten(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json is no manifest of a dump"):
         load(tmp_path)
@@ -135,7 +158,7 @@ def test_another_manifest_is_neither_read_nor_overwritten(tmp_path, text):
     assert (tmp_path / MANIFEST).read_text() == text
 
 
-def test_another_version_is_refused(tmp_path):
+def test_dump_of_another_version_is_refused(tmp_path):
     dump(tmp_path, FORMER)
     text = (tmp_path / MANIFEST).read_text()
     body = text.rpartition("\n")[0].replace(
@@ -146,7 +169,7 @@ def test_another_version_is_refused(tmp_path):
         load(tmp_path)
 
 
-def test_a_byte_of_the_data_that_was_changed_is_found_wherever_it_is(tmp_path):
+def test_changed_byte_of_the_data_is_found_at_any_offset(tmp_path):
     """In each part, and in the gaps between parts, which are aligned."""
     dump(tmp_path, FORMER | {"flags": torch.ones(3) > 0})
     name = data_file(tmp_path)
@@ -159,7 +182,7 @@ def test_a_byte_of_the_data_that_was_changed_is_found_wherever_it_is(tmp_path):
             load(tmp_path)
 
 
-def test_a_byte_of_the_manifest_that_was_changed_is_found_wherever_it_is(tmp_path):
+def test_changed_byte_of_the_manifest_is_found_at_any_offset(tmp_path):
     dump(tmp_path, FORMER)
     name = tmp_path / MANIFEST
     whole = name.read_bytes()
@@ -170,7 +193,7 @@ def test_a_byte_of_the_manifest_that_was_changed_is_found_wherever_it_is(tmp_pat
 
 
 @pytest.mark.parametrize("which", ["data", "manifest"])
-def test_a_file_cut_short_is_found_and_named(tmp_path, which):
+def test_truncated_file_is_named(tmp_path, which):
     dump(tmp_path, FORMER)
     name = data_file(tmp_path) if which == "data" else tmp_path / MANIFEST
     whole = name.read_bytes()
@@ -180,7 +203,7 @@ def test_a_file_cut_short_is_found_and_named(tmp_path, which):
             load(tmp_path)
 
 
-def test_data_that_are_missing_are_named(tmp_path):
+def test_missing_data_file_is_named(tmp_path):
     dump(tmp_path, FORMER)
     name = data_file(tmp_path)
     name.unlink()
@@ -188,7 +211,7 @@ def test_data_that_are_missing_are_named(tmp_path):
         load(tmp_path)
 
 
-def test_two_dumps_at_once_do_not_destroy_each_other(tmp_path):
+def test_dumps_at_the_same_time_exclude_each_other(tmp_path):
     dump(tmp_path, FORMER)
 
     def pieces():
@@ -200,7 +223,7 @@ def test_two_dumps_at_once_do_not_destroy_each_other(tmp_path):
     assert load(tmp_path)["rows"].tolist() == [0, 1, 2]
 
 
-def test_a_part_that_fails_leaves_the_former_dump_and_no_file(tmp_path):
+def test_part_that_fails_leaves_the_former_dump_and_no_file(tmp_path):
     dump(tmp_path, FORMER)
 
     def pieces():
@@ -213,7 +236,7 @@ def test_a_part_that_fails_leaves_the_former_dump_and_no_file(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_a_full_disk_leaves_the_former_dump_and_no_file(tmp_path):
+def test_full_disk_leaves_the_former_dump_and_no_file(tmp_path):
     # the limit on a file's size represents a disk's: both end a write early with an OSError
     dump(tmp_path, FORMER)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -258,7 +281,7 @@ def killed_at(call, folder):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads of torch's
-def test_a_kill_at_any_system_call_leaves_one_of_the_two_dumps_whole(tmp_path):
+def test_kill_at_any_system_call_leaves_one_of_two_dumps_whole(tmp_path):
     seen = []
     for call in range(100):
         folder = tmp_path / str(call)
@@ -278,7 +301,7 @@ def test_a_kill_at_any_system_call_leaves_one_of_the_two_dumps_whole(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_first_dump_that_is_killed_is_no_dump(tmp_path):
+def test_first_dump_that_is_killed_is_no_dump(tmp_path):
     assert killed_at(4, tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no dump"):
         load(tmp_path)
@@ -286,7 +309,7 @@ def test_a_first_dump_that_is_killed_is_no_dump(tmp_path):
     assert same(load(tmp_path), NEWER)
 
 
-def test_loading_needs_no_more_than_the_folder(tmp_path):
+def test_dump_is_loaded_from_a_renamed_folder(tmp_path):
     dump(tmp_path / "here", NEWER)
     os.rename(tmp_path / "here", tmp_path / "there")
     assert same(load(tmp_path / "there"), NEWER)

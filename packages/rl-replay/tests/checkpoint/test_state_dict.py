@@ -69,7 +69,7 @@ def assert_stands(buffer, rows, state):
 
 @pytest.mark.parametrize("how", ["state", "dump"])
 @pytest.mark.parametrize("which", OTHERS)
-def test_what_is_of_another_buffer_changes_nothing(which, how, tmp_path):
+def test_state_or_dump_of_another_buffer_changes_nothing(which, how, tmp_path):
     make, message = OTHERS[which]
     buffer = made()
     rows, state = buffer[:], buffer.state_dict()
@@ -79,7 +79,7 @@ def test_what_is_of_another_buffer_changes_nothing(which, how, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["state", "dump"])
-def test_transforms_with_other_numbers_stand_as_they_stood(how, tmp_path):
+def test_transforms_of_another_buffer_leave_those_of_this_one(how, tmp_path):
     """The first of two transforms fits, the second one does not."""
     buffer = made(transform=RewardScaling(1.0, 3.0))
     buffer.append_transform(lambda batch: batch)
@@ -94,7 +94,7 @@ def test_transforms_with_other_numbers_stand_as_they_stood(how, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["state", "dump"])
-def test_a_sampler_that_cannot_go_on_changes_nothing(how, tmp_path, monkeypatch):
+def test_sampler_that_refuses_a_state_changes_nothing(how, tmp_path, monkeypatch):
     buffer, other = made(sampler=Broken()), made((9, 9), sampler=Broken())
     rows, state = buffer[:], buffer.state_dict()
     monkeypatch.setattr(Broken, "fails", True)
@@ -104,7 +104,7 @@ def test_a_sampler_that_cannot_go_on_changes_nothing(how, tmp_path, monkeypatch)
     assert torch.equal(buffer.sampler.generator.get_state(), state["rng"])
 
 
-def test_a_buffer_without_a_generator_stays_without_one():
+def test_failed_load_leaves_a_buffer_without_generator():
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=RandomSampler())
     buffer.extend(torch.arange(5))
     other = ReplayBuffer(storage=LazyTensorStorage(20), generator=torch.Generator())
@@ -114,7 +114,7 @@ def test_a_buffer_without_a_generator_stays_without_one():
     assert buffer.sampler.generator is None
 
 
-def test_a_state_of_lists_is_no_state_of_tensors():
+def test_state_of_lists_is_refused_by_a_storage_of_tensors():
     lists, tensors = ReplayBuffer(), ReplayBuffer(storage=LazyTensorStorage(9))
     lists.extend([1, 2])
     tensors.extend(torch.arange(5))
@@ -139,7 +139,7 @@ def test_a_state_of_lists_is_no_state_of_tensors():
     ],
     ids=["rows", "rows once each", "slices", "slices once each"],
 )
-def test_the_same_samples_follow_in_a_storage_of_another_kind(sampler, prefetch):
+def test_state_gives_the_same_samples_in_a_storage_of_another_kind(sampler, prefetch):
     one = made(sampler=sampler(), prefetch=prefetch)
     other = made((9, 9), sampler=sampler(), prefetch=prefetch, kind=LazyMemmapStorage)
     other.load_state_dict(one.state_dict())
@@ -148,7 +148,7 @@ def test_the_same_samples_follow_in_a_storage_of_another_kind(sampler, prefetch)
         assert (first == second).all()
 
 
-def test_a_sampler_of_ones_own_is_asked_for_its_state():
+def test_sampler_of_the_caller_is_asked_for_its_state():
     class Newest(Sampler):
         def sample(self, storage, batch_size):
             return storage.ring.window().numbers(torch.arange(batch_size)), {}
@@ -160,7 +160,7 @@ def test_a_sampler_of_ones_own_is_asked_for_its_state():
 
 @pytest.mark.parametrize("sampler", [RandomSampler, SliceSampler, SliceSamplerWithoutReplacement])
 @pytest.mark.parametrize("lossless", [False, True])
-def test_a_state_that_was_saved_is_loaded_without_running_code(tmp_path, sampler, lossless):
+def test_saved_state_is_loaded_without_running_code(tmp_path, sampler, lossless):
     def buffer():
         return TensorDictReplayBuffer(
             storage=LazyTensorStorage(20, lossless=lossless),
@@ -178,7 +178,7 @@ def test_a_state_that_was_saved_is_loaded_without_running_code(tmp_path, sampler
     assert (one.sample() == two.sample()).all()
 
 
-def test_rows_that_hooks_made_too_many_leave_the_former_ones(tmp_path):
+def test_hooks_that_make_too_many_rows_change_nothing(tmp_path):
     other, buffer = made((20, 20), size=50), made()
     other.register_save_hook(lambda rows: rows)
     other.dumps(tmp_path)

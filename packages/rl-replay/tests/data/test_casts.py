@@ -40,7 +40,7 @@ def test_whole_numbers_are_cast_where_nothing_is_lost(storage, stored, given, va
 @pytest.mark.parametrize(
     ("stored", "value"), [(torch.bool, 2), (torch.int32, 2**31), (torch.uint8, -1)]
 )
-def test_a_value_that_would_change_is_refused_by_name(stored, value, write):
+def test_cast_that_changes_a_value_is_refused_by_name(stored, value, write):
     buffer = ReplayBuffer(storage=LazyTensorStorage(9))
     buffer.extend(rows(torch.zeros(1, 2, dtype=stored)))
     wrong = rows(torch.tensor([[0, value]]))
@@ -61,7 +61,7 @@ def test_numbers_with_fractions_are_never_cast():
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("gone", ["action", ("next", "reward"), ("next", "done"), "is_init"])
 @pytest.mark.parametrize("write", ["extend", "add"])
-def test_a_missing_leaf_is_named(storage, gone, write):
+def test_missing_leaf_is_named(storage, gone, write):
     def whole(count):
         after = {"reward": torch.zeros(count, 1), "done": torch.zeros(count, 1).bool()}
         return rows(torch.zeros(count, 1), is_init=after["done"].clone(), next=after)

@@ -68,7 +68,7 @@ def planted_names():
 
 
 @pytest.mark.parametrize("kind", ["named tuple", "tensorclass"])
-def test_a_planted_name_makes_nothing_and_imports_nothing(tmp_path, monkeypatch, kind):
+def test_planted_class_name_creates_and_imports_nothing(tmp_path, monkeypatch, kind):
     rows = pairs() if kind == "named tuple" else Step(torch.arange(5), torch.ones(5), batch_size=5)
     filled(rows).dumps(tmp_path)
     reader, modules = filled(pairs(3)), set(sys.modules)
@@ -83,7 +83,7 @@ def test_a_planted_name_makes_nothing_and_imports_nothing(tmp_path, monkeypatch,
     assert set(sys.modules) - modules == set()
 
 
-def test_a_state_that_names_an_unknown_class_is_refused_before_anything_changes():
+def test_state_of_an_unknown_class_is_refused_and_changes_nothing():
     state = filled(pairs()).state_dict()
     state["storage"]["structure"]["tree"][0] = "subprocess:Popen"
     reader = filled(pairs(3))
@@ -92,7 +92,7 @@ def test_a_state_that_names_an_unknown_class_is_refused_before_anything_changes(
     assert len(reader) == 3
 
 
-def test_a_class_in_a_group_of_a_tensordict_is_looked_up_as_well(tmp_path):
+def test_class_of_a_nested_group_is_looked_up_as_well(tmp_path):
     step = Step(torch.arange(5), torch.ones(5), batch_size=5)
     filled(TensorDict(step=step, batch_size=[5])).dumps(tmp_path)
     head = json.loads((tmp_path / MANIFEST).read_bytes().rpartition(b"\n")[0])
@@ -102,14 +102,14 @@ def test_a_class_in_a_group_of_a_tensordict_is_looked_up_as_well(tmp_path):
         ReplayBuffer(storage=LazyTensorStorage(9)).loads(tmp_path)
 
 
-def test_a_class_whose_rows_were_stored_is_known(tmp_path):
+def test_class_of_stored_rows_is_known(tmp_path):
     filled(pairs()).dumps(tmp_path)
     reader = ReplayBuffer(storage=LazyTensorStorage(9))
     reader.loads(tmp_path)
     assert type(reader[:]) is Pair
 
 
-def test_a_reader_registers_a_class_that_it_never_stored(tmp_path):
+def test_register_container_lets_a_reader_load_a_class_it_never_stored(tmp_path):
     filled(pairs()).dumps(tmp_path)
     plant(tmp_path, "elsewhere:Couple")
     reader = ReplayBuffer(storage=LazyTensorStorage(9))
@@ -121,11 +121,11 @@ def test_a_reader_registers_a_class_that_it_never_stored(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [dict, tuple, int, "Pair", torch.nn.Linear, subprocess.Popen])
-def test_only_named_tuples_and_tensorclasses_are_registered(kind):
+def test_register_container_refuses_other_classes(kind):
     with pytest.raises(TypeError, match="a named tuple or a tensorclass"):
         register_container(kind)
 
 
-def test_registering_returns_the_class_so_that_it_decorates():
+def test_register_container_is_a_decorator():
     assert register_container(Step) is Step
     assert container(f"{__name__}:Step") is Step

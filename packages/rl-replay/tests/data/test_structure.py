@@ -31,7 +31,7 @@ def there_and_back(data, arrangement=Arrangement()):  # noqa: B008 - immutable
     return batch, Structure.from_plain(plain).put_together(batch.cells)
 
 
-def test_a_tree_of_dicts_lists_and_tuples_comes_back() -> None:
+def test_tree_of_dicts_lists_and_tuples_is_restored() -> None:
     data = {"a": {"b": torch.randn(3), "c": [torch.zeros(3, 2), (torch.ones(3, 10),)]}}
     batch, found = there_and_back(data)
     assert batch.shape == (3,)
@@ -62,31 +62,31 @@ def test_dicts_may_name_their_leaves_in_any_order() -> None:
             structure.take_apart(wrong, Arrangement())
 
 
-def test_a_form_is_written_as_its_tree() -> None:
+def test_form_of_a_tree_is_printed_as_the_tree() -> None:
     tree = {"a": [1], "b": (2, Pair(3, (4,)))}
     assert str(take_apart(tree)[0]) == "{'a': [...], 'b': (..., Pair(..., (...)))}"
 
 
-def test_arrays_are_tensors() -> None:
+def test_arrays_become_tensors() -> None:
     batch, found = there_and_back(np.arange(3))
     assert found.tolist() == [0, 1, 2]
     assert batch.shape == (3,)
 
 
-def test_a_named_tuple_comes_back_as_one() -> None:
+def test_named_tuple_is_restored() -> None:
     _, found = there_and_back(Pair(torch.arange(2), torch.arange(2, 4)))
     assert isinstance(found, Pair)
     assert found.right.tolist() == [2, 3]
 
 
-def test_tensorclasses_come_back_as_themselves() -> None:
+def test_tensorclass_is_restored() -> None:
     data = Step(seen=torch.randn(3, 2), gain=torch.ones(3), batch_size=[3])
     _, found = there_and_back(data)
     assert isinstance(found, Step)
     assert torch.equal(found.seen, data.seen)
 
 
-def test_nested_tensorclasses_and_batch_sizes_come_back() -> None:
+def test_nested_tensorclasses_and_batch_sizes_are_restored() -> None:
     inner = Step(seen=torch.randn(3, 2), gain=torch.ones(3), batch_size=[3])
     agents = TensorDict({"speed": torch.randn(3, 4, 5)}, [3, 4])
     _, found = there_and_back(TensorDict({"step": inner, "agents": agents}, [3]))
@@ -95,33 +95,33 @@ def test_nested_tensorclasses_and_batch_sizes_come_back() -> None:
 
 
 @pytest.mark.parametrize("dim_extend", [0, 1, 2])
-def test_rows_of_three_dimensions_lie_along_the_one_that_grows(dim_extend: int) -> None:
+def test_rows_of_three_dimensions_follow_the_one_that_grows(dim_extend: int) -> None:
     data = TensorDict({"a": torch.arange(2 * 3 * 5).view(2, 3, 5)}, [2, 3, 5])
     batch = Structure.of(data).take_apart(data, Arrangement(3, dim_extend))
     expected = data["a"].transpose(0, dim_extend).reshape(-1)
     assert batch.cells["a"].tolist() == expected.tolist()
 
 
-def test_a_batch_of_environments_goes_row_by_row_into_one_dimension() -> None:
+def test_batch_of_environments_is_stored_row_by_row() -> None:
     data = TensorDict({"a": torch.arange(6).view(2, 3)}, [2, 3])
     batch = Structure.of(data).take_apart(data, Arrangement())
     assert batch.cells["a"].tolist() == list(range(6))
     assert batch.extent.length == 3
 
 
-def test_more_dimensions_than_the_storage_has_become_columns() -> None:
+def test_dimensions_beyond_those_of_the_storage_become_columns() -> None:
     data = TensorDict({"a": torch.arange(12).view(2, 3, 2)}, [2, 3, 2])
     batch = Structure.of(data).take_apart(data, Arrangement(2, 1))
     assert batch.shape == (6, 2)
     assert batch.cells["a"].tolist() == data["a"].view(6, 2).T.reshape(-1).tolist()
 
 
-def test_nothing_is_copied_where_rows_lie_flat() -> None:
+def test_flat_rows_are_not_copied() -> None:
     data = TensorDict({"a": torch.arange(6)}, [6])
     assert Structure.of(data).take_apart(data, Arrangement()).cells["a"] is data["a"]
 
 
-def test_what_only_samples_have_is_left_out_and_the_sample_stays() -> None:
+def test_keys_of_samples_are_left_out_and_the_sample_stays() -> None:
     data = TensorDict({"a": torch.arange(2), "index": torch.arange(2)}, [2])
     data["collector", "row"] = data["collector", "slice_ids"] = torch.arange(2)
     data["priority_weight"] = torch.ones(2)
@@ -141,7 +141,7 @@ def test_what_only_samples_have_is_left_out_and_the_sample_stays() -> None:
         ({3: torch.ones(2)}, TypeError, "expected strings as keys, got 3"),
     ],
 )
-def test_what_cannot_be_rows_is_refused(data, error, message) -> None:
+def test_data_without_rows_are_refused(data, error, message) -> None:
     with pytest.raises(error, match=message):
         Structure.of(data).take_apart(data, Arrangement())
 
@@ -173,6 +173,6 @@ def test_neighbours_are_the_rows_adjacent_along_the_last_dimension(shape, dim_ex
     assert found == set(zip(before, after, strict=True))
 
 
-def test_one_step_of_many_columns_has_no_neighbours() -> None:
+def test_single_step_of_many_columns_has_no_neighbours() -> None:
     assert Extent.of((4, 1), 1).neighbours()[0].size == 0
     assert Extent.of((4, 1), 0).neighbours()[0].size == 0

@@ -80,7 +80,7 @@ CASES = given(
 
 @CASES
 @settings(deadline=None)
-def test_every_place_has_one_number(indexed, length, span, strict):
+def test_places_have_one_number_each(indexed, length, span, strict):
     """Numbers are drawn uniformly, and those of no place passed over: so places are uniform."""
     index, chains = indexed
     reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
@@ -92,9 +92,7 @@ def test_every_place_has_one_number(indexed, length, span, strict):
 
 @CASES
 @settings(deadline=None)
-def test_every_place_has_one_number_where_all_trajectories_are_looked_at(
-    indexed, length, span, strict
-):
+def test_places_of_all_trajectories_have_one_number_each(indexed, length, span, strict):
     index, chains = indexed
     reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     wanted = places_of(chains, length, minimum, reach)
@@ -109,7 +107,7 @@ def test_every_place_has_one_number_where_all_trajectories_are_looked_at(
 
 @given(indices(), st.integers(1, 6), st.integers(0, 1000))
 @settings(deadline=None)
-def test_with_a_whole_span_every_step_lies_in_as_many_places(indexed, length, seed):
+def test_steps_are_in_equally_many_places_with_a_whole_span(indexed, length, seed):
     """So each is as likely to be sampled; and what is drawn is one of the places."""
     index, chains = indexed
     assume(chains)
@@ -138,6 +136,6 @@ def test_places_are_drawn_as_often_as_they_should_be():
     assert max(abs(count - draws / 6) for count in found.values()) < 5 * (draws / 6) ** 0.5
 
 
-def test_no_row_is_an_error():
+def test_draw_refuses_an_index_without_rows():
     with pytest.raises(ValueError, match="there is no trajectory yet: write rows"):
         draw.by_step(TrajectoryIndex(5), 3, 2, reach=SpanLimits(left=1))

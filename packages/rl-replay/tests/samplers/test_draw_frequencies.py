@@ -126,7 +126,7 @@ def test_slices_are_as_likely_as_enumerated(by, span, strict, kind):
 
 
 @pytest.mark.parametrize("kind", ["ring", "lanes"])
-def test_every_step_is_as_likely_where_slices_may_reach_out(kind):
+def test_steps_are_equally_likely_with_a_whole_span(kind):
     buffer = filled(SliceSampler(slice_len=4, by="step", span=True), kind)
     rows = torch.cat([buffer.sample(1200)[keys.ROW] for _ in range(40)])
     numbers, counts = rows.unique(return_counts=True)
@@ -137,7 +137,7 @@ def test_every_step_is_as_likely_where_slices_may_reach_out(kind):
 
 
 @pytest.mark.parametrize("kind", ["ring", "lanes"])
-def test_rows_are_as_likely_in_every_lane(kind):
+def test_rows_of_all_lanes_are_equally_likely(kind):
     buffer = filled(RandomSampler(), kind)
     drawn = Counter(row for _ in range(20) for row in buffer.sample(1000)[keys.ROW].tolist())
     live = [row for chain in chains(buffer) for row in chain]
@@ -145,7 +145,7 @@ def test_rows_are_as_likely_in_every_lane(kind):
 
 
 @pytest.mark.parametrize("kind", ["ring", "lanes"])
-def test_each_epoch_takes_each_trajectory_once_at_any_place(kind):
+def test_epoch_takes_each_trajectory_once_at_any_place(kind):
     buffer = filled(SliceSamplerWithoutReplacement(slice_len=4), kind)
     found, drawn = chains(buffer), Counter()
     for _ in range(600):

@@ -25,7 +25,7 @@ def marked(batch, lengths, **options):
     return sample
 
 
-def test_a_slice_that_ends_early_is_truncated_and_one_that_ends_is_as_it_was():
+def test_mark_slices_truncates_cut_slices_and_keeps_terminations():
     sample = marked(
         trajectories([4, 2, 3], [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]), [3, 1, 2, 3]
     )
@@ -39,14 +39,14 @@ def test_a_slice_that_ends_early_is_truncated_and_one_that_ends_is_as_it_was():
     assert check_layout(sample).ok
 
 
-def test_stored_ids_and_steps_stay():
+def test_mark_slices_leaves_ids_and_steps():
     batch = trajectories([5])
     sample = marked(batch, [2, 3])
     for name in ("traj_ids", "traj_step"):
         assert sample["collector", name].tolist() == batch["collector", name].tolist()
 
 
-def test_without_a_key_no_end_is_marked():
+def test_mark_slices_without_a_key_marks_no_end():
     batch = trajectories([5])
     sample = marked(batch, [2, 3], truncated_key=None)
     assert flags(sample, *FLAGS) == flags(batch, *FLAGS)
@@ -54,7 +54,7 @@ def test_without_a_key_no_end_is_marked():
 
 
 @given(st.sets(st.sampled_from(FLAGS)), st.sampled_from([EndKind.TERMINATED, EndKind.TRUNCATED]))
-def test_kinds_that_are_not_stored_follow_from_those_that_are(missing, kind):
+def test_mark_slices_derives_kinds_of_ends_from_stored_flags(missing, kind):
     batch = trajectories([3, 4], kind)
     part = batch[:5].exclude(*(("next", name) for name in missing))
     sample = marked(part, [3, 2])
@@ -71,7 +71,7 @@ def test_kinds_that_are_not_stored_follow_from_those_that_are(missing, kind):
     assert check_layout(sample).ok
 
 
-def test_rows_without_markers_get_them():
+def test_mark_slices_adds_markers_to_rows_without():
     sample = TensorDict({"observation": torch.arange(5)}, [5])
     mark_slices(sample, Slices(np.array([2, 3])))
     assert sample["is_init"].shape == (5, 1)
@@ -79,7 +79,7 @@ def test_rows_without_markers_get_them():
     assert Segments.of(sample).lengths.tolist() == [2, 3]
 
 
-def test_a_group_of_agents_has_its_own_flags():
+def test_mark_slices_marks_the_flags_of_a_group_of_agents():
     agents = {
         "done": torch.zeros(4, 2, 1, dtype=torch.bool),
         "terminated": torch.zeros(4, 2, 1, dtype=torch.bool),
@@ -91,7 +91,7 @@ def test_a_group_of_agents_has_its_own_flags():
     assert ("next", "done") not in sample.keys(True)
 
 
-def test_the_end_of_a_slice_of_n_step_rows_is_no_boundary_of_the_trajectory():
+def test_mark_slices_of_n_step_rows_ends_segments_at_slices_alone():
     batch = multi_step(trajectories([6]), 0.9, 3)
     sample = marked(batch[:5], [2, 3])
     assert flags(sample, "truncated") == [[False, True, False, False, False]]
@@ -100,7 +100,7 @@ def test_the_end_of_a_slice_of_n_step_rows_is_no_boundary_of_the_trajectory():
     assert Segments.of(sample).lengths.tolist() == [2, 3]
 
 
-def test_padding_joins_a_stored_mask_and_has_no_number():
+def test_padding_joins_a_stored_mask_and_has_id_minus_one():
     batch = trajectories([2, 2])
     batch["collector", "row"] = torch.arange(4)
     batch["collector", "mask"] = torch.tensor([True, True, True, True])
@@ -112,7 +112,7 @@ def test_padding_joins_a_stored_mask_and_has_no_number():
 
 
 @pytest.mark.gpu
-def test_marks_on_a_device_are_those_on_the_cpu():
+def test_mark_slices_on_a_device_equals_the_cpu():
     batch = trajectories([4, 2, 3])
     for slices in (Slices(np.array([3, 1, 5])), Slices(np.array([2, 1, 3]), padded_to=3)):
         here, there = batch.clone(), batch.clone().to("cuda")
@@ -122,7 +122,7 @@ def test_marks_on_a_device_are_those_on_the_cpu():
             assert torch.equal(leaf, there[key].cpu()), key
 
 
-def test_other_leaves_are_not_touched():
+def test_mark_slices_leaves_other_leaves():
     batch = trajectories([5])
     sample = marked(batch, [2, 3])
     new = set(sample.keys(True, True)) - set(batch.keys(True, True))
@@ -148,7 +148,7 @@ def offline(**columns):
         ({"episode_end": [2, 5]}, [2, 5], [4, 6]),
     ],
 )
-def test_ends_that_only_columns_of_the_caller_tell_keep_their_kind(columns, terminated, truncated):
+def test_mark_slices_keeps_the_kind_of_ends_in_named_columns(columns, terminated, truncated):
     sample = marked(offline(**columns), [3, 2, 1, 1], end_keys=list(columns))
     found = {name: sample["next", name].flatten().nonzero().flatten().tolist() for name in FLAGS}
     assert found["terminated"] == terminated
@@ -156,7 +156,7 @@ def test_ends_that_only_columns_of_the_caller_tell_keep_their_kind(columns, term
     assert found["done"] == sorted({*terminated, *truncated})
 
 
-def test_a_stored_kind_stays_beside_columns_of_the_caller():
+def test_mark_slices_keeps_a_stored_kind_where_columns_are_named():
     rows = offline(terminals=[2])
     rows["next", "truncated"] = torch.zeros(7, 1, dtype=torch.bool).index_fill_(
         0, torch.tensor([5]), True

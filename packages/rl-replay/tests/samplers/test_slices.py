@@ -66,7 +66,7 @@ LAYOUTS = st.one_of(
     st.integers(9, 60),
 )
 @settings(max_examples=50, deadline=None)
-def test_every_sample_is_clean_and_its_slices_are_runs_of_one_trajectory(
+def test_samples_have_a_clean_layout_and_slices_of_one_trajectory_each(
     batches, length, options, capacity
 ):
     storage = LazyTensorStorage(capacity)
@@ -102,12 +102,12 @@ def test_every_sample_is_clean_and_its_slices_are_runs_of_one_trajectory(
         ({"num_slices": 2, "slice_len": 6}, [6] * 2),
     ],
 )
-def test_a_batch_is_cut_by_number_by_length_or_by_both(options, wanted):
+def test_batch_is_cut_by_number_by_length_or_by_both(options, wanted):
     storage = stored(trajectories([9, 9]))
     assert list(map(len, slices_of(storage, SliceSampler(**options), 12))) == wanted
 
 
-def test_a_shape_that_does_not_fit_the_batch_is_an_error():
+def test_slice_shape_that_does_not_fit_the_batch_is_an_error():
     storage = stored(trajectories([9]))
     with pytest.raises(ValueError, match=r"multiple of num_slices: got 10 and 3. Use 9"):
         SliceSampler(num_slices=3).sample(storage, 10)
@@ -148,7 +148,7 @@ def test_strict_length_takes_only_trajectories_that_are_long_enough(by):
         sampler.sample(storage, 18)
 
 
-def test_a_short_trajectory_gives_a_short_slice():
+def test_short_trajectory_gives_a_short_slice():
     storage = stored(trajectories([3]))
     sample, slices = drawn(storage, SliceSampler(num_slices=2), 10)
     assert slices.lengths.tolist() == [3, 3]
@@ -156,7 +156,7 @@ def test_a_short_trajectory_gives_a_short_slice():
     assert sample["collector", "slice_ids"].tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_padding_repeats_the_last_row_and_says_so():
+def test_padding_repeats_the_last_row_and_is_masked():
     storage = stored(trajectories([3]))
     sample, slices = drawn(storage, SliceSampler(num_slices=2, pad_output=True), 10)
     assert sample["collector", "mask"].tolist() == [True, True, True, False, False] * 2
@@ -169,7 +169,7 @@ def test_padding_repeats_the_last_row_and_says_so():
 
 
 @pytest.mark.parametrize("by", ["trajectory", "step"])
-def test_slices_may_reach_out_of_their_trajectory_and_are_cut_off_there(by):
+def test_slices_with_a_span_are_cut_off_at_the_ends_of_trajectories(by):
     def parts_of(storage, span):
         sampler = seeded(SliceSampler(slice_len=4, span=span, by=by))
         return set(slices_of(storage, sampler, 4 * 400))
@@ -183,7 +183,7 @@ def test_slices_may_reach_out_of_their_trajectory_and_are_cut_off_there(by):
     assert parts_of(stored(trajectories([2])), True) == {(0,), (0, 1), (1,)}
 
 
-def test_a_span_that_leaves_no_row_is_an_error():
+def test_span_that_leaves_no_row_is_an_error():
     with pytest.raises(ValueError, match=r"span must be in \[0, 4\).*got 4"):
         SliceSampler(slice_len=4, span=4)
     with pytest.raises(ValueError, match=r"got \(0, -1\)"):
@@ -194,7 +194,7 @@ def test_a_span_that_leaves_no_row_is_an_error():
         SliceSampler(num_slices=4, span=2).sample(stored(trajectories([5])), 8)
 
 
-def test_bounds_can_be_given_as_tensors_for_rows_that_stay():
+def test_explicit_boundaries_replace_markers():
     storage = stored(TensorDict({"a": torch.arange(7)}, [7]), capacity=7)
     for bounds in (
         {"ends": torch.tensor([0, 0, 1, 0, 0, 0, 1], dtype=torch.bool)},
@@ -213,7 +213,7 @@ def test_bounds_can_be_given_as_tensors_for_rows_that_stay():
         SliceSampler(slice_len=7, ends=torch.ones(7), traj_key="episode")
 
 
-def test_given_bounds_of_a_full_ring_end_at_its_seam_only():
+def test_explicit_boundaries_of_a_full_ring_cut_at_its_seam_only():
     storage = stored(*(TensorDict({"a": torch.arange(3)}, [3]) for _ in range(3)), capacity=7)
     sampler = SliceSampler(slice_len=7, trajectories=torch.tensor([1, 1, 1, 1, 1, 2, 1]))
     # rows 2 to 8 stand at positions 2 3 4 5 6 0 1
@@ -221,7 +221,7 @@ def test_given_bounds_of_a_full_ring_end_at_its_seam_only():
     assert set(slices_of(storage, seeded(sampler), 7 * 50)) == wanted
 
 
-def test_given_bounds_of_two_columns_go_along_time():
+def test_explicit_boundaries_of_two_columns_follow_time():
     batch = environments(2, 4, [4], [EndKind.CUT])
     storage = stored(batch, capacity=8, ndim=2)
     ids = torch.tensor([[1, 3], [1, 3], [2, 3], [2, 3]])
@@ -229,7 +229,7 @@ def test_given_bounds_of_two_columns_go_along_time():
     assert set(slices_of(storage, sampler, 4 * 50)) == {(0, 2), (4, 6), (1, 3, 5, 7)}
 
 
-def test_two_markers_of_ends_cannot_be_named_in_two_ways():
+def test_end_key_and_end_keys_exclude_each_other():
     with pytest.raises(ValueError, match="give end_key or end_keys, not both"):
         SliceSampler(slice_len=4, end_key="a", end_keys=["b"])
     sampler = SliceSampler(slice_len=4, end_key=("next", "a"), traj_key=("b",))
@@ -240,32 +240,32 @@ def test_two_markers_of_ends_cannot_be_named_in_two_ways():
 
 @pytest.mark.parametrize("end_keys", ["done", ("next", "done")], ids=str)
 @pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
-def test_several_keys_are_a_list(kind, end_keys):
+def test_end_keys_is_a_list(kind, end_keys):
     with pytest.raises(TypeError, match=r"end_keys is a list of keys, got .* write \["):
         kind(slice_len=4, end_keys=end_keys)
 
 
-def test_a_storage_without_markers_says_so():
+def test_slice_sampler_refuses_a_storage_without_markers():
     storage = ListStorage(5)
     storage.extend(["a", "b"])
     with pytest.raises(TypeError, match="ListStorage knows no trajectories"):
         SliceSampler(slice_len=2).sample(storage, 2)
 
 
-def test_an_empty_storage_is_an_error():
+def test_slice_sampler_refuses_an_empty_storage():
     storage = stored(trajectories([3]))
     storage.ring.empty()
     with pytest.raises(ValueError, match="there is no trajectory yet"):
         SliceSampler(slice_len=2).sample(storage, 2)
 
 
-def test_without_replacement_is_the_other_class():
+def test_replacement_false_makes_the_class_without_replacement():
     sampler = SliceSampler(slice_len=2, replacement=False)
     assert type(sampler).__name__ == "SliceSamplerWithoutReplacement"
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 3))
-def test_slices_that_were_lost_are_told_from_those_that_stand(lengths, broken):
+def test_proved_tells_lost_slices_from_live_ones(lengths, broken):
     slices = Slices(np.array(lengths))
     numbers = np.concatenate([100 * i + 3 * np.arange(n) for i, n in enumerate(lengths)])
     back = np.where(np.isin(np.arange(len(numbers)), slices.starts), 0, 3)
@@ -281,6 +281,6 @@ def test_slices_that_were_lost_are_told_from_those_that_stand(lengths, broken):
     assert places.proved(padded, back[np.searchsorted(numbers, padded)]).tolist() == wanted
 
 
-def test_a_row_named_again_and_again_is_no_slice():
+def test_proved_refuses_a_slice_that_repeats_one_row():
     slices = Slices(np.array([3, 2]))
     assert not slices.proved(np.array([5, 5, 5, 9, 8]), np.array([0, 0, 0, 0, -1])).any()

@@ -31,7 +31,7 @@ def ids_of(storage, sampler, batch_size):
     st.integers(0, 5),
 )
 @settings(deadline=None, max_examples=50)
-def test_an_epoch_takes_every_trajectory_once(lengths, count, drop_last, seed):
+def test_epoch_takes_every_trajectory_once(lengths, count, drop_last, seed):
     storage = stored(lengths)
     sampler = SliceSamplerWithoutReplacement(num_slices=count, drop_last=drop_last)
     sampler.generator = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def test_an_epoch_takes_every_trajectory_once(lengths, count, drop_last, seed):
         assert set(taken) <= set(range(7, 7 + len(lengths)))
 
 
-def test_the_order_is_random_or_that_of_the_rows():
+def test_order_is_random_or_that_of_the_rows():
     storage = stored([2] * 30)
     straight = SliceSamplerWithoutReplacement(num_slices=30, shuffle=False)
     assert ids_of(storage, straight, 60) == list(range(7, 37))
@@ -61,7 +61,7 @@ def test_the_order_is_random_or_that_of_the_rows():
     assert list(range(7, 37)) != first != second
 
 
-def test_a_place_in_each_trajectory_is_drawn_uniformly():
+def test_place_in_each_trajectory_is_drawn_uniformly():
     storage = stored([6])
     sampler = SliceSamplerWithoutReplacement(slice_len=4)
     sampler.generator = torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ def test_a_place_in_each_trajectory_is_drawn_uniformly():
     assert np.abs(np.bincount(firsts, minlength=3) - 300).max() < 5 * 300**0.5
 
 
-def test_short_trajectories_are_left_out_where_lengths_are_strict():
+def test_strict_length_leaves_out_short_trajectories():
     storage = stored([2, 5, 3, 6])
     sampler = SliceSamplerWithoutReplacement(slice_len=5, strict_length=True)
     taken = ids_of(storage, sampler, 5) + ids_of(storage, sampler, 5)
@@ -79,7 +79,7 @@ def test_short_trajectories_are_left_out_where_lengths_are_strict():
         sampler.sample(storage, 7)
 
 
-def test_rows_written_in_mid_epoch():
+def test_trajectories_written_in_mid_epoch_wait_for_the_next_one():
     """One trajectory is overwritten, one grows, one is new: it waits for the next epoch."""
     storage = LazyTensorStorage(12)
     batch = trajectories([3, 2, 4, 9], first_id=0)
@@ -94,7 +94,7 @@ def test_rows_written_in_mid_epoch():
     assert [ids_of(storage, sampler, 9) for _ in range(3)] == [[1], [2], [3]]
 
 
-def test_an_epoch_of_which_nothing_is_left_is_followed_by_the_next():
+def test_epoch_without_live_trajectories_is_followed_by_the_next():
     storage = LazyTensorStorage(6)
     batch = trajectories([2] * 9, first_id=0)
     storage.extend(batch[:6])
@@ -107,7 +107,7 @@ def test_an_epoch_of_which_nothing_is_left_is_followed_by_the_next():
     assert ids_of(storage, sampler, 4) == [6]
 
 
-def test_a_sampler_goes_on_where_another_was():
+def test_loaded_sampler_continues_the_epoch():
     storage = stored([3] * 10)
     first = SliceSamplerWithoutReplacement(num_slices=3)
     taken = ids_of(storage, first, 9)

@@ -22,14 +22,14 @@ from rl_transforms import NextObservationDelta, NextStateReconstructor
 IDS = ("collector", "traj_ids")
 
 
-def test_the_generic_buffer() -> None:
+def test_generic_buffer_of_the_example_runs() -> None:
     buffer = ReplayBuffer(storage=ListStorage(10))
     buffer.add("a string!")
     buffer.extend([30, None])
     assert buffer[:] == ["a string!", 30, None]
 
 
-def test_the_storages() -> None:
+def test_storages_of_the_example_run() -> None:
     image = torch.randint(255, (3, 64, 64), dtype=torch.uint8)
     buffer = ReplayBuffer(storage=TensorStorage(torch.empty(10, 3, 64, 64, dtype=torch.uint8)))
     buffer.add(image)
@@ -47,7 +47,7 @@ def test_the_storages() -> None:
             break
 
 
-def test_one_environment_fills_a_buffer_with_its_newest_steps() -> None:
+def test_buffer_of_one_environment_holds_its_newest_steps() -> None:
     tape = trajectories([30, 20, 40, 7, 60])
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(100),
@@ -62,7 +62,7 @@ def test_one_environment_fills_a_buffer_with_its_newest_steps() -> None:
     assert sample["next", "truncated"].sum() == 0
 
 
-def test_several_environments_are_columns() -> None:
+def test_environments_become_columns() -> None:
     batch = environments(2, 101, [19, 7], [EndKind.TERMINATED])
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(100, ndim=2),

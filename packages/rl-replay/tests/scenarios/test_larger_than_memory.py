@@ -53,7 +53,7 @@ def write_and_read(folder: Path) -> None:
         assert torch.equal(frame, rows(number, 1)["frame"][0])
 
 
-def test_a_file_holds_rows_that_memory_cannot(tmp_path: Path) -> None:
+def test_mapped_storage_holds_more_rows_than_memory(tmp_path: Path) -> None:
     need, free = 2 * ROWS * ROW_BYTES, shutil.disk_usage(tmp_path).free
     if free < need:
         pytest.skip(f"the disk has {free >> 20} MiB, and the test wants {need >> 20} MiB free")
@@ -73,7 +73,7 @@ def test_a_file_holds_rows_that_memory_cannot(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_rows_in_a_file_are_read_without_reading_ahead(tmp_path: Path) -> None:
+def test_mapped_rows_are_read_without_reading_ahead(tmp_path: Path) -> None:
     buffer = ReplayBuffer(storage=LazyMemmapStorage(50, scratch_dir=tmp_path, lossless=True))
     one = {"observation": torch.zeros(9), "next": {"observation": torch.ones(9)}}
     buffer.add(TensorDict(one, []))

@@ -34,7 +34,7 @@ SAMPLERS = {
 @pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_sample_is_marked_before_transforms_run(kind, storage, sampler):
+def test_slices_of_a_buffer_are_marked_before_its_transforms(kind, storage, sampler):
     seen = []
     buffer = kind(
         storage=STORAGES[storage](),
@@ -131,7 +131,7 @@ def test_slices_of_trees_and_classes_are_marked_where_they_have_the_leaves(form,
         assert not kept.next["done"].any()
 
 
-def test_plain_tensors_have_no_leaves_to_mark():
+def test_slices_of_plain_tensors_are_not_marked():
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=SliceSampler(slice_len=2))
     buffer.extend(torch.arange(5))
     sample, info = buffer.sample(4, return_info=True)
@@ -142,7 +142,7 @@ def test_plain_tensors_have_no_leaves_to_mark():
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", ["done", "dones", "terminated"])
 @pytest.mark.parametrize("sampler", [SliceSampler, SliceSamplerWithoutReplacement])
-def test_flags_that_nobody_reads_are_not_drawn_over(sampler, name, shared):
+def test_slice_sampler_refuses_flags_that_are_no_known_markers(sampler, name, shared):
     rows = TensorDict({"observation": torch.arange(10.0), name: torch.arange(10) % 5 == 4}, [10])
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(80), sampler=sampler(slice_len=4), batch_size=8, shared=shared
@@ -162,7 +162,7 @@ def test_flags_that_nobody_reads_are_not_drawn_over(sampler, name, shared):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
-def test_flags_of_numbers_are_known_by_their_names(dtype):
+def test_numeric_flags_are_known_by_their_names(dtype):
     rows = TensorDict({"dones": torch.zeros(10, 1, dtype=dtype)}, [10])
     buffer = ReplayBuffer(storage=LazyTensorStorage(9 + 1), sampler=SliceSampler(slice_len=2))
     buffer.extend(rows)
@@ -170,14 +170,14 @@ def test_flags_of_numbers_are_known_by_their_names(dtype):
         buffer.sample(4)
 
 
-def test_rows_without_any_flag_are_drawn_as_they_came():
+def test_rows_without_flags_are_drawn_as_consecutive():
     rows = TensorDict({"observation": torch.arange(10.0), "mask": torch.ones(10, 3).bool()}, [10])
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SliceSampler(slice_len=2))
     buffer.extend(rows)
     assert (buffer.sample(8)["observation"].view(4, 2).diff() == 1).all()
 
 
-def test_boundaries_of_the_callers_ask_for_no_column():
+def test_explicit_boundaries_need_no_column():
     rows = TensorDict({"done": torch.zeros(6).bool()}, [6])
     sampler = SliceSampler(slice_len=2, trajectories=torch.tensor([0, 0, 0, 1, 1, 1]))
     buffer = ReplayBuffer(storage=LazyTensorStorage(6), sampler=sampler)
@@ -185,7 +185,7 @@ def test_boundaries_of_the_callers_ask_for_no_column():
     assert len(buffer.sample(4)) == 4
 
 
-def test_a_terminal_row_of_an_offline_dataset_is_terminated_in_every_slice():
+def test_terminal_row_of_a_dataset_is_terminated_in_every_slice():
     ends, rows = torch.tensor([9, 19, 29]), torch.arange(30)
     data = TensorDict({"observation": rows[:, None].float()}, [30])
     data["terminals"] = torch.isin(rows, ends[:2])

@@ -64,7 +64,7 @@ def test_any_order_of_writes_leaves_the_newest_rows_in_their_places(lazy) -> Non
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", list(_CARRIERS))
-def test_every_dtype_comes_back_bit_for_bit(dtype: torch.dtype) -> None:
+def test_dtypes_are_read_bit_for_bit(dtype: torch.dtype) -> None:
     bits = torch.randint(0, 2 if dtype is torch.bool else 256, (5, 3 * dtype.itemsize))
     leaf = bits.to(torch.uint8).view(dtype)
     for storage in (LazyTensorStorage(5), LazyMemmapStorage(5)):
