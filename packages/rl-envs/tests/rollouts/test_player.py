@@ -15,7 +15,13 @@ from rl_envs.rollouts import RolloutPlayer, RolloutRequest, column_steps
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 from rl_envs.testing.plain_rollout import plain_rollout
 from rl_specs import Binary
-from rl_transforms import ActionMask, InitTracker, RewardSum, StepCounter
+from rl_transforms import (
+    ActionMask,
+    InitTracker,
+    NextObservationDelta,
+    RewardSum,
+    StepCounter,
+)
 
 ENDINGS = [(2, "terminated"), (3, "truncated"), (1, "terminated")]
 
@@ -35,6 +41,8 @@ ENVS = {
     "transformed": lambda: TransformedEnv(short(), StepCounter(5), RewardSum(), InitTracker()),
     "serial of transformed": lambda: SerialEnv(2, lambda: TransformedEnv(short(), StepCounter(5))),
     "tensors": lambda: Pendulums(3, max_steps=4),
+    "deltas": lambda: TransformedEnv(SerialEnv(2, short), NextObservationDelta(), RewardSum()),
+    "deltas of tensors": lambda: TransformedEnv(Pendulums(3, max_steps=4), NextObservationDelta()),
 }
 STOPS = {
     "any": {},
@@ -71,6 +79,8 @@ def test_every_kind_of_steps_plays_what_the_plain_loop_does(make, stop):
         env = make()
         env.set_seed(5)
         batches.append(rollout(env, alternating(env)))
+    for one in getattr(env, "transforms", ()):
+        batches[1] = one.rows(batches[1]) if one.rows_only else batches[1]
     assert equal(*batches)
 
 
@@ -89,8 +99,12 @@ def test_a_player_of_several_batches_plays_those_of_rollouts(make, policy):
         request = RolloutRequest(6, break_when_any_done=False)
         batches = [player.play(request)]
         for _ in range(3):
-            root = env.maybe_reset(env.next_root(batches[-1][..., -1]))
-            batches.append(player.play(request, root.select(*shown(env))))
+            if is_kept:
+                root = player.root_after(batches[-1])
+            else:
+                last = batches[-1][..., -1] if env.reached is None else env.reached
+                root = env.maybe_reset(env.next_root(last)).select(*shown(env))
+            batches.append(player.play(request, root))
         batches.append(player.play(request))
         played.append(batches)
     assert all(equal(one, other) for one, other in zip(*played, strict=True))
@@ -151,6 +165,19 @@ def test_a_player_makes_calls_of_a_policy_whose_parts_were_replaced():
     both[0] = TensorDictModule(lambda seen: (seen, seen), ["observation"], ["seen", "more"])
     with pytest.raises(ValueError, match="write the same at each"):
         player.play(request)
+
+
+def test_a_root_after_a_batch_owns_its_memory():
+    env = TransformedEnv(SerialEnv(2, short), RewardSum(), StepCounter())
+    player = RolloutPlayer(env)
+    batch = player.play(RolloutRequest(5, break_when_any_done=False))
+    root = player.root_after(batch)
+    assert set(root.keys()) == {key for (key,) in shown(env)}
+    kept = root.clone()
+    batch.zero_()
+    assert equal(root, kept)
+    with pytest.raises(TypeError, match="expected a batch that was played: got int"):
+        player.root_after(3)
 
 
 class Flagged(gymnasium.Env):

@@ -102,17 +102,23 @@ class OneColumn:
         if self._flat:
             entries: Any = {name: leaf for (name,), leaf in leaves.items()}
             return build_flat(entries, self._env.batch_size)
-        return self._grouped(nest(leaves), ())
+        return grouped(nest(leaves), self._env.batch_size, self._env.layout.group_sizes)
 
-    def _grouped(self, tree: Mapping[str, Any], prefix: Key) -> TensorDictBase:
-        sizes = self._env.layout.group_sizes[prefix] if prefix else self._env.batch_size
-        return build(
-            {
-                name: self._grouped(entry, (*prefix, name)) if isinstance(entry, dict) else entry
-                for name, entry in tree.items()
-            },
-            sizes,
-        )
+
+def grouped(
+    tree: Mapping[str, Any],
+    batch_size: torch.Size,
+    group_sizes: Mapping[Key, torch.Size],
+    prefix: Key = (),
+) -> TensorDictBase:
+    """Build nested leaves; each group has a batch size of its own."""
+    entries = {
+        name: grouped(entry, group_sizes[*prefix, name], group_sizes, (*prefix, name))
+        if isinstance(entry, dict)
+        else entry
+        for name, entry in tree.items()
+    }
+    return build(entries, batch_size)
 
 
 def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[Key, Array]:

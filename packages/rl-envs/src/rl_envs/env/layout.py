@@ -90,13 +90,19 @@ class EnvLayout:
         return {key: array_test(spec) for key, spec in self.after}
 
     @cached_property
+    def choice_tests(self) -> dict[Key, ArrayTest]:
+        """A quick test of the choices of each action."""
+        return {key: choice_test(spec) for key, spec in self.action}
+
+    @cached_property
     def _after_tests(self) -> list[ArrayTest]:
         return [self.tests[key] for key, _ in self.after]
 
     @cached_property
     def _actions(self) -> list[tuple[Key, TensorSpec, torch.Size, torch.dtype | None, ArrayTest]]:
         # attributes of a spec cost a call each
-        return [(key, leaf, leaf.shape, leaf.dtype, choice_test(leaf)) for key, leaf in self.action]
+        tests = self.choice_tests
+        return [(key, leaf, leaf.shape, leaf.dtype, tests[key]) for key, leaf in self.action]
 
     def lead_of(self, tensordict: TensorDictBase) -> torch.Size:
         """The batch sizes of a tensordict before the environment's own."""

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Binding, Environment
-from rl_envs.env.leaf_checks import cast_action, check_choice, check_value
+from rl_envs.env.leaf_checks import cast_action, check_choice, check_value, passes
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
-from rl_tensordict import build, nest
+from rl_tensordict import build, find, nest
 
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 KEPT_BYTES = 2**24  # columns that are larger are made anew for each batch, and not copied
@@ -293,14 +293,19 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
 
 def check_rows(env: Environment, batch: TensorDictBase) -> None:
     """Raise for values outside their specs, all steps of a leaf at once."""
-    rows = len(env.batch_size)
-    for key, spec in env.layout.after:
-        value: Tensor = batch.get((keys.NEXT, *key))
-        check_value(key, spec, value.movedim(rows, 0), "step")
-    for key, spec in env.layout.observation:
-        check_value(key, spec, batch.get(key).movedim(rows, 0), "reset")
-    for key, spec in env.layout.action:
-        check_choice(key, spec, batch.get(key).movedim(rows, 0))
+    layout, time = env.layout, len(env.batch_size)
+    for what, prefix, leaves in (
+        ("step", (keys.NEXT,), layout.after),
+        ("reset", (), layout.observation),
+    ):
+        for key, spec in leaves:
+            value: Tensor = find(batch, (*prefix, *key)).movedim(time, 0)  # [T, *B, ...]
+            if not passes(layout.tests[key], value):
+                check_value(key, spec, value, what)
+    for key, spec in layout.action:
+        chosen = find(batch, key).movedim(time, 0)
+        if not passes(layout.choice_tests[key], chosen):
+            check_choice(key, spec, chosen)
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:

@@ -11,14 +11,19 @@ from tensordict import TensorDictBase
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_calls, check_kind
 from rl_envs.env.arrays import Array
+from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.column_steps import ColumnSteps, check_rows, why_not_columns
+from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.tensordict_steps import TensorDictSteps
+from rl_layout import keys
+from rl_tensordict import find, nest
+from rl_transforms import Transform
 
 
 class Steps(Protocol):
@@ -105,6 +110,8 @@ class RolloutPlayer:
         self._is_kept = is_kept
         self._plan: PolicyPlan | None = None
         self._columns: ColumnSteps | None = None
+        self._parts_of: Any = None  # the layout that the parts are of
+        self._parts: dict[tuple[Key, ...] | None, tuple[Environment, list[Transform]]] = {}
 
     def explain(self, request: RolloutRequest, root: TensorDictBase | None = None) -> str:
         """Say how steps are taken, and why in no faster way.
@@ -154,6 +161,40 @@ class RolloutPlayer:
         with torch.no_grad():
             return self._played(request, root)
 
+    def root_after(self, batch: TensorDictBase) -> TensorDictBase:
+        """Make the root that follows the last batch; rows that are done are reset.
+
+        Args:
+            batch: `[*B, T]`, what `play` has returned last.
+
+        Returns:
+            A root `[*B]` that owns its memory. Where steps are written in place it holds what the
+            environment shows, otherwise what `step_mdp` keeps of the step.
+
+        Raises:
+            RuntimeError: the environment is closed, or resets rows while others step.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> player = RolloutPlayer(CountingEnv())
+            >>> root = player.root_after(player.play(RolloutRequest(2)))
+            >>> root["observation"].item()
+            2.0
+        """
+        env = self.env
+        if env.resets_by_stepping:
+            msg = f"this {type(env).__name__} keeps its own root: let the request continue."
+            raise RuntimeError(msg)
+        check_kind(batch, TensorDictBase, "a batch that was played")
+        reached = batch if env.reached is None else env.reached.unsqueeze(-1)
+        if not env.native_rows:
+            return env.maybe_reset(env.next_root(reached[..., -1])).clone()
+        # there a policy reads what the environment shows, nothing else
+        time = len(env.batch_size)
+        found = {key: find(reached, (keys.NEXT, *key)) for key, _ in env.layout.shown}
+        last = {k: leaf.select(time, -1).clone() for k, leaf in found.items() if leaf is not None}
+        return env.maybe_reset(grouped(nest(last), env.batch_size, env.layout.group_sizes))
+
     def _played(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env = self.env
         checks.check_open(env)
@@ -167,8 +208,8 @@ class RolloutPlayer:
         else:
             steps = TensorDictSteps(env, self.policy)
         batch = play_steps(env, steps, request, root)
-        waiting = env.split(None)[1]
-        env.reached = batch[..., -1] if len(waiting) else None
+        waiting = self._split(None)[1]
+        env.reached = batch[..., -1] if waiting else None
         return apply_deferred(waiting, batch)
 
     def _refreshed(self) -> PolicyPlan | None:
@@ -180,13 +221,13 @@ class RolloutPlayer:
     def _play_columns(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env, plan = self.env, self._refreshed()
         leftover = env.leftover if request.continues else None
-        stepping, deferred = env.split([] if plan is None else plan.in_keys)
+        stepping, deferred = self._split([] if plan is None else plan.in_keys)
         if leftover is not None:
             whole = leftover.is_whole
         else:
             whole = root is not None and not can_continue(deferred)
         if whole:
-            stepping, deferred = env.split(None)
+            stepping, deferred = self._split(None)
         steps = self._steps_for(stepping, request)
         batch = play_steps(env, steps, request, root if leftover is None else leftover)
         env.is_started = True
@@ -200,6 +241,16 @@ class RolloutPlayer:
             last = batch[..., -1].clone()
             env.leftover = replace(steps.leftover, last=last, is_whole=stepping is env)
         return apply_deferred(waiting, batch)
+
+    def _split(self, in_keys: list[Key] | None) -> tuple[Environment, list[Transform]]:
+        """The environment to step and the transforms that wait, while its specs stay."""
+        if self._parts_of is not self.env.layout:
+            self._parts_of, self._parts = self.env.layout, {}
+        names = None if in_keys is None else tuple(in_keys)
+        if names not in self._parts:
+            stepping, deferred = self.env.split(in_keys)
+            self._parts[names] = stepping, list(deferred)
+        return self._parts[names]
 
     def _steps_for(self, env: Environment, request: RolloutRequest) -> ColumnSteps:
         kept = self._columns
