@@ -230,6 +230,24 @@ class ParallelEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._each("step_each", tensordict.unbind(0))
 
+    def step_some(self, root: TensorDictBase, going: Sequence[bool]) -> list[TensorDictBase | None]:
+        """Step some environments, each in a process of its own, while the others keep their state.
+
+        Args:
+            root: `[num_workers, *B]`, with the actions.
+            going: which environments are stepped.
+
+        Returns:
+            What is under `"next"` in each of them; None for the others.
+        """
+        self._num_moves += 1
+        for process, (row, goes) in enumerate(zip(root.unbind(0), going, strict=True)):
+            if goes:
+                self.pool.begin(process, "step_each", [row.clone()])
+        return [
+            self.pool.receive(process)[0] if goes else None for process, goes in enumerate(going)
+        ]
+
     @property
     def _resets_by_rows(self) -> bool:
         return self._buffers is not None  # which hold no arguments

@@ -251,7 +251,7 @@ def _check_apart(envs: Sequence[EnvBase]) -> None:
     """Raise for two environments of which a step of the one moves the other."""
     owners: dict[int, int] = {}
     for number, env in enumerate(envs):
-        for stepped in env._stepped:
+        for stepped in env.stepped_objects:
             owner = owners.setdefault(id(stepped), number)
             if owner != number:
                 msg = (

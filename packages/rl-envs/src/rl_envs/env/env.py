@@ -142,12 +142,12 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         return ()
 
     @property
-    def _stepped(self) -> Iterator[object]:
+    def stepped_objects(self) -> Iterator[object]:
         """The objects that a step changes; rows of one batch must not have one in common."""
         if not self._inside:
             yield self
         for env in self._inside:
-            yield from env._stepped
+            yield from env.stepped_objects
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or the rows of a mask.

@@ -301,7 +301,7 @@ class PoolSteps:
             finished = finished[np.argsort(self._column[finished], kind="stable")]
             groups = [np.concatenate([ready, finished])[:size]]
         for rows in groups:
-            self._act(rows[~self.env._over[rows]])
+            self._act(rows[~self.env.over_rows[rows]])
             self._take(rows)
             idle[rows] = False
 
@@ -356,14 +356,14 @@ class PoolSteps:
 
     def _take(self, rows: Array) -> None:
         arrays, at = self.columns.arrays, self._column[rows]
-        values = (read(arrays[key][rows, at]) for key, read in self.env._readers)
+        values = (read(arrays[key][rows, at]) for key, read in self.env.readers)
         space = self.env.env.single_action_space
         self.env.env.unwrapped.send(assemble(space, values), rows)
 
     def _receive(self, rows: Array, result: Any) -> None:
         """Write the results: steps, and first roots of rows that were over."""
         observation, reward, terminated, truncated, _ = result
-        began = self.env._over[rows]
+        began = self.env.over_rows[rows]
         self._make_room(int(self._column[rows].max()) + 1)
         stepped, at = rows[~began], self._column[rows[~began]]
         arrays, over = self.columns.arrays, terminated | truncated
@@ -371,12 +371,12 @@ class PoolSteps:
         for name, value in zip(("reward", "terminated", "truncated", "done"), values, strict=True):
             arrays[keys.NEXT, name][stepped, at, 0] = value[~began]
         self._column[stepped] += 1
-        for key, path, write in self.env._writers:
+        for key, path, write in self.env.writers:
             seen = np.empty((len(rows), *arrays[key].shape[2:]), arrays[key].dtype)
             write(seen, value_at(observation, path))
             arrays[(keys.NEXT, *key)][stepped, at] = seen[~began]
             arrays[key][rows, self._column[rows]] = seen
-        self.env._over[rows] = over & ~began
+        self.env.over_rows[rows] = over & ~began
 
     def _make_room(self, last: int) -> None:
         if last + 1 >= self.columns.num_steps:

@@ -99,7 +99,8 @@ class GymEnv(EnvBase):
         }
 
     @property
-    def _stepped(self) -> Iterator[object]:
+    def stepped_objects(self) -> Iterator[object]:
+        """The environment of Gymnasium, without its wrappers."""
         yield self.env.unwrapped
 
     def render(self) -> Tensor:

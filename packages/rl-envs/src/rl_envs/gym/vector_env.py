@@ -115,7 +115,8 @@ class GymVectorEnv(EnvBase):
         self._keeps_final = mode == AutoresetMode.SAME_STEP
         self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
         self._seeds: list[int | None] = [None] * env.num_envs
-        self._over = np.zeros(env.num_envs, bool)
+        # rows that are done and not reset yet, bool [num_envs]
+        self.over_rows = np.zeros(env.num_envs, bool)
         self._shown: Any = None
         self._has_failed = False
         self._describe(one_hot=not categorical_action_encoding)
@@ -126,8 +127,8 @@ class GymVectorEnv(EnvBase):
         check_keys(shown, taken)
         self.observation_spec = self._many(spec_under("observation", seen))
         self.action_spec = self._many(spec_under("action", acted, one_hot=one_hot))
-        self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
-        self._readers = [
+        self.writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
+        self.readers = [
             (one.key, batch_reader_of_space(one.space, one_hot=one_hot)) for one in taken
         ]
 
@@ -175,9 +176,9 @@ class GymVectorEnv(EnvBase):
             self._blame(error)
             raise
         if which is None:
-            self._seeds, self._over = [None] * len(self._seeds), np.zeros_like(self._over)
+            self._seeds, self.over_rows = [None] * len(self._seeds), np.zeros_like(self.over_rows)
         else:
-            self._over = self._over & ~which
+            self.over_rows = self.over_rows & ~which
         self.is_started = True
 
     def _refuse_reset(self, which: Array) -> None:
@@ -187,16 +188,16 @@ class GymVectorEnv(EnvBase):
                 f"step: use rollout, without a root, or bind; or vectorization_mode='sync'."
             )
             raise RuntimeError(msg)
-        if self._keeps_final and (which & ~self._over).any():
-            rows = np.flatnonzero(which & ~self._over).tolist()
+        if self._keeps_final and (which & ~self.over_rows).any():
+            rows = np.flatnonzero(which & ~self.over_rows).tolist()
             msg = (
                 f"rows {rows} continue: with same-step autoreset only rows that are done are reset."
             )
             raise RuntimeError(msg)
 
     def _refuse_over(self) -> None:
-        if self._over.any():
-            rows = np.flatnonzero(self._over).tolist()
+        if self.over_rows.any():
+            rows = np.flatnonzero(self.over_rows).tolist()
             msg = f"rows {rows} of this GymVectorEnv are over: reset them before the next step."
             if self.resets_by_stepping:
                 msg = (
@@ -226,14 +227,14 @@ class GymVectorEnv(EnvBase):
             raise RuntimeError(msg)
         self.leftover = None  # surplus steps are out of date after a step by hand
         self._num_moves += 1
-        values = (read(root[key]) for key, read in self._readers)
+        values = (read(root[key]) for key, read in self.readers)
         action = assemble(self.env.single_action_space, values)
         try:
             self._shown, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
             self._blame(error)
             raise
-        self._over = terminated | truncated
+        self.over_rows = terminated | truncated
         return reward, terminated, truncated, info
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
@@ -260,8 +261,8 @@ class VectorBinding(RowBinding):
 
     def __init__(self, env: GymVectorEnv, root: RowArrays, after: RowArrays) -> None:
         super().__init__(env, root, after)
-        self._inputs = {key: root[key] for key, _ in env._readers if key in root}
-        self._seen = [(root.get(k), after.get(k), path, write) for k, path, write in env._writers]
+        self._inputs = {key: root[key] for key, _ in env.readers if key in root}
+        self._seen = [(root.get(k), after.get(k), path, write) for k, path, write in env.writers]
         self._shown = {key: column for key, column in self._shown.items() if key not in FLAGS}
         # entries without a column go into a spare one: cheaper than a test at every step
         num_steps = max(column.shape[1] for column in (*root.values(), *after.values()))
@@ -298,10 +299,10 @@ class VectorBinding(RowBinding):
                 write(column[:, t], value_at(env._shown, path))
                 if env._keeps_final:
                     # the real last observations, where Gymnasium has put those of its resets
-                    for i in np.flatnonzero(env._over):
+                    for i in np.flatnonzero(env.over_rows):
                         write(column[i, t, ...], value_at(info["final_obs"][i], path))
-        self._done[t] = env._over
-        return 1 in env._over.tobytes()  # any() takes ten times as long
+        self._done[t] = env.over_rows
+        return 1 in env.over_rows.tobytes()  # any() takes ten times as long
 
 
 class NextStepBinding(VectorBinding):
@@ -317,14 +318,14 @@ class NextStepBinding(VectorBinding):
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
         env = self.env
-        np.logical_not(env._over, out=self._real[t])
+        np.logical_not(env.over_rows, out=self._real[t])
         rows = {key: column[:, t] for key, column in self._inputs.items()}
         self._reward[t], self._terminated[t], self._truncated[t], _ = env._take(rows)
         for _, column, path, write in self._seen:
             if column is not None:
                 write(column[:, t], value_at(env._shown, path))
-        self._done[t] = env._over
-        return 1 in env._over.tobytes()  # any() takes ten times as long
+        self._done[t] = env.over_rows
+        return 1 in env.over_rows.tobytes()  # any() takes ten times as long
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done reset in the step to come."""

@@ -147,18 +147,14 @@ def _step_one(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBas
 
 def _step_processes(env: ParallelEnv, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
     """Step some of the processes, each of which runs one environment (`row_effect` checks that)."""
-    roots, going = root.unbind(0), rows.flatten().tolist()
-    env._num_moves += 1
-    for process, goes in enumerate(going):
-        if goes:
-            env.pool.begin(process, "step_each", [roots[process].clone()])
     names = [key for key, _ in env.layout.after]
-    resting = _resting(env)
-    stepped = [
-        env.pool.receive(process)[0].select(*names) if goes else resting[process]
-        for process, goes in enumerate(going)
-    ]
-    return TensorDict.stack(stepped)
+    stepped = env.step_some(root, rows.flatten().tolist())
+    return TensorDict.stack(
+        [
+            rest if after is None else after.select(*names)
+            for rest, after in zip(_resting(env), stepped, strict=True)
+        ]
+    )
 
 
 def _resting(env: EnvBase) -> TensorDictBase:
