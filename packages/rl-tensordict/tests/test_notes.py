@@ -52,11 +52,11 @@ def test_a_call_inside_adds_the_note():
 def test_add_notes_tells_of_the_errors_that_were_named_and_of_no_others():
     seen = []
 
-    def describe(error, function, args, kwargs):
+    def note(error, function, args, kwargs):
         seen.append((type(error), function.__name__, args, kwargs))
-        return None if isinstance(error, KeyError) else "a note"
+        error.add_note("a note")
 
-    @add_notes(describe, (KeyError, ValueError))
+    @add_notes(note, (KeyError, ValueError))
     def call(error, **options):
         if error is not None:
             raise error
@@ -69,15 +69,14 @@ def test_add_notes_tells_of_the_errors_that_were_named_and_of_no_others():
             call(error, b=2)
     assert [kind for kind, *_ in seen] == [KeyError, ValueError]
     assert seen[0][1:] == ("call", (key,), {"b": 2})
-    assert value.__notes__ == ["a note"]
-    assert not hasattr(key, "__notes__")
+    assert key.__notes__ == value.__notes__ == ["a note"]
     assert not hasattr(other, "__notes__")
 
 
-def test_describe_may_raise_in_the_place_of_an_error():
-    def describe(error, function, args, kwargs):
+def test_a_note_may_raise_in_the_place_of_an_error():
+    def note(error, function, args, kwargs):
         raise TypeError("x: expected a number") from error
 
     with pytest.raises(TypeError, match="x: expected a number") as caught:
-        add_notes(describe)(lambda x: 1 / x)(0)
+        add_notes(note)(lambda x: 1 / x)(0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
-from rl_tensordict import NestedKey, as_key, leaves
+from rl_tensordict import NestedKey, add_notes, as_key, leaves
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 FOREIGN = (TypeError, ValueError, IndexError, AttributeError, KeyError, RuntimeError)
 
 
-def edge(method: Method) -> Method:
-    """A method whose errors name its arguments, unless they are our own messages."""
+def _note_method(
+    error: Exception, method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    note_given(error, f"{type(args[0]).__name__}.{method.__name__}", *args[1:], *options.values())
 
-    @functools.wraps(method)
-    def called(self: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return method(self, *args, **options)
-        except FOREIGN as error:
-            note_given(error, f"{type(self).__name__}.{method.__name__}", *args, *options.values())
-            raise
 
-    return cast("Method", called)
+edge = add_notes(_note_method, FOREIGN)
+"""Decorates a method so that its errors name its arguments, unless they are our own messages."""
 
 
 def note_given(error: BaseException, call: str, *given: object) -> None:

@@ -14,34 +14,34 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Describe = Callable[[Exception, Callable[..., Any], tuple[Any, ...], dict[str, Any]], str | None]
-"""Error, function, arguments and keywords of a failed call to a note; None where none is added."""
+Note = Callable[[Exception, Callable[..., Any], tuple[Any, ...], dict[str, Any]], None]
+"""Adds notes to the error of a call: takes the error, the function, arguments and keywords."""
 
 # advice for an error raised inside of a network or a distribution
 COMPARE = "Compare their shapes and dtypes with the inputs of the network."
 
 
 def add_notes(
-    describe: Describe, errors: type[Exception] | tuple[type[Exception], ...] = Exception
+    note: Note, errors: type[Exception] | tuple[type[Exception], ...] = Exception
 ) -> Callable[[Method], Method]:
-    """Decorate a function or method so that its errors carry a note of the call.
+    """Decorate a function or method so that its errors get notes on the call.
 
     Args:
-        describe: returns the note, or None for none; may raise another error in its place.
-        errors: the classes of errors that get one.
+        note: adds the notes, of `errors` alone; it may raise another error in their place.
+        errors: the classes of errors that get some.
 
     Returns:
         The decorator.
 
     Example:
-        >>> @add_notes(lambda error, call, given, named: f"{call.__name__} was given {given}")
+        >>> @add_notes(lambda error, call, given, named: error.add_note(f"{call.__name__}{given}"))
         ... def inverse(x):
         ...     return 1 / x
         >>> try:
         ...     inverse(0)
         ... except ZeroDivisionError as error:
         ...     error.__notes__
-        ['inverse was given (0,)']
+        ['inverse(0,)']
     """
 
     def decorate(function: Method) -> Method:
@@ -50,9 +50,7 @@ def add_notes(
             try:
                 return function(*args, **kwargs)
             except errors as error:
-                note = describe(error, function, args, kwargs)
-                if note is not None:
-                    error.add_note(note)
+                note(error, function, args, kwargs)
                 raise
 
         return cast("Method", call)

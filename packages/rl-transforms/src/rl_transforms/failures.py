@@ -5,7 +5,6 @@ Arguments are inspected after a failure only, so calls that succeed pay for no c
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
+from rl_tensordict import add_notes
 from rl_transforms.arguments import shown
 
 TENSORDICT = (TensorDictBase, "a tensordict")
@@ -57,28 +57,18 @@ def explain_failures(kind: type) -> None:
     for name in METHODS:
         method = vars(kind).get(name)
         if inspect.isfunction(method) and not hasattr(method, "__wrapped__"):
-            setattr(kind, name, _explained(method))
+            setattr(kind, name, add_notes(_explain)(method))
 
 
-def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            _explain(error, method, self, args, kwargs)
-            raise
-
-    return call
-
-
-def _explain(error: Exception, method: Any, who: Any, args: Any, kwargs: Any) -> None:
+def _explain(
+    error: Exception, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Raise a TypeError for an argument of a wrong type; otherwise add a note, once."""
     if getattr(error, "__notes__", None):  # a call inside this one has added its note
         return
-    name = f"{type(who).__name__}.{method.__name__}"
+    name = f"{type(args[0]).__name__}.{method.__name__}"
     try:
-        arguments = inspect.signature(method).bind(who, *args, **kwargs).arguments
+        arguments = inspect.signature(method).bind(*args, **kwargs).arguments
     except TypeError:  # the wrong number of arguments: Python's message says it
         return
     named = list(arguments.items())[1:]
