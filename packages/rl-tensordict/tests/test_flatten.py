@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tensordict import NonTensorData, TensorDict
+from tensordict import NonTensorData, TensorDict, lazy_stack
 
-from rl_tensordict import leaves, nest, tensors
+from rl_tensordict import Leaves, leaves, leaves_of, nest, tensors
 
 
 def test_leaves_lists_nested_leaves():
@@ -24,3 +24,32 @@ def test_tensors_refuses_other_data_by_its_key():
     batch = TensorDict({"a": {"word": NonTensorData("yes", [3])}}, [3])
     with pytest.raises(TypeError, match=r"\('a', 'word'\): expected a tensor"):
         tensors(batch)
+
+
+def test_leaves_of_collects_leaves_once():
+    batch = TensorDict({"a": {"b": torch.zeros(3)}, "c": torch.ones(3)}, [3])
+    found = leaves_of(batch)
+    assert type(found) is Leaves
+    assert list(found) == [("a", "b"), ("c",)]
+    assert found["c",] is batch["c"]
+    assert leaves_of(found) is found
+    lazy = leaves_of(lazy_stack([batch, batch.clone()]))
+    assert lazy["a", "b"].shape == (2, 3)
+
+
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_leaves_of_refuses_nested_tensors(layout):
+    kind = getattr(torch, layout)
+    leaf = torch.nested.nested_tensor(
+        [torch.zeros(2), torch.zeros(3)], layout=getattr(torch, layout)
+    )
+    with pytest.raises(TypeError, match=r"leaf \('a', 'b'\) is a nested or sparse tensor"):
+        leaves_of(TensorDict({"a": {"b": leaf}}, []))
+
+
+def test_leaves_of_refuses_sparse_tensors_and_other_data():
+    with pytest.raises(TypeError, match=r"leaf \('b',\) is a nested or sparse tensor"):
+        leaves_of(TensorDict({"b": torch.eye(3).to_sparse()}, [3]))
+    with pytest.raises(TypeError, match=r"leaf \('a', 'word'\) is a NonTensorData: rows hold"):
+        leaves_of(TensorDict({"a": {"word": NonTensorData("yes", [3])}}, [3]))

@@ -9,12 +9,11 @@ from math import prod
 from typing import Any, Protocol, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase
-from tensordict.utils import is_non_tensor
+from tensordict import TensorDictBase
 
 from rl_slabs.arguments import key_list, whole
 from rl_slabs.dtypes import carrier, dtype_named, name_of
-from rl_tensordict import entries_of
+from rl_tensordict import as_tuple, leaves_of
 
 PACKED_LEAF_BYTES = 256
 """Leaves of at most this many bytes a row share one packed row; larger ones have own arrays."""
@@ -147,9 +146,6 @@ class RowSchema:
                 "Wrap the leaves: TensorDict(leaves, batch_size=[rows])."
             )
         leaves = leaves_of(tensordict)
-        for path, leaf in leaves.items():
-            if leaf.is_nested:
-                raise _not_dense(path)
         rows = {path: (leaf.dtype, leaf.shape[batch_dims:]) for path, leaf in leaves.items()}
         return cls(rows, packed_bytes=packed_bytes)  # type: ignore[arg-type]
 
@@ -328,55 +324,12 @@ class RowSchema:
         return "\n".join([head, "  offset  bytes  leaf", *lines])
 
 
-class Leaves(dict[tuple[str, ...], torch.Tensor]):
-    """Leaves by path, as `leaves_of` collects them; a type of its own marks them as collected."""
-
-
-def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
-    """Every leaf of a tensordict by its path; leaves that were collected already as they are."""
-    if isinstance(tensordict, Leaves):
-        return tensordict
-    found = Leaves()
-    _collect(tensordict, (), found)
-    return found
-
-
-def _collect(
-    tensordict: TensorDictBase,
-    prefix: tuple[str, ...],
-    found: Leaves,
-) -> None:
-    entries = entries_of(tensordict) if type(tensordict) is TensorDict else tensordict
-    for name, value in entries.items():
-        path = (*prefix, name)
-        if isinstance(value, torch.Tensor):
-            if value.layout is not torch.strided:
-                raise _not_dense(path)
-            found[path] = value
-        elif type(value) is TensorDict:
-            _collect(value, path, found)
-        elif is_non_tensor(value) or not hasattr(value, "items"):
-            raise TypeError(
-                f"leaf {path} is a {type(value).__name__}: rows hold tensors. "
-                f"Leave it out with tensordict.exclude({path})."
-            )
-        else:
-            _collect(value, path, found)
-
-
-def _not_dense(path: tuple[str, ...]) -> TypeError:
-    return TypeError(
-        f"leaf {path} is a nested or sparse tensor: rows hold dense tensors of one shape. "
-        "Pad it, or keep it outside."
-    )
-
-
-def _path(key: Key) -> tuple[str, ...]:
-    if isinstance(key, str):
-        return (key,)
-    if not isinstance(key, tuple | list) or not key or not all(isinstance(n, str) for n in key):
-        raise KeyError(f"expected a string or a tuple of strings as key, got {key!r}.")
-    return tuple(key)
+def _path(key: Any) -> tuple[str, ...]:
+    try:
+        return as_tuple(tuple(key) if isinstance(key, list) else key)
+    except TypeError:
+        msg = f"expected a string or a tuple of strings as key, got {key!r}."
+        raise KeyError(msg) from None
 
 
 def _check(fields: list[Field]) -> None:

@@ -1,6 +1,7 @@
 """Tensordicts without the overhead: construction, reads, writes, leaves, and modules as calls."""
 
 from rl_tensordict.construction import Entries, build, build_flat
+from rl_tensordict.dense_leaves import Leaves, leaves_of
 from rl_tensordict.entries import (
     copied,
     entries_of,
@@ -22,6 +23,7 @@ from rl_tensordict.verified_calls import VerifiedCalls
 __all__ = [
     "Call",
     "Entries",
+    "Leaves",
     "ModuleCalls",
     "NestedKey",
     "StepSequence",
@@ -38,6 +40,7 @@ __all__ = [
     "insert",
     "is_key",
     "leaves",
+    "leaves_of",
     "names_of",
     "nest",
     "note_call",

@@ -78,14 +78,14 @@ def _compare(
     for key, stack in stacks.items():  # parts that may differ in shape, taken together
         group = found.get(key, None)
         if group is not None and not stack.is_in(group):
-            faults[f"{what}: {keys.as_key(key)!r}: {stack._complaint(group)}"] = None
+            faults[f"{what}: {keys.as_key(key)!r}: {stack.describe_mismatch(group)}"] = None
     for key, leaf in promised.items():
         if key not in there:
             faults[f"{what}: {keys.as_key(key)!r} is missing, expected {leaf}"] = None
         elif any(key[: len(stack)] == stack for stack in stacks):
             continue
         elif leaf is not None and not leaf.is_in(there[key]):
-            faults[f"{what}: {keys.as_key(key)!r}: {leaf._complaint(there[key])}"] = None
+            faults[f"{what}: {keys.as_key(key)!r}: {leaf.describe_mismatch(there[key])}"] = None
         elif _has_nan(there[key]):
             faults[f"{what}: {keys.as_key(key)!r}: expected numbers, got NaN"] = None
         elif _is_elsewhere(there[key], leaf):

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_slabs.schema import Field, Leaves, leaves_of
+from rl_slabs.schema import Field
+from rl_tensordict import Leaves, leaves_of
 
 
 def match_fields(

@@ -18,7 +18,8 @@ from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
 from rl_slabs.rows.unpack import build_unpack
-from rl_slabs.schema import Field, Key, Leaves, RowSchema
+from rl_slabs.schema import Field, Key, RowSchema
+from rl_tensordict import Leaves
 
 ALIGNMENT = 64
 """Own arrays begin at multiples of this many bytes: a cache line."""

@@ -305,34 +305,34 @@ class Composite(SpecTree):
                 return False
         return True
 
-    def _complaint(self, val: Any) -> str:
+    def _mismatch(self, val: Any) -> str:
         if not has_entries(val):
             return f"expected a tensordict or a dictionary, got {type(val).__name__}"
         if self.data_cls is not None and not isinstance(val, self.data_cls):
             return f"expected a {self.data_cls.__name__}, got a {type(val).__name__}"
         if not is_dict(val) and not self._matches(val.batch_size):
-            return self._batch_complaint(val)
+            return self._batch_mismatch(val)
         try:
-            return self._entry_complaint(val)
+            return self._entry_mismatch(val)
         except RuntimeError as error:
             return f"expected entries that stack, got {error}"
 
-    def _entry_complaint(self, val: Any) -> str:
+    def _entry_mismatch(self, val: Any) -> str:
         for name, spec in self._leaves().items():
             entry = val.get(name, MISSING)
             if entry is MISSING:
                 return f"expected an entry {name!r}, found only {list(val.keys())}"
             if not spec.is_in(entry):
-                return f"entry {name!r}: {spec._complaint(entry)}"
+                return f"entry {name!r}: {spec._mismatch(entry)}"
         return ""
 
-    def _batch_complaint(self, val: Any) -> str:
+    def _batch_mismatch(self, val: Any) -> str:
         return f"expected batch size {tuple(self._shape)}, got {tuple(val.batch_size)}"
 
     def _project(self, val: Any) -> Any:
         require_entries(val)
         if not is_dict(val) and not self._matches(val.batch_size):
-            raise ValueError(self._batch_complaint(val))
+            raise ValueError(self._batch_mismatch(val))
         out = val.copy()
         for name, spec in self._leaves().items():
             entry = read_entry(val, name)

@@ -179,10 +179,10 @@ class Stack(TensorSpec):
     def _checked_parts(self, val: Any) -> Sequence[Any]:
         parts = self._parts_of(val)
         if parts is None:
-            raise ValueError(self._complaint(val))
+            raise ValueError(self._mismatch(val))
         return parts
 
-    def _complaint(self, val: Any) -> str:
+    def _mismatch(self, val: Any) -> str:
         parts = self._parts_of(val)
         if parts is None:
             return (
@@ -190,7 +190,7 @@ class Stack(TensorSpec):
                 f"{tuple(self._shape)}, got {type(val).__name__} of {_shape_of(val)}"
             )
         wrong = ((i, s, p) for i, (s, p) in enumerate(zip(self.specs, parts, strict=True)))
-        return next((f"part {i}: {s._complaint(p)}" for i, s, p in wrong if not s.is_in(p)), "")
+        return next((f"part {i}: {s._mismatch(p)}" for i, s, p in wrong if not s.is_in(p)), "")
 
     def _project(self, val: Any) -> Any:
         pairs = zip(self.specs, self._checked_parts(val), strict=True)

@@ -137,7 +137,7 @@ class Leaf(TensorSpec):
             raise TypeError(msg)
         dims = self._domain_dims
         if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
-            raise ValueError(self._shape_complaint(val.shape))
+            raise ValueError(self._shape_mismatch(val.shape))
         return val
 
     def _check(self, val: Any, safe: bool | None) -> None:
@@ -180,7 +180,7 @@ class Leaf(TensorSpec):
             )
             raise TypeError(msg)
         if not self._matches(val.shape):
-            raise ValueError(self._shape_complaint(val.shape))
+            raise ValueError(self._shape_mismatch(val.shape))
         return self._nearest(val)
 
     def _encode(self, val: Any) -> Tensor:
@@ -223,23 +223,23 @@ class Leaf(TensorSpec):
         # others of as many elements are in another order: channels last, rows as columns
         sizes = shape if flat else padded(out.shape, shape)
         if sizes is None:
-            raise ValueError(self._shape_complaint(out.shape))
+            raise ValueError(self._shape_mismatch(out.shape))
         return out.reshape(sizes)
 
     def _to_numpy(self, val: Tensor) -> Any:
         # numpy has no bfloat16, and every bfloat16 is a float32
         return (val.float() if val.dtype == torch.bfloat16 else val).numpy()
 
-    def _complaint(self, val: Any) -> str:
+    def _mismatch(self, val: Any) -> str:
         if not isinstance(val, Tensor) or not _is_plain(val):
             return f"expected a plain dense tensor, got {type(val).__name__}"
         if val.dtype != self._dtype:
             return f"expected dtype {self._dtype}, got {val.dtype}. Cast it, or project it"
         if not self._matches(val.shape):
-            return self._shape_complaint(val.shape)
+            return self._shape_mismatch(val.shape)
         return f"not every value is in {self!r}: got {val}. project() gives the nearest member."
 
-    def _shape_complaint(self, shape: torch.Size) -> str:
+    def _shape_mismatch(self, shape: torch.Size) -> str:
         return (
             f"expected shape {tuple(self._shape)}, or more dimensions before it, "
             f"got {tuple(shape)}. Reshape the value."

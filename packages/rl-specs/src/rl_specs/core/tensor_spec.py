@@ -153,8 +153,24 @@ class TensorSpec(Shaped):
             AssertionError: it does not. The message says what is wrong with it.
         """
         if not self.is_in(value):
-            msg = f"value is not in {self!r}: {self._complaint(value)}"
+            msg = f"value is not in {self!r}: {self._mismatch(value)}"
             raise AssertionError(msg)
+
+    def describe_mismatch(self, val: Any) -> str:
+        """Say why a value does not belong to the spec.
+
+        Args:
+            val: anything.
+
+        Returns:
+            A phrase that names the first reason; nothing for a member.
+
+        Example:
+            >>> from rl_specs import Unbounded
+            >>> Unbounded((2,)).describe_mismatch(torch.zeros(3))
+            'expected shape (2,), or more dimensions before it, got (3,). Reshape the value.'
+        """
+        return "" if self.is_in(val) else self._mismatch(val)
 
     def project(self, val: Any) -> Any:
         """Find the member of the domain that is nearest to a value.
@@ -339,7 +355,7 @@ class TensorSpec(Shaped):
     def _project(self, val: Any) -> Any:
         raise NotImplementedError
 
-    def _complaint(self, val: Any) -> str:
+    def _mismatch(self, val: Any) -> str:
         """Say what keeps a value out of the domain."""
         raise NotImplementedError
 

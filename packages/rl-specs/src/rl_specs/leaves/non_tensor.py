@@ -136,7 +136,7 @@ class NonTensor(TensorSpec):
     def _project(self, val: Any) -> Any:
         return self._cannot("project onto", "no object is nearer than another")
 
-    def _complaint(self, val: Any) -> str:
+    def _mismatch(self, val: Any) -> str:
         shape = tuple(getattr(val, "shape", ()))
         return f"expected no tensor, of shape {tuple(self._shape)}: got {type(val)} {shape}"
 
