@@ -40,7 +40,6 @@ def test_leaves_of_collects_leaves_once():
 @pytest.mark.parametrize("layout", ["strided", "jagged"])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_leaves_of_refuses_nested_tensors(layout):
-    kind = getattr(torch, layout)
     leaf = torch.nested.nested_tensor(
         [torch.zeros(2), torch.zeros(3)], layout=getattr(torch, layout)
     )
