@@ -105,7 +105,7 @@ PADDING = {
 @pytest.mark.parametrize("name", PADDING)
 @pytest.mark.parametrize("loss_class", [ClipPPOLoss, KLPENPPOLoss, A2CLoss, ReinforceLoss])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_losses_of_actors(name, loss_class, reduction, monkeypatch):
+def test_losses_of_actors_read_nothing_of_padding(name, loss_class, reduction, monkeypatch):
     kind, held = PADDING[name]
     monkeypatch.setattr(d.Distribution, "_validate_args", kind is not Normals)
     loss = loss_class(actor(kind), critic(), reduction=reduction)
@@ -152,7 +152,7 @@ def test_padded_batch_gives_the_same_loss_compiled(name, monkeypatch):
 
 @pytest.mark.parametrize("action", [-1, 3])
 @pytest.mark.parametrize("atoms", [None, 5])
-def test_losses_of_action_values(action, atoms):
+def test_losses_of_action_values_read_nothing_of_padding(action, atoms):
     batch = stored(d.Categorical)
     if atoms is None:
         net, key = nn.Linear(2, 3), {"action_space": "categorical"}
@@ -172,7 +172,7 @@ def test_losses_of_action_values(action, atoms):
 
 
 @pytest.mark.parametrize("name", PADDING)
-def test_ratios_of_v_trace(name, monkeypatch):
+def test_ratios_of_v_trace_read_nothing_of_padding(name, monkeypatch):
     kind, held = PADDING[name]
     monkeypatch.setattr(d.Distribution, "_validate_args", kind is not Normals)
     network, net = actor(kind), critic()

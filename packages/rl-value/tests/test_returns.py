@@ -61,23 +61,23 @@ NEXT = column(20, 60, 40, 70, 80)
 DONE, TERMINATED = flags(0, 1, 0, 1, 0), flags(0, 0, 0, 1, 0)
 
 
-def test_td0_by_hand():
+def test_td0_is_its_equation():
     found = td0(REWARD, NEXT, TERMINATED, gamma=0.5)
     assert found.flatten().tolist() == [11, 32, 23, 4, 45]  # r + V' / 2, without V' at step 3
 
 
-def test_td1_by_hand():
+def test_td1_is_its_equation():
     found = td1(REWARD, NEXT, TERMINATED, DONE, gamma=0.5)
     assert found.flatten().tolist() == [17, 32, 5, 4, 45]  # 1 + 32 / 2; 3 + 4 / 2
 
 
-def test_td_lambda_by_hand():
+def test_td_lambda_is_its_equation():
     found = td_lambda(REWARD, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)
     # 1 + (20 / 2 + 32 / 2) / 2; 3 + (40 / 2 + 4 / 2) / 2
     assert found.flatten().tolist() == [14, 32, 14, 4, 45]
 
 
-def test_gae_by_hand():
+def test_gae_is_its_equation():
     advantage, target = gae(REWARD, VALUE, NEXT, TERMINATED, DONE, gamma=0.5, lmbda=0.5)
     # deltas 1, 12, -7, -36, -5; 1 + 12 / 4; -7 - 36 / 4
     assert advantage.flatten().tolist() == [4, 12, -16, -36, -5]
@@ -88,7 +88,7 @@ def test_reward_to_go_by_hand():
     assert reward_to_go(REWARD, DONE, gamma=0.5).flatten().tolist() == [2, 2, 5, 4, 5]
 
 
-def test_vtrace_by_hand():
+def test_vtrace_is_its_equation():
     log_ratio = column(0.5, 2, 1, 0.25, 4).log()
     found = vtrace(
         REWARD, VALUE, NEXT, log_ratio, TERMINATED, DONE, gamma=0.5, rho_thresh=2.0, c_thresh=1.0
@@ -109,7 +109,7 @@ def test_vtrace_carries_no_target_of_the_next_trajectory():
 
 
 @given(steps(), fractions, fractions)
-def test_everything_equals_its_loop(s, gamma, lmbda):
+def test_returns_equal_their_loops(s, gamma, lmbda):
     both, ends = {"gamma": gamma, "lmbda": lmbda}, (s.next_value, *s.flags)
     pairs = [
         (gae(*s.plain, **both), reference.gae(*s.plain, **both)),
@@ -138,7 +138,7 @@ def test_vtrace_equals_its_loop(s, gamma, lmbda, rho, c):
 
 
 @given(steps(), st.integers(0, 2**31))
-def test_one_discount_per_step(s, seed):
+def test_discount_may_be_one_per_step(s, seed):
     gamma = torch.rand(len(s.reward), 1, generator=torch.Generator().manual_seed(seed)).double()
     both = {"gamma": gamma, "lmbda": 0.9}
     torch.testing.assert_close(gae(*s.plain, **both), reference.gae(*s.plain, **both))

@@ -531,7 +531,7 @@ def test_averages_are_over_the_steps_that_count():
     torch.testing.assert_close(found, expected)
 
 
-def test_several_rewards_and_agents():
+def test_estimators_take_several_rewards_and_agents():
     batch = prepared(trajectories([3, 2], EndKind.TERMINATED))
     columns = torch.stack([batch["next", "reward"][:, 0]] * 6, -1) * torch.arange(1.0, 7)
     agents = batch.clone()
@@ -611,7 +611,7 @@ def test_a_group_that_is_truncated_inside_the_batch_is_refused():
         estimator(batch)
 
 
-def test_other_names():
+def test_entries_of_other_names_are_read_and_written():
     batch = prepared(trajectories([3, 2], KINDS[:2]))
     settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
     expected = GAE(**settings)(batch.clone())
@@ -626,7 +626,7 @@ def test_other_names():
     torch.testing.assert_close(estimator(renamed)["gae", "a"], expected["advantage"])
 
 
-def test_one_discount_per_step():
+def test_discount_may_be_one_per_step():
     batch = prepared(environments(2, 5, [3, 4], KINDS))
     gamma = torch.rand(2, 5, 1, dtype=torch.float64)
     found = TD0Estimator(gamma=gamma, value_network=critic())(batch.clone())["value_target"]

@@ -186,7 +186,7 @@ def test_rows_that_contradict_each_other_are_cut(kind):
 
 @pytest.mark.filterwarnings("ignore:.*neighbours along dimension:UserWarning")
 @pytest.mark.parametrize("compiled", [False, True])
-def test_and_in_losses_that_estimate(compiled):
+def test_losses_that_estimate_cut_rows_that_do_not_follow(compiled):
     net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
     loss = DQNLoss(net, action_space="categorical")
     loss.make_value_estimator("td_lambda", gamma=0.9, lmbda=0.5)

@@ -99,7 +99,7 @@ def test_dqn_loss_is_a_mean_of_the_steps_that_count():
     assert not batch["td_error"][~counted].any()
 
 
-def test_priorities_weigh_steps():
+def test_priority_weights_weigh_the_steps_of_the_loss():
     batch = prepared(trajectories([3, 4, 2], KINDS))
     loss = DQNLoss(network(), action_space="categorical")
     delta = expected_error(loss, batch)

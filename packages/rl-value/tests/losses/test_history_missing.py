@@ -100,7 +100,7 @@ def test_rows_without_history_change_no_loss_and_no_gradient(name, compiled):
     assert not torch.isclose(whole, results[0][0])
 
 
-def test_their_priorities_are_zero():
+def test_priorities_of_rows_without_history_are_zero():
     batch, loss = rows(), dqn()
     loss(batch)
     assert not batch["td_error"][LOST].any()

@@ -179,7 +179,7 @@ def test_rows_of_time_count_as_the_same_steps_laid_end_to_end():
 
 
 @pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, A2CLoss])
-def test_reductions(loss_class):
+def test_reductions_are_mean_sum_and_none(loss_class):
     batch, actor, net = flat_batch(), discrete(), critic()
     counted = masked(batch)
     mean, total, none = (
@@ -425,7 +425,7 @@ def composite():
 
 
 @pytest.mark.parametrize("stored", ["one", "heads"])
-def test_composite_actions(stored):
+def test_losses_of_composite_actions_sum_their_heads(stored):
     batch, actor, net = flat_batch().exclude("action"), composite(), critic()
     counted = masked(batch)
     batch["act"] = TensorDict(
@@ -456,7 +456,7 @@ def test_composite_actions(stored):
 
 
 @pytest.mark.parametrize("stored", ["one", "heads"])
-def test_composite_actions_in_vtrace(stored):
+def test_vtrace_takes_composite_actions(stored):
     batch, actor, net = flat_batch().exclude("action"), composite(), critic()
     batch["act"] = TensorDict(
         {"a": torch.randint(3, (9,)), "b": torch.randn(9, 2, dtype=torch.float64)}, [9]
@@ -485,7 +485,7 @@ def test_vtrace_reads_nothing_of_padding():
     torch.testing.assert_close(estimator(padded(batch))["advantage"], expected)
 
 
-def test_reinforce_by_its_equation():
+def test_reinforce_is_its_equation():
     batch, actor, net = flat_batch(), discrete(), critic()
     rows = masked(batch)
     found = ReinforceLoss(actor, net)(batch)
@@ -512,7 +512,7 @@ def test_a_delayed_critic_values_next_states():
         ReinforceLoss(discrete(), net, delay_value=True, functional=False)
 
 
-def test_the_other_spellings():
+def test_networks_may_be_passed_as_actor_and_critic():
     actor, net, batch = discrete(), critic(), flat_batch()
     one, other = ClipPPOLoss(actor, net), ClipPPOLoss(actor=actor, critic=net)
     torch.testing.assert_close(one(batch)["loss_objective"], other(batch)["loss_objective"])

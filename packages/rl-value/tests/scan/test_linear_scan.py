@@ -29,7 +29,7 @@ def test_linear_scan_of_a_literal_case():
 
 
 @given(st.integers(0, 2**31), st.integers(1, 300), decays)
-def test_equals_the_loop(seed, num_steps, decay):
+def test_linear_scan_equals_the_loop(seed, num_steps, decay):
     a, b, cut = draw_rows(seed, num_steps, decay)
     torch.testing.assert_close(linear_scan(a, b, cut), reference.linear_scan(a, b, cut))
 
@@ -44,7 +44,7 @@ def test_every_size_of_block_equals_the_loop(scan, size):
 
 
 @pytest.mark.parametrize("size", [PIECE - 1, PIECE + 3, 2 * PIECE + 5])
-def test_pieces_carry_on(size):
+def test_scan_carries_from_piece_to_piece(size):
     a, b, cut = draw_rows(3, size, 0.97, columns=1)
     weight = torch.where(cut, 0, a)[:, 0]
     torch.testing.assert_close(scan_rows(weight, b[:, 0]), doubling_scan(weight, b[:, 0]))

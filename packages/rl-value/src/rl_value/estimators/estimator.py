@@ -350,7 +350,7 @@ class ValueEstimator(NamedModule):
         return Transitions.of(batch, self.entries, None if dim == tensordict.ndim - 1 else dim)
 
     def _stored_values(self, steps: Transitions) -> tuple[Tensor | None, Tensor | None]:
-        """Stored values and next values, where they are to be used."""
+        """Stored values and next values, if they are to be used."""
         reuse = skipping() if self.skip_existing is None else self.skip_existing
         if not reuse and self.value_network is not None:
             return None, None

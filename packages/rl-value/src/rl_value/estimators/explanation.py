@@ -1,4 +1,4 @@
-"""Which way an estimator takes on a batch, in words, by the predicates that choose it."""
+"""Text on the way that an estimator takes on a batch, from the predicates that choose it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def described(title: str, lines: Sequence[str]) -> str:
 
 
 def segments_line(steps: Transitions) -> str:
-    """How many segments there are, and what they were found by."""
+    """How many segments there are, and the markers that give them."""
     batch, segments = steps.batch, steps.segments
     markers = [as_tuple(key) for key, _, _ in FIELDS.values()]
     found = [str(as_key(key)) for key in markers if find(batch, key) is not None]

@@ -261,7 +261,7 @@ class ActorCriticLoss(LossModule):
     def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The objective of each step, and statistics by name.
+        """The objective of each step, and named statistics.
 
         The weight is π(a|s), divided by μ(a|s) where that is stored.
         """

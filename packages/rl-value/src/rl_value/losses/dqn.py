@@ -213,7 +213,7 @@ class DQNLoss(LossModule):
         return found["target"], found.get("unknown")
 
     def _turned(self, batch: TensorDictBase) -> tuple[TensorDictBase, int | None]:
-        """The batch with time last, and where time was; None where it was last."""
+        """The batch with time last, and the dimension time had; None if that was the last one."""
         said = self.value_estimator.time_dim
         dim = time_dimension(batch, said)
         turned = with_time_last(batch, dim, is_said=said is not None)

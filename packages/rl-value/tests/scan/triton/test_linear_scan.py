@@ -23,7 +23,7 @@ def drawn(shape, chance=0.2, dtype=torch.float64, seed=0):
     return a, b, torch.rand(shape[0], generator=generator) < chance
 
 
-def test_by_hand(device):
+def test_kernel_of_a_literal_case(device):
     a = torch.tensor([0.5, 0.5, 0.25, 1.0], device=device)
     b = torch.tensor([1.0, 2.0, 4.0, 8.0], device=device)
     cut = torch.tensor([False, True, False, False], device=device)
@@ -99,7 +99,7 @@ def test_a_product_that_underflows_is_no_cut(device):
     assert scan_by(TileSizes(4, 1, 2), a, b).isnan().all()
 
 
-def test_columns_are_independent(device):
+def test_columns_of_the_kernel_are_independent(device):
     a, b, cut = (t.to(device) for t in drawn((9, 3)))
     together = scan_by(TileSizes(4, 4, 2), a, b, cut)
     for column in range(3):
@@ -116,7 +116,7 @@ def test_float32_is_accurate_over_many_chunks(decay, device):
     assert (found.cpu() - expected).abs().max() <= 5e-7 * expected.abs().max()
 
 
-def test_strided_inputs_and_gradients(device):
+def test_kernel_takes_strided_inputs_and_gradients(device):
     a, b, cut = (t.to(device) for t in drawn((6, 2)))
     strided = [t.T.contiguous().T.requires_grad_() for t in (a, b)]
     plain = [t.clone().requires_grad_() for t in (a, b)]
@@ -138,7 +138,7 @@ def test_inputs_are_unchanged_and_no_gradient_is_made(device):
     assert all(torch.equal(x, y) for x, y in zip((a, b, cut), copies, strict=True))
 
 
-def test_the_cutting_follows_the_shape():
+def test_tile_sizes_follow_the_shape():
     assert TileSizes.of(1, 1) == TileSizes(16, 1, 64)
     assert TileSizes.of(1_000_000, 1) == TileSizes(2048, 1, 64)
     assert TileSizes.of(1_000_000, 3) == TileSizes(512, 4, 64)
@@ -152,7 +152,7 @@ def test_a_cpu_is_refused_and_the_function_that_runs_there_is_named(monkeypatch)
         linear_scan(torch.ones(2), torch.ones(2))
 
 
-def test_bad_input(device):
+def test_kernel_refuses_wrong_input(device):
     one = torch.ones(4, device=device)
     with pytest.raises(TypeError, match=r"both float32 or both float64: got torch\.float64"):
         linear_scan(one.double(), one)
@@ -196,7 +196,7 @@ def test_full_sizes_are_accurate(columns, steps, decay):
 
 
 @pytest.mark.gpu
-def test_one_trajectory_of_many_chunks():
+def test_kernel_carries_one_trajectory_through_many_chunks():
     b = torch.randn(3_000_000, device="cuda", dtype=torch.float64)
     found = linear_scan(torch.ones_like(b), b)
     torch.testing.assert_close(found, b.flip(0).cumsum(0).flip(0), atol=1e-9, rtol=1e-9)
