@@ -19,6 +19,7 @@ def carried_states(module: Any) -> set[Key]:
     in_keys, out_keys = getattr(module, "in_keys", None), getattr(module, "out_keys", None)
     if isinstance(in_keys, list | tuple) and isinstance(out_keys, list | tuple):
         written = set(map(as_tuple, out_keys))
+        # read at the root and written under "next": the next step reads it again
         return {key for key in map(as_tuple, in_keys) if next_key(key) in written}
     if callable(getattr(type(module), "make_tensordict_primer", None)):
         primers = getattr(module.make_tensordict_primer(), "primers", None)
@@ -69,10 +70,12 @@ def _carriers(networks: Mapping[Any, Any]) -> Iterator[tuple[str, nn.Module, set
         if not isinstance(role, str):
             msg = f"networks: expected the name of a role, as 'actor', got {shown(role)}."
             raise TypeError(msg)
+        # `seen` is one set for all roles: a module shared by two networks comes once
         for path, module in network.named_modules(memo=seen, prefix=role):
             states = carried_states(module)
             if states:
                 inner = (part for part in module.modules() if part is not module)
+                # a sequence has the keys of its parts: the state belongs to the innermost module
                 states = states.difference(*map(carried_states, inner))
             if states:
                 yield path, module, states
@@ -80,6 +83,7 @@ def _carriers(networks: Mapping[Any, Any]) -> Iterator[tuple[str, nn.Module, set
 
 def _same_network(one: nn.Module, other: nn.Module) -> bool:
     """Whether two modules compute the same: one network, read at the same keys."""
+    # two wrappers of one network share its parameters and overwrite with equal states
     parameters = [[id(tensor) for tensor in module.parameters()] for module in (one, other)]
     read = [[as_tuple(key) for key in getattr(module, "in_keys", ())] for module in (one, other)]
     return bool(parameters[0]) and parameters[0] == parameters[1] and read[0] == read[1]

@@ -70,6 +70,7 @@ class LayoutDrawing:
 
     def __str__(self) -> str:
         width = max(len(bar.label) for bar in self.bars)
+        # steps for each of at most 80 characters
         scale = max(1.0, max(bar.first + bar.length for bar in self.bars) / 80)
         lines = [f"{bar.label.rjust(width)}  {_text(bar, scale)}" for bar in self.bars]
         lines += [f"... and {self.left_out} more"] * bool(self.left_out)
@@ -100,6 +101,7 @@ class LayoutDrawing:
         for place, bar in enumerate(self.bars):
             end = bar.first + bar.length
             ax.barh(place, bar.length, left=bar.first, height=0.6, color="#2980b9", alpha=0.6)
+            # the end of the bar, in the colour of its kind
             ax.barh(place, 0.35, left=end - 0.35, height=0.8, color=COLOURS[bar.kind])
             if bar.is_start:
                 ax.plot([bar.first] * 2, [place - 0.4, place + 0.4], color="#27ae60", lw=2)
@@ -177,6 +179,7 @@ def draw_layout(batch: TensorDictBase, *, max_trajectories: int = 40) -> LayoutD
     ids, steps = flat.get(keys.TRAJ_IDS, None), flat.get(keys.TRAJ_STEP, None)
     init = flat.get(keys.IS_INIT, None)
     marks = {
+        # by flat row; of several findings the worst stays, as errors are listed first
         int(np.ravel_multi_index(finding.row, tuple(report.batch_shape))): finding.severity
         for finding in reversed(report.findings)
         if finding.row
@@ -195,6 +198,7 @@ def draw_layout(batch: TensorDictBase, *, max_trajectories: int = 40) -> LayoutD
 def _text(bar: Bar, scale: float) -> str:
     """One line: an offset, the steps, the end, and the findings on top."""
     first, stop = int(bar.first / scale), max(int((bar.first + bar.length) / scale), 1)
+    # a bar of less than one character is one
     stop = max(stop, first + 1)
     line = [" "] * first + ["="] * (stop - first)
     if bar.is_start and stop - first > 1:

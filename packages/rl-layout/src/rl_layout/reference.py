@@ -101,6 +101,7 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
     }
     often = [number for number, rows in wrong.items() if 2 * len(rows) > len(pairs)]
     for number, (root, after) in enumerate(leaves):
+        # a leaf proves an axis if its next value is found once, moves, and is in the right row
         values = [tuple(row) for row in root.tolist()]
         proved = [
             i
@@ -115,6 +116,7 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
             break
     cut = [False] * len(flat)
     for i in set().union(*wrong.values()):
+        # the cut is before the row that should have been the successor
         cut[pairs[i] - 1] = True
         if i + 1 + _far(flat, i + 1) != pairs[i]:
             cut[i] = True
@@ -137,6 +139,7 @@ def _successor(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
     j = i + _far(flat, i)
     lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
     done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in _ENDS)
+    # every step in between must continue the one before it
     near = j > i and all(_joins(flat, row, num_steps) for row in range(i, j))
     return None if lost or done or not near else j
 
@@ -186,6 +189,7 @@ class ListRowSource:
         places, proved = [], []
         for row in rows.reshape(-1).tolist():
             reached, steps = row, 0
+            # one step at a time: a gap anywhere ends the walk
             while steps < k and self._continues(*pair(reached)):
                 reached, steps = reached + step, steps + 1
             places.append(reached)

@@ -51,6 +51,7 @@ def trajectories(
     counts = torch.tensor(lengths)
     ids = first_id + torch.repeat_interleave(torch.arange(len(lengths)), counts)
     last = torch.zeros(len(steps), 1, dtype=torch.bool)
+    # running totals - 1: last rows; a trajectory of no rows has none
     last[counts.cumsum(0)[counts > 0] - 1] = True
     kind = torch.repeat_interleave(torch.tensor(kinds), counts).unsqueeze(-1)
     return ted(ids, steps, last & (kind == EndKind.TERMINATED), last & (kind == EndKind.TRUNCATED))
@@ -116,6 +117,7 @@ def environments(
     """
     rows = []
     for env in range(num_envs):
+        # each environment begins elsewhere in the list, so that the ends of rows differ
         mine = [lengths[(env + i) % len(lengths)] for i in range(num_steps)]
         ends = [kinds[(env + i) % len(kinds)] for i in range(num_steps)]
         rows.append(trajectories(mine, ends, first_id=1 + 1000 * env)[:num_steps])

@@ -13,6 +13,7 @@ from rl_layout import keys
 def warn_of_ended_calls(extended: TensorDictBase, n_steps: int) -> bool:
     """Warn of rows without ids whose span ends with their call; return whether there are any."""
     steps = extended[keys.STEPS_TO_NEXT_OBS]
+    # a done row ends its trajectory: fewer steps are right there
     is_short = (steps < n_steps) & ~_done(extended, steps)
     short = int(is_short.sum())
     if not short:
@@ -35,9 +36,11 @@ def warn_of_single_rows(batch: TensorDictBase, extended: TensorDictBase, n_steps
     if n_steps < 2 or keys.INDEX not in names or batch.get(keys.SLICE_IDS, None) is not None:
         return False
     steps = extended[keys.STEPS_TO_NEXT_OBS]
+    # flags of single steps: those of the n-step rows are set up to n - 1 rows early
     is_open = ~_done(batch, steps)
     alone = int((is_open & (steps == 1)).sum())
     count = int(is_open.sum())
+    # the ends of slices reach 1 step too: only a majority is a sample of single rows
     if 2 * alone <= count:
         return False
     warnings.warn(

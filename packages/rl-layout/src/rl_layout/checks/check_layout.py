@@ -66,6 +66,7 @@ def check_layout(
     check_mapping(states, "default_states", "a dictionary of keys and defaults, or None")
     shape = batch_shape(batch)
     wrong = [*_wrong_leaves(batch, shape)]
+    # the other checks read markers of the right dtype and shape only
     sound = batch.exclude(*(finding.key for finding in wrong))
     rows = MarkerRows(Markers.of(sound), _slice_ids(sound))
     found = [
@@ -132,12 +133,14 @@ def _state_findings(
     """Recurrent states at the start of a trajectory that are not the given default."""
     if rows.markers.traj_step is None:
         return
+    # a cut of the collector starts a new id at step 0 and carries the state across it
     fresh = rows.real & (rows.markers.traj_step == 0).cpu() & ~went_on(batch, rows)
     for key, default in defaults.items():
         check_key(key, "default_states")
         state = keys.require(batch, key)
         flat = state.reshape(rows.size, -1)
         try:
+            # one number, or the state of one row, for all rows: [F]
             wanted = torch.as_tensor(default, dtype=state.dtype, device=state.device)
             expected = wanted.expand(state.shape[batch.ndim :]).reshape(-1)
         except (TypeError, ValueError, RuntimeError) as error:

@@ -41,11 +41,13 @@ def _start_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Starts that is_init does not mark, and marks that are no starts."""
     m, pair = rows.markers, NeighbourPairs(rows)
     if m.is_init is not None:
+        # real rows without the flag of a start
         bare = pair.unmarked & rows.real
         what = "is False where traj_step is 0: every reset marks its first step"
         yield from rows.found("error", keys.IS_INIT, bare & pair.first, what)
         what = "is False at the start of a slice"
         yield from rows.found("error", keys.IS_INIT, bare & rows.new_slice & ~pair.first, what)
+        # without ids consecutive steps join neighbours; ids without steps join all of them
         joined = pair.follows if m.traj_ids is None else pair.same | (m.traj_step is None)
         behind = bare & pair.ended & ~pair.first & joined
         yield from rows.found("error", keys.IS_INIT, behind, "is False after a done step")
@@ -64,6 +66,7 @@ def _change_findings(rows: MarkerRows, pair: NeighbourPairs) -> Iterator[Finding
     """Changes to an id in mid-trajectory: rows laid end to end, or environments interleaved."""
     other = pair.unmarked & rows.paired & ~pair.same & ~pair.first & ~rows.new_slice
     again = other & _seen_before(rows)
+    # most neighbours return to an earlier id: environments alternate along the last dimension
     interleaved = 2 * int(again.sum()) > int(rows.paired.sum())
     what = "continues an earlier row: environments lie interleaved; put time last"
     if interleaved:
@@ -104,9 +107,11 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
     ahead = torch.ones(rows.size, dtype=torch.int64) if far is None else far.cpu()
     if m.traj_ids is not None and m.traj_step is not None and m.terminated is not None:
         ids, step = m.traj_ids.cpu(), m.traj_step.cpu()
+        # ids are sparse 64-bit numbers: numbered 0 .. S - 1 to index with
         numbers = torch.unique(ids, return_inverse=True)[1]
         ended = m.terminated.cpu() & rows.real
         last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
+        # the first step [N] at which any row says that the trajectory of a row terminated
         last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
         again = (
             rows.real & (step > last) & ~NeighbourPairs(rows).joins
@@ -115,10 +120,12 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
     if far is not None and m.can_cut:
         ends = torch.where(rows.boundary & rows.real, torch.arange(rows.size), rows.size)
+        # the next boundary at or after each row: a running minimum from the end
         nearest = ends.flip(0).cummin(0).values.flip(0)
         cuts = torch.where(cut_rows(m).cpu(), torch.arange(rows.size), rows.size)
         nearest_cut = cuts.flip(0).cummin(0).values.flip(0)
         reached = torch.arange(rows.size) + ahead - 1
+        # after a cut that precedes the boundary is another segment: such rows are not judged
         past = rows.real & (nearest == nearest_cut) & (reached > nearest)
         what = "reaches past the end of its trajectory: count the steps up to the end"
         yield from rows.found("error", keys.STEPS_TO_NEXT_OBS, past, what)
@@ -166,5 +173,6 @@ def _seen_before(rows: MarkerRows) -> Tensor:
         return torch.zeros(rows.size, dtype=torch.bool)
     numbers = torch.unique(ids.cpu(), return_inverse=True)[1]
     places = torch.arange(rows.size)
+    # the first row of each id, by its number
     first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
     return first[numbers] < places

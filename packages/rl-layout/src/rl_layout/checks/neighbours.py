@@ -44,6 +44,7 @@ class MarkerRows:
     @cached_property
     def paired(self) -> Tensor:
         """Rows that have a real neighbour before them and are real, bool ``[N]``."""
+        # [*B, T] flattened: every T-th row begins another row of the batch
         first = torch.arange(self.size) % self.markers.batch_shape[-1] == 0
         return self.real & self.after(self.real) & ~first
 
@@ -63,6 +64,7 @@ class MarkerRows:
     def changed(self, values: Tensor, step: int = 0) -> Tensor:
         """Rows whose value is not ``step`` more than the one before, bool ``[N]``."""
         moved = torch.zeros(self.size, dtype=torch.bool)
+        # row 0 has no row before it: False
         moved[1:] = (values[1:] != values[:-1] + step).cpu()
         return moved
 
@@ -72,5 +74,6 @@ class MarkerRows:
         """Report the rows of a flag as one finding, or none."""
         rows = where.cpu().nonzero()[:, 0]
         if len(rows):
+            # the first row of the finding, in the shape of the batch
             place = np.unravel_index(int(rows[0]), tuple(self.markers.batch_shape))
             yield Finding(severity, key, tuple(map(int, place)), len(rows), message)

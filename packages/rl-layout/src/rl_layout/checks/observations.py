@@ -95,6 +95,7 @@ def _flat_bits(values: Tensor) -> Tensor:
 def _successors(rows: MarkerRows) -> tuple[Tensor, Tensor]:
     """The row that each next observation belongs to, and whether it is in the same segment."""
     cut = cut_rows(rows.markers).cpu()
+    # cuts before each row [N]: equal numbers are one segment
     number = torch.nn.functional.pad(cut.cumsum(0), (1, 0))[:-1]
     horizon = rows.markers.steps_to_next_obs
     ahead = torch.ones(rows.size, dtype=torch.int64) if horizon is None else horizon.cpu()
@@ -111,6 +112,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
     where = differs.nonzero()[:, 0]
     if ids is None or not len(where):
         return found
+    # equal rows of bits get equal numbers: N observations, then W next ones
     both = torch.cat([_flat_bits(root), _flat_bits(after)[where]])
     numbers = torch.unique(both, dim=0, return_inverse=True)[1]
     here, wanted = numbers[: rows.size], numbers[rows.size :]
@@ -179,6 +181,7 @@ def _copy_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]
     numbers = torch.unique(names, dim=0, return_inverse=True)[1]
     places = torch.where(rows.real, torch.arange(rows.size), rows.size)
     first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
+    # padding has no first row: any row does, findings are of real rows only
     original = first[numbers].clamp(max=rows.size - 1)
     flat = batch.reshape(-1)
     # the observations of a sample may be augmented at random

@@ -65,6 +65,7 @@ def split_trajectories(
     if as_nested:
         jagged = {key: segments.nest(value) for key, value in flat.items()}
         return build(nest(jagged), torch.Size([len(segments)]), device=tensordict.device)
+    # ids of padding are -1: 0 is an id that a trajectory may have
     numbered = {keys.TRAJ_IDS, as_tuple(trajectory_key or keys.TRAJ_IDS)}
     padded = {key: segments.pad(leaf, _fill(key, numbered)) for key, leaf in flat.items()}
     return _with_mask(padded, segments, prefix, tensordict.device)
@@ -98,6 +99,7 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         joined = {key: value.values() for key, value in flat.items()}
     else:
         mask = _mask(tensordict, flat, prefix)
+        # real cells of [S, L], row by row: the flat order of the steps
         rows = mask.reshape(-1).nonzero()[:, 0]
         joined = {key: value.flatten(0, 1).index_select(0, rows) for key, value in flat.items()}
     size = next(iter(joined.values())).shape[:1]
@@ -129,6 +131,7 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
     flat = tensors(tensordict)
     mask = _mask(tensordict, flat, prefix)
     lengths = mask.sum(1)
+    # the only mask of such lengths without a hole: [0, L) < lengths[S, 1]
     if not torch.equal(mask, torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]):
         row = int((mask[:, 1:] & ~mask[:, :-1]).any(1).nonzero()[0, 0])
         msg = f"row {row} of the mask has a real step after padding: call join_trajectories."
@@ -166,8 +169,10 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         msg = "expected jagged leaves: got dense ones. Call split_trajectories(as_nested=True)."
         raise ValueError(msg)
     jagged: Any = next(iter(flat.values()))
+    # offsets int64 [S + 1]: where each trajectory begins among all steps
     segments = Segments.from_lengths(jagged.offsets().diff())
     numbered: set[tuple[str, ...]] = {keys.TRAJ_IDS}
+    # values of a jagged leaf are its flat steps [N, ...]
     padded = {key: segments.pad(leaf.values(), _fill(key, numbered)) for key, leaf in flat.items()}
     return _with_mask(padded, segments, prefix, tensordict.device)
 
@@ -184,6 +189,7 @@ def _segments(
     elif done_key is not None:
         under_next = as_tuple(done_key)[0] == keys.NEXT
         key = done_key if under_next else keys.next_key(done_key)
+        # flags end in a dimension of size 1, ids do not
         segments = Segments.from_ends(_fitting(batch, key, 1), mask=mask)
     else:
         segments = Segments.of(batch)

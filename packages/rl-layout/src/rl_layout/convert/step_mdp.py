@@ -90,6 +90,7 @@ def _written(target: TensorDictBase, moved: TensorDictBase) -> TensorDictBase:
 def _step(
     step: TensorDictBase, dropped: set[tuple[str, ...]], kept: set[tuple[str, ...]] | None
 ) -> TensorDictBase:
+    # parts of a lazy stack may differ in shape: none may be stacked to be read
     if isinstance(step, LazyStackedTensorDict):
         each = [_step(one, dropped, kept) for one in step.tensordicts]
         return LazyStackedTensorDict.lazy_stack(each, step.stack_dim)
@@ -113,11 +114,13 @@ def _merge(
     """The entries of both without the dropped ones; where both have one, what comes after."""
     old, new = dict(before.items()), dict(after.items())
     found: dict[str, Any] = {}
+    # the order of the keys is that of before, the values are those of after
     for name, value in {**old, **new}.items():
         key = (*prefix, name)
         if key in dropped:
             continue
         if _is_group(value):
+            # a group that one side lacks, or has as a leaf, counts as empty there
             groups = (old.get(name), new.get(name))
             one, other = (group if _is_group(group) else value.empty() for group in groups)
             value = _merged_groups(one, other, dropped, key)
@@ -136,6 +139,7 @@ def _merged_groups(
     stack = next((one for one in (after, before) if isinstance(one, LazyStackedTensorDict)), None)
     if stack is None:
         return _merge(before, after, dropped, prefix)
+    # the other side may be dense: taken apart along the same dimension
     pairs = zip(*(one.unbind(stack.stack_dim) for one in (before, after)), strict=True)
     parts = [_merged_groups(one, other, dropped, prefix) for one, other in pairs]
     return LazyStackedTensorDict.lazy_stack(parts, stack.stack_dim)

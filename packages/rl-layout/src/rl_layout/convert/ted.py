@@ -81,6 +81,7 @@ class TED2Flat:
             TypeError: a leaf is not a tensor.
         """
         check_tensordict(data, "data")
+        # the oldest row first: trajectories that span the seam of the ring are whole
         batch = _roll(data, -self.shift)
         segments = _rows_of(batch, self.done_key)
         leaves = {key: segments.gather(value) for key, value in tensors(batch).items()}
@@ -89,6 +90,7 @@ class TED2Flat:
         once = {}
         for key in shared:
             root, after = leaves.pop(key), leaves.pop(keys.next_key(key))
+            # the N steps and one more row for each of the S trajectories: its last next one
             both = root.new_empty((segments.num_rows + len(segments), *root.shape[1:]))
             bits(both)[firsts] = bits(root)
             bits(both)[lasts] = bits(after)[segments.lasts]
@@ -174,6 +176,7 @@ class TED2Nested(TED2Flat):
 
     def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
         packed = super()._pack({}, {}, segments)
+        # a trajectory of j steps: j rows of its steps, j + 1 shared ones
         exact = Segments.from_lengths(segments.lengths)
         longer = Segments.from_lengths(segments.lengths + 1)
         size = torch.Size([len(segments)])
@@ -226,6 +229,7 @@ def _dimensions_of(batch: TensorDictBase) -> Tensor:
         group = batch.get(key)
         if isinstance(group, TensorDictBase) and not is_non_tensor(group):
             groups.append([as_tuple(key), group.batch_size[batch.ndim :], group.names])
+    # as bytes in a tensor: every entry of the compact form is one, so any writer stores it
     text = json.dumps({"names": batch.names, "groups": groups})
     return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
@@ -261,9 +265,11 @@ def _is_shared(key: tuple[str, ...], leaves: Leaves, segments: Segments) -> bool
         return False
     if after.dtype != root.dtype or after.shape != root.shape:
         return False
+    # rows with a successor in the same trajectory
     goes_on = torch.ones(segments.num_rows, dtype=torch.bool, device=root.device)
     goes_on[segments.lasts] = False
     same = bits(after[:-1]) == bits(root[1:])
+    # [N - 1, ...] -> [N - 1]
     every = same.reshape(len(same), math.prod(same.shape[1:])).all(1)
     return bool((every | ~goes_on[:-1]).all())
 
@@ -271,6 +277,7 @@ def _is_shared(key: tuple[str, ...], leaves: Leaves, segments: Segments) -> bool
 def _places(segments: Segments) -> tuple[Tensor, Tensor]:
     """Rows of the steps, and of what follows each trajectory, among ``[N + S]`` shared rows."""
     numbers = torch.arange(len(segments), device=segments.starts.device)
+    # each earlier trajectory has one extra shared row: row i of trajectory s is at i + s
     steps = torch.arange(segments.num_rows, device=numbers.device) + segments.spread(numbers)
     return steps, segments.lasts + numbers + 1
 

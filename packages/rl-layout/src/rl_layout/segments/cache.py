@@ -68,6 +68,7 @@ class Memo(Generic[Made]):
             raise
         stamp = (shape, versions, torch.is_inference_mode_enabled())
         if kept is not None and kept[0] == stamp and all(map(_is_torchs_own, tensors)):
+            # a version counter says that a tensor is unchanged, identity that it is the same one
             alive = [None if weak is None else weak() for weak in kept[1]]
             if all(now is then for now, then in zip(found, alive, strict=True)):
                 made: Made = kept[2]

@@ -34,6 +34,7 @@ def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
     cut = _cut_whole(markers, first)
     if contradicted is not None:
         cut |= contradicted
+    # [*B, T]: the row of another environment continues nothing
     cut.view(-1, markers.batch_shape[-1])[:, -1] = True
     return cut
 
@@ -65,6 +66,7 @@ def _cut_whole(markers: Markers, like: Tensor) -> Tensor:
     """The cuts by operations on whole arrays, bool ``[N]`` in memory of their own."""
     boundary = markers.boundary()
     cut = torch.zeros_like(like, dtype=torch.bool) if boundary is None else boundary
+    # inner[i] cuts between rows i and i + 1; a view, so `cut` gets every flag
     inner = cut[:-1]
     if markers.is_init is not None:
         inner |= markers.is_init[1:]
@@ -136,11 +138,13 @@ def _find_on_cpu(
     if mask is None:
         (lasts,) = cut.nonzero()
         lengths = lasts.copy()
+        # the first run begins at row 0, each other one after the last row of the one before
         lengths[:1] += 1
         np.subtract(lasts[1:], lasts[:-1], out=lengths[1:])
         starts = lasts - lengths
         starts += 1
     else:
+        # a real row starts a run where the row before it is cut off, row 0 wherever it is real
         is_start = mask.copy()
         is_start[1:] &= cut[:-1]
         (starts,), (lasts,) = is_start.nonzero(), (cut & mask).nonzero()
@@ -151,6 +155,7 @@ def _find_on_cpu(
     if ends is None:
         kinds = np.zeros(len(lasts), np.uint8)
     else:
+        # terminated is a part of ends: 0 + 0 cut, 1 + 0 truncated, 1 + 1 terminated
         kinds = np.add(ends, terminated, dtype=np.uint8)
     make = torch.from_numpy
     return make(starts), make(lasts), make(lengths), make(kinds)
@@ -164,6 +169,7 @@ def runs(cut: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     if mask is None:
         lasts = cut.nonzero()[:, 0]
         starts = torch.zeros_like(lasts)
+        # without padding each run begins after the last row of the one before
         torch.add(lasts[:-1], 1, out=starts[1:])
         return starts, lasts
     is_start = mask.clone()

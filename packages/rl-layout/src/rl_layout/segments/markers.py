@@ -76,6 +76,7 @@ class Markers:
                 another shape than the batch.
             TypeError: a marker has the wrong dtype.
         """
+        # in the order of FIELDS, None where absent
         leaves = [batch.get(field[0], None) for field in FIELDS.values()]
         return cls.of_leaves(batch_shape(batch), leaves)
 
@@ -125,6 +126,7 @@ class Markers:
         flags = [f for f in (self.done, self.terminated, self.truncated) if f is not None]
         if not flags:
             return None
+        # own memory: callers add their cuts in place
         ends = flags[0].clone()
         for flag in flags[1:]:
             ends |= flag
@@ -153,6 +155,7 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
         msg = f"expected at least one row: got batch size {list(shape)}. Leave empty batches out."
         raise ValueError(msg)
     names = names_of(batch) or []
+    # a named time dimension anywhere else would be read as an environment dimension
     if keys.TIME in names[:-1]:
         msg = (
             f"expected time as the last batch dimension: got names {names}. "
@@ -166,6 +169,7 @@ def flat_marker(
     value: Tensor, shape: torch.Size, key: NestedKey, dtype: torch.dtype, singleton: bool
 ) -> Tensor:
     """Check one marker against the shape of its batch and flatten it."""
+    # flags end in a singleton dimension, ids and masks do not
     expected = (*shape, 1) if singleton else tuple(shape)
     if value.shape != expected:
         hint = "unsqueeze(-1)" if singleton and value.shape == shape else "reshape"

@@ -116,8 +116,10 @@ def _empty_like(name: str, examples: list[TensorSpec], batch: torch.Size) -> Ten
         raise ValueError(msg)
     if isinstance(first, Composite):
         return first.empty()
+    # empty along what differs, so that the shapes of the others are not contradicted
     differs = [any(e.shape[dim] != size for e in examples) for dim, size in enumerate(first.shape)]
     if not any(differs):
+        # all alike: empty in every dimension of its own
         differs = [dim >= len(batch) for dim in range(first.ndim)]
     sizes = [0 if gone else size for gone, size in zip(differs, first.shape, strict=True)]
     if isinstance(first, NonTensor):
@@ -125,5 +127,6 @@ def _empty_like(name: str, examples: list[TensorSpec], batch: torch.Size) -> Ten
     if holds_domain(first) or isinstance(first, Stack) or 0 in first.shape:
         # no choice can be one of none: only shape, dtype and device are left to describe
         return Unbounded(sizes, first.device, first.dtype)
+    # bounds of one element hold for any number of them
     element: TensorSpec = first[(0,) * first.ndim]
     return element.expand(sizes)

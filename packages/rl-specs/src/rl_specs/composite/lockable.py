@@ -85,6 +85,7 @@ class Lockable:
         self._locked, self._lockers = False, []
         if recurse:
             for node in self._nodes():
+                # a node in two trees stays locked until the last of them is unlocked
                 others = [locker() for locker in node._lockers]
                 if not any(other is not None and other._locked for other in others):
                     node._unlock(True)

@@ -116,6 +116,7 @@ class SpecTree(Lockable, TensorSpec):
             return self
         inner = self._specs.get(path[0])
         if inner is None:
+            # adopted like any entry: it takes over shape, device and names
             inner = self._specs[path[0]] = self._adopted(path[0], self._new({}))
         if not isinstance(inner, SpecTree):
             msg = f"cannot set {name!r}: {path[0]!r} holds a {type(inner).__name__}, a leaf"
@@ -188,6 +189,7 @@ class SpecTree(Lockable, TensorSpec):
         """
         for key, spec in specs_of(dict_or_spec):
             inner = self.get(key)
+            # groups merge, leaves replace
             if isinstance(inner, SpecTree) and isinstance(spec, Mapping | SpecTree):
                 inner.update(spec)
             elif isinstance(spec, TensorSpec) and self._device is not None:
@@ -310,6 +312,7 @@ class SpecTree(Lockable, TensorSpec):
         if Ellipsis in wanted:
             place = wanted.index(Ellipsis)
             skipped = self.ndim - len(wanted) + 1
+            # the ellipsis stands for as many names as the arguments leave out
             wanted[place : place + 1] = self.names[place : place + skipped]
         clash = [(old, new) for old, new in zip(self.names, wanted, strict=False) if old]
         if any(new not in (old, None) for old, new in clash):
@@ -334,11 +337,13 @@ class SpecTree(Lockable, TensorSpec):
     ) -> dict[NestedKey, TensorSpec | None]:
         out: dict[NestedKey, TensorSpec | None] = {}
         for name, spec in self._entries().items():
+            # a static tree is listed as one entry, as a step moves it as one
             static = static_only and isinstance(spec, SpecTree) and spec.step_mdp_static
             leaf = not isinstance(spec, SpecTree) if is_leaf is None else is_leaf(type(spec))
             if leaf or static or not leaves_only:
                 out[name] = spec
             if include_nested and isinstance(spec, SpecTree) and not static:
+                # names below become paths that begin here
                 inner = spec._flat(True, leaves_only, is_leaf, static_only)
                 out.update({(name, *as_tuple(key)): entry for key, entry in inner.items()})
         return out

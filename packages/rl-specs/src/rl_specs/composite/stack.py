@@ -41,6 +41,7 @@ def stack_specs(specs: Sequence[Any], dim: int = 0, out: Any = None) -> Any:
     unified = _unified(specs)
     first = unified[0]
     place = added_dim(first, dim, "stack after")
+    # equal specs are one expanded spec, which draws all parts at once
     if all(spec == first for spec in unified[1:]):
         shape = list(first.shape)
         shape.insert(place, len(unified))
@@ -60,6 +61,7 @@ def _unified(specs: Any) -> Sequence[Any]:
     if not specs:
         msg = "cannot stack an empty list of specs: pass at least one"
         raise ValueError(msg)
+    # a stacked composite is a composite too, and stacks with dense ones
     kind = Composite if isinstance(specs[0], Composite) else type(specs[0])
     if not all(isinstance(spec, kind) and isinstance(spec, TensorSpec) for spec in specs):
         msg = f"stacked specs must be of one class: got {[type(s).__name__ for s in specs]}"

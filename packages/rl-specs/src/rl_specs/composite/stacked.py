@@ -53,6 +53,7 @@ class Stack(TensorSpec):
         self.specs, self.dim = tuple(specs), self._dim(dim, ndim)
         first = specs[0]
         sizes = [
+            # a size that differs between the specs is dynamic
             size if all(spec.shape[i] == size for spec in specs) else -1
             for i, size in enumerate(first.shape)
         ]
@@ -208,6 +209,7 @@ class Stack(TensorSpec):
         sizes = [16 if size < 0 else size for size in self._shape[:ndim]]
         numbers = [-1 if dim == self.dim else 1 for dim in range(ndim)]
         places = view(torch.arange(count).reshape(numbers).expand(sizes))
+        # the dimension of the stack after the operation: along it the numbers change
         varying = [d for d in range(places.ndim) if _varies(places, d)]
         if len(varying) > 1:
             self._cannot("merge the stacked dimension of", "unbind it along that dimension first")
@@ -221,6 +223,7 @@ class Stack(TensorSpec):
         if not varying:
             number = int(places.flatten()[0]) if places.numel() else 0
             return self.specs[number]._carry(stretched, ndim - 1)
+        # numbers of the specs in their new order, one for each index of that dimension
         rows = places.movedim(varying[0], 0).reshape(places.shape[varying[0]], -1)[:, 0].tolist()
         specs = [
             self.specs[number]._carry(partial(stretched, place=place), ndim - 1)

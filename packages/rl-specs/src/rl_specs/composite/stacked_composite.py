@@ -50,12 +50,14 @@ class StackedComposite(Stack, Composite):
 
     def _entries(self) -> dict[str, TensorSpec | None]:
         shared = set.intersection(*(set(spec._entries()) for spec in self.specs))
+        # sets have no order: the keys come as the first spec has them
         return {name: self._stacked(name) for name in self.specs[0]._entries() if name in shared}
 
     def _stacked(self, key: NestedKey) -> Any:
         found = [spec[key] for spec in self.specs]
         if any(spec is None for spec in found):
             return None
+        # torch.stack takes leaves of one class only
         mixed = len({type(spec) for spec in found if not isinstance(spec, Composite)}) > 1
         return Stacked(*found, dim=self.dim) if mixed else stack(found, self.dim)
 
@@ -122,6 +124,7 @@ class StackedComposite(Stack, Composite):
                 f"shape {tuple(entry.shape)}"
             )
             raise ValueError(msg)
+        # part k of the new spec belongs to the k-th stacked composite
         parts = [None] * len(self.specs) if entry is None else entry.unbind(self.dim)
         for holder, part in zip(self.specs, parts, strict=True):
             holder.set(as_tuple(name), part)

@@ -136,6 +136,7 @@ class Leaf(TensorSpec):
             msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
             raise TypeError(msg)
         dims = self._domain_dims
+        # only the domain dimension must agree: batch sizes may be any
         if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
             raise ValueError(self._shape_mismatch(val.shape))
         return val
@@ -158,6 +159,7 @@ class Leaf(TensorSpec):
     def _make_dynamic(self, dim: int) -> None:
         parts = {}
         for name, part in self._held():
+            # bounds of size 1 fit any size, if they are the same all along the dimension
             parts[name] = part.narrow(dim, 0, min(1, part.shape[dim]))
             if not torch.equal(parts[name].expand_as(part), part) or not part.shape[dim]:
                 msg = f"cannot make dimension {dim} of {self!r} dynamic: {name} varies along it"
@@ -216,6 +218,7 @@ class Leaf(TensorSpec):
 
     def _fitted(self, out: Tensor, shape: torch.Size) -> Tensor:
         """Give a flat value `shape`, or others by dimensions of size 1, unless they end in it."""
+        # further leading dimensions of a batch of values
         extra = out.ndim - len(shape)
         if extra >= 0 and all(s in (-1, o) for s, o in zip(shape, out.shape[extra:], strict=True)):
             return out

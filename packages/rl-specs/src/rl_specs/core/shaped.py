@@ -65,8 +65,10 @@ class Shaped:
         Raises:
             ValueError: the sizes do not fit, or would change the domain dimension.
         """
+        # sizes without the domain dimension, which no operation sees
         lead = self._lead(as_size(*shape), "expand")
         new = len(lead) - (self.ndim - self._domain_dims)
+        # a new leading -1 is dynamic: made with size 1 first, which any size may replace
         sizes = [1 if dim < new and size < 0 else size for dim, size in enumerate(lead)]
         out = self._apply(lambda value: value.expand(sizes), f"be expanded to {tuple(lead)}")
         for dim in range(new):
@@ -215,6 +217,7 @@ class Shaped:
             msg = f"expected positions as int64 or int32 [K]: got {index!r}"
             raise TypeError(msg)
         size = self.shape[place]
+        # stand-ins have another size than a dynamic dimension: only known ones are checked
         if rows.numel() and size >= 0 and not 0 <= int(rows.min()) <= int(rows.max()) < size:
             msg = f"index {rows.tolist()} is out of range for dimension {dim} of size {size}"
             raise IndexError(msg)

@@ -347,6 +347,7 @@ class TensorSpec(Shaped):
         """Tell whether a value's shape fits, leading dimensions aside."""
         if shape == self._shape:
             return True
+        # shapes are compared from the end: -1 fits any size
         extra = len(shape) - len(self._shape)
         return extra >= 0 and all(
             size in (-1, found) for size, found in zip(self._shape, shape[extra:], strict=True)

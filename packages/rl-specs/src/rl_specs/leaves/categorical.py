@@ -97,7 +97,9 @@ class Categorical(Masked):
         """List the choices, the same in every element: `[n, *shape]`."""
         choices = torch.arange(self.n, device=self._device)
         if use_mask and self.mask is not None:
+            # bool [n]: the same choices are allowed in every element
             choices = choices[self._common_row()]
+        # [n] -> [n, 1, ..., 1] -> [n, *shape]
         choices = choices.to(self._dtype).reshape(-1, *(1,) * self.ndim)
         return choices.expand(-1, *self._safe)
 
@@ -142,6 +144,7 @@ class Categorical(Masked):
     def _common_row(self) -> Tensor:
         """Give the one row of the mask, where all rows are the same."""
         assert self.mask is not None
+        # [*shape, n] -> [elements, n]
         rows = self.mask.reshape(-1, self.mask.shape[-1])
         if not torch.equal(rows, rows[:1].expand_as(rows)):
             msg = "the mask differs between elements, so they have no common list: unbind the spec"
@@ -160,6 +163,7 @@ class Categorical(Masked):
         return choose(self.mask, shape).to(self._dtype)
 
     def _contains(self, val: Tensor) -> bool:
+        # -1 choices: not known yet, any natural number is one
         top = self._choices - 1 if self._choices >= 0 else torch.inf
         if not (within(val, 0, top) and whole(val)):
             return False
@@ -312,6 +316,7 @@ class OneHot(Masked):
     def _contains(self, val: Tensor) -> bool:
         if not self._chooses(val):
             return False
+        # a one where the mask forbids it
         return self.mask is None or not bool((val.bool() & ~self.mask.to(val.device)).any())
 
     def _chooses(self, val: Tensor) -> bool:
@@ -359,6 +364,7 @@ class OneHot(Masked):
         """Number hashable values in the order they come."""
         if isinstance(val, list | np.ndarray) and np.ndim(val):
             return torch.stack([self._registered(item, group) for item in val])
+        # kept as plain Python values, which messages and `to_numpy` show
         register, item = self._registers[group], val.item() if isinstance(val, np.generic) else val
         if item not in register and len(register) >= self._counts[group]:
             msg = f"all {len(register)} choices are taken by {list(register)}: got {item!r}"
@@ -374,6 +380,7 @@ class OneHot(Masked):
         if index.size and index.max() >= len(names):
             msg = f"choice {index.max()} has no value yet: {len(names)} were encoded, {names}"
             raise ValueError(msg)
+        # values in order of their numbers, [*rows]
         return np.array([names[i] for i in index.reshape(-1)]).reshape(index.shape)
 
     def clone(self) -> Any:

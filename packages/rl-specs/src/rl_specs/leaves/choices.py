@@ -39,6 +39,7 @@ def hot(index: Tensor, n: int, dtype: torch.dtype) -> Tensor:
     """Write positions as one-hot vectors."""
     out = torch.zeros((*index.shape, n), dtype=dtype, device=index.device)
     try:
+        # [*rows, n], a one at [*rows, index]
         return out.scatter_(-1, index.long().unsqueeze(-1), 1)
     except RuntimeError:
         msg = f"expected choices from 0 to {n - 1}: got {index}"
@@ -49,6 +50,7 @@ def pick(tensor: Tensor, index: Tensor) -> Tensor:
     """Read the last dimension of a tensor at one position for each row."""
     try:
         rows = torch.broadcast_shapes(tensor.shape[:-1], index.shape)
+        # one position for each row: [*rows, 1], as gather wants it
         places = index.long().expand(rows).unsqueeze(-1)
         return tensor.expand(*rows, tensor.shape[-1]).gather(-1, places).squeeze(-1)
     except (RuntimeError, IndexError, AttributeError):

@@ -89,6 +89,7 @@ class MultiCategorical(Categorical):
 
     @property
     def _common_columns(self) -> tuple[int, ...] | None:
+        # [*rows, K] -> [R, K]; without rows a column has one choice, so that products are 1
         rows = self.nvec.reshape(-1, self.nvec.shape[-1])
         if len(rows) and not torch.equal(rows, rows[:1].expand_as(rows)):
             return None
@@ -138,6 +139,7 @@ class MultiCategorical(Categorical):
             columns = [column[mask] for column, mask in zip(columns, allowed, strict=True)]
         # [number, K]
         rows = torch.stack([c.flatten() for c in torch.meshgrid(*columns, indexing="ij")], -1)
+        # [number, K] -> [number, 1, ..., 1, K] -> [number, *shape]
         rows = rows.to(self._dtype).reshape(-1, *(1,) * (self.ndim - 1), len(columns))
         return rows.expand(-1, *self._safe)
 
@@ -180,6 +182,7 @@ class MultiCategorical(Categorical):
     def _columned(self, val: Any) -> Any:
         """Add the column dimension to scalars of one column that their last size identifies."""
         dense = isinstance(val, Tensor) and not val.is_nested
+        # a last size of 1 is the column dimension already
         return val.unsqueeze(-1) if self._scalar and dense and val.shape[-1:] != (1,) else val
 
     def _project(self, val: Any) -> Tensor:
@@ -189,6 +192,7 @@ class MultiCategorical(Categorical):
 
     def _sample(self, shape: torch.Size) -> Tensor:
         if self.mask is not None:
+            # columns are drawn one by one, as each has its own mask
             masks = self.mask.split(self._columns, -1)
             return torch.stack([choose(mask, shape[:-1]) for mask in masks], -1).to(self._dtype)
         # of 53 random bits: enough for any number of choices that can be listed
@@ -200,6 +204,7 @@ class MultiCategorical(Categorical):
             return False
         if self.mask is None:
             return True
+        # masks of all columns side by side, bool [*rows, n_k] each
         allowed = self.mask.to(val.device).split(self._columns, -1)
         return all(
             bool(pick(mask, place).all())
@@ -294,6 +299,7 @@ class MultiOneHot(OneHot):
         return torch.stack([super(MultiOneHot, self)._places(group) for group in groups], -1)
 
     def _groups(self, value: Tensor | None) -> Sequence[Any]:
+        # one part [*rows, n_k] for each group
         return [None] * len(self._counts) if value is None else value.split(self._counts, -1)
 
     def _sample(self, shape: torch.Size) -> Tensor:
@@ -317,6 +323,7 @@ class MultiOneHot(OneHot):
 
     def _positions(self, val: Any) -> Tensor:
         if self.use_register:
+            # objects [*rows, K]: each group numbers the values of its own column
             columns = np.moveaxis(np.asarray(val, dtype=object), -1, 0)
             places = [self._registered(column, k) for k, column in enumerate(columns)]
             return torch.stack(places, -1)
@@ -351,6 +358,7 @@ def split_columns(tensor: Any, columns: Sequence[int]) -> Sequence[Tensor]:
 def _rows(counts: Tensor, size: torch.Size) -> Tensor:
     """Give every row its numbers of choices, `[*safe(size)]`."""
     try:
+        # a dynamic size counts as 1 here: nvec cannot vary along it
         return counts.clone().expand(safe(size))
     except RuntimeError:
         msg = f"nvec of shape {tuple(counts.shape)} does not fit the shape {tuple(size)}"

@@ -67,6 +67,7 @@ class GroupTransform(Transform):
         self, groups: dict[GroupPath, torch.Size], batch: torch.Size
     ) -> dict[GroupPath, torch.Size]:
         """The groups to write to, always including the root."""
+        # the root comes first, and a group of that path replaces it
         return {(): torch.Size((*batch, 1)), **groups}
 
     def _key(self, group: GroupPath) -> NestedKey:
@@ -99,6 +100,7 @@ def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | No
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)
     check_mask(mask, shape)
+    # a reset resets every agent of a row
     return mask.reshape(*mask.shape, *[1] * (len(shape) - mask.ndim)).expand(shape)
 
 

@@ -60,6 +60,7 @@ class InitTracker(GroupTransform):
         for group, shape in self._learned(root, mask is None).items():
             fresh, key = group_mask(mask, shape, root.device), self._key(group)
             kept = root.get(key, None)
+            # `or`: a first step stays one if a neighbour is reset before it was taken
             changes[key] = fresh.clone() if mask is None or kept is None else fresh | kept
         return with_entries(root, changes)
 
@@ -105,6 +106,7 @@ class InitTracker(GroupTransform):
             first = torch.ones_like(done.narrow(time, 0, 1))
         else:
             first = next_done(self, last, group).unsqueeze(time)
+        # done flags [*B, T, 1] one step later: the step after a done one is a first one
         return torch.cat([first, done.narrow(time, 0, done.shape[time] - 1)], time)
 
     def _own_spec(self, shape: torch.Size) -> TensorSpec:

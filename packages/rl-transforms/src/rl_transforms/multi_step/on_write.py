@@ -207,7 +207,9 @@ class MultiStepTransform(Transform):
         order = TrajectoryOrder.of(rows.leaves)
         check_group_flags(rows.leaves, order.remaining == 1)
         waited = calls_pending(order, self._pending.waited)
+        # rows of open trajectories with fewer than n rows from here on
         waiting = np.flatnonzero(order.is_open & (order.remaining < self.n_steps))
+        # of each waiting row the newest row of its trajectory: it was seen in the latest call
         newest = order.sorted_rows[order.position[waiting] + order.remaining[waiting] - 1]
         waiting = waiting[waited[newest] < self.patience]
         is_complete = np.ones(len(rows), dtype=bool)
@@ -243,6 +245,7 @@ class MultiStepTransform(Transform):
             return None
         order = TrajectoryOrder.of(rows.leaves)
         check_group_flags(rows.leaves, order.remaining == 1)
+        # flat rows [B * (T - waiting)]; the last steps only complete the spans of these
         chosen = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
         return self._horizon.n_step_rows(rows, order, chosen, width - waiting).batch()
 

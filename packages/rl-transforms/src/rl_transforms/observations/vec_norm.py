@@ -96,6 +96,7 @@ class VecNorm(Transform):
         """
         changes: dict[NestedKey, Tensor] = {}
         for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
+            # either side may be missing, as in batches that store observations once
             pairs = ((key, out), (next_key(key), next_key(out)))
             there = {to: leaf for at, to in pairs if (leaf := batch.get(at, None)) is not None}
             if not there:
@@ -122,8 +123,10 @@ class VecNorm(Transform):
             value = root.get(key, None)
             if value is None:
                 continue
+            # rows [R, ...]; unsqueezed so that a root without batch dimensions is one row
             seen = value.unsqueeze(0).flatten(0, root.ndim) if mask is None else value[mask]
             self._count(number, seen)
+            # rows that were not reset keep what their last step returned
             made, kept = self._scaled(number, value), root.get(out, None)
             same = kept is not None and (kept.shape, kept.dtype) == (made.shape, made.dtype)
             changes[out] = merge_rows(mask, made, kept) if mask is not None and same else made
@@ -177,6 +180,7 @@ class VecNorm(Transform):
             leaf = batch.get(key, None)
             if leaf is None:
                 raise missing(self, key, batch)
+            # [*B, ...] -> [R, ...], without padding
             rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
             self._count(number, rows, always=True)
 
@@ -214,6 +218,7 @@ class VecNorm(Transform):
             raise ImportError(msg) from error
         for number, store in enumerate(self._stores):
             if isinstance(store, LocalMoments):
+                # from here on copies share the memory, and each counts in a lane of its own
                 self._stores[number] = shared = SharedMoments(LazySlab.shared(lanes=lanes))
                 if store.part is not None:
                     shared.put(store.part)
@@ -290,6 +295,7 @@ class VecNorm(Transform):
                 self._stores[number] = store = LocalMoments()
             if part is not None:
                 store.put(Moments(part["count"], part["mean"].numpy(), part["squares"].numpy()))
+            # no part was saved: what this one counted so far is dropped
             elif store.part is not None:
                 store.put(Moments.none(store.part.mean.shape))
 
@@ -301,6 +307,7 @@ class VecNorm(Transform):
         """Count rows ``[R, ...]``."""
         if (self.frozen and not always) or not len(rows):
             return
+        # float64 on the host: sums of squares of millions of float32 rows lose digits
         store, shape = self._stores[number], rows.shape[1:]
         before = store.to_update(shape)
         self._check_shape(number, before, shape)
@@ -308,10 +315,12 @@ class VecNorm(Transform):
         if not bool(np.isfinite(exact).all()):
             msg = f"{self.in_keys[number]!r} holds NaN or infinite numbers, of which there are no "
             raise ValueError(msg + "statistics. Replace or clip them ahead of VecNorm.")
+        # decayed once a call, then merged: a call is one step of all environments
         store.put(before.decayed(self.decay).joined(Moments.of(exact)))
 
     def _scaled(self, number: int, value: Tensor) -> Tensor:
         known = self._known(number)
+        # leading dimensions are those of the batch, the last ones those of a row
         self._check_shape(number, known, value.shape[value.ndim - known.mean.ndim :])
         dtype = value.dtype if value.is_floating_point() else torch.get_default_dtype()
         loc, scale = self._loc_and_scale(number, dtype, known)
@@ -323,6 +332,7 @@ class VecNorm(Transform):
         self, number: int, dtype: torch.dtype, known: Moments | None = None
     ) -> tuple[Tensor, Tensor]:
         moments = self._known(number) if known is None else known
+        # in float64, then rounded once to the dtype of the leaf
         scale = np.maximum(moments.std, self.eps)
         return torch.from_numpy(moments.mean).to(dtype), torch.from_numpy(scale).to(dtype)
 

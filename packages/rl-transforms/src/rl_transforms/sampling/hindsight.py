@@ -131,6 +131,7 @@ class HindsightRelabel(Transform):
         """
         self._check(batch)
         count, device = batch.batch_size.numel(), batch[self.goal_key].device
+        # rows to relabel, int64 [K], on the host, where rows of a buffer are walked
         drawn = torch.rand(count).lt(self.her_ratio).nonzero()[:, 0]
         if len(drawn):
             reached, had = self._achieved_goals(batch, source, drawn)
@@ -142,6 +143,7 @@ class HindsightRelabel(Transform):
             return with_entries(batch, changes)
         goals = [key for key in (self.goal_key, next_key(self.goal_key)) if _has(batch, key)]
         rows = with_entries(batch.reshape(-1)[drawn], dict.fromkeys(goals, reached))
+        # changed rows [K], written over a copy of all of them
         made = {**dict.fromkeys(goals, reached), **self._evaluated(rows)}
         for key, fresh in made.items():
             stored = batch[key]
@@ -180,6 +182,7 @@ class HindsightRelabel(Transform):
             read_keys.append(keys.NEXT_MISSING)
         if source is None:
             segments = Segments.of(batch)
+            # first and last row of the segment of each drawn row; padding has none, -1
             firsts, lasts = (
                 segments.scatter(segments.spread(ends), fill=-1).reshape(-1)[drawn].cpu()
                 for ends in (segments.starts, segments.lasts)
@@ -204,6 +207,7 @@ class HindsightRelabel(Transform):
         if self.strategy is HindsightStrategy.FUTURE:
             return walk_by(rows, self._offset(ahead, ahead), source.after)
         first, preceding = walk_to_end(rows, source.before)
+        # counted from the first row, so that one walk goes forward from there
         return walk_by(first, preceding + self._offset(preceding, ahead), source.after)
 
     def _offset(self, preceding: Tensor, ahead: Tensor) -> Tensor:
