@@ -876,9 +876,16 @@ def test_batch_with_time_first_is_copied_one_chunk_at_a_time():
 def test_settings_that_change_nothing_are_accepted():
     batch = prepared(trajectories([3, 2], KINDS[:2]))
     settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}
-    ignored = {"deactivate_vmap": True, "vectorized": False, "device": "cpu", "num_chunk": 2}
-    found = GAE(**ignored, **settings)(batch.clone())["advantage"]
+    found = GAE(deactivate_vmap=True, num_chunk=2, **settings)(batch.clone())["advantage"]
     torch.testing.assert_close(found, GAE(**settings)(batch)["advantage"])
+
+
+@pytest.mark.parametrize("setting", [{"vectorized": False}, {"device": "cpu"}])
+@pytest.mark.parametrize(("kind", "more"), [(GAE, {"lmbda": LMBDA}), (TD0Estimator, {})])
+def test_settings_without_effect_are_deprecated_at_the_caller(kind, more, setting):
+    with pytest.warns(DeprecationWarning, match=f"{next(iter(setting))} has no effect") as caught:
+        kind(gamma=GAMMA, value_network=critic(), **more, **setting)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

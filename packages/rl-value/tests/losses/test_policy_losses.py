@@ -512,6 +512,13 @@ def test_a_delayed_critic_values_next_states():
         ReinforceLoss(discrete(), net, delay_value=True, functional=False)
 
 
+@pytest.mark.parametrize("setting", [{"functional": True}, {"device": "cpu"}])
+def test_settings_of_losses_without_effect_are_deprecated_at_the_caller(setting):
+    with pytest.warns(DeprecationWarning, match=f"{next(iter(setting))} has no effect") as caught:
+        ClipPPOLoss(discrete(), critic(), **setting)
+    assert caught[0].filename == __file__
+
+
 def test_networks_may_be_passed_as_actor_and_critic():
     actor, net, batch = discrete(), critic(), flat_batch()
     one, other = ClipPPOLoss(actor, net), ClipPPOLoss(actor=actor, critic=net)

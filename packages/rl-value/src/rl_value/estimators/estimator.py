@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
-from rl_value.arguments import check_fraction
+from rl_value.arguments import check_fraction, drop_useless
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import (
@@ -40,6 +40,11 @@ from rl_value.estimators.transitions import (
 from rl_value.scan.linear_scan import general_scan
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
+USELESS = {
+    "deactivate_vmap": "",  # scripts for TorchRL pass it
+    "vectorized": "there is one algorithm",
+    "device": "everything is computed on the device of the data",
+}
 
 
 Unplace = Callable[[Tensor], Tensor]
@@ -78,10 +83,9 @@ class ValueEstimator(NamedModule):
         num_chunk: the same as `num_chunks`.
         value_chunk_dim: dimension that `value_chunk_size` counts.
         single_call: False reads values and next values by two calls.
-        deactivate_vmap: accepted; networks are never called through vmap.
-        vectorized: accepted; there is one algorithm.
-        device: accepted; everything is computed on the device of the data.
-        legacy: keys that are set by `set_keys`.
+        legacy: ``deactivate_vmap``, which has no effect since networks are never called through
+            vmap; ``vectorized`` and ``device``, which have none either and are deprecated; and keys
+            that are set by `set_keys`.
 
     Raises:
         ValueError: a setting is outside its range, or contradicts another; or two modules of the
@@ -107,13 +111,10 @@ class ValueEstimator(NamedModule):
         num_chunk: int | None = None,
         value_chunk_dim: int = 0,
         single_call: bool | None = None,
-        deactivate_vmap: bool = False,
-        vectorized: bool | None = None,
-        device: Any = None,
         **legacy: Any,
     ) -> None:
         super().__init__()
-        _refuse_legacy(legacy)
+        _refuse_legacy(drop_useless(legacy, USELESS))
         check_fraction("gamma", gamma)
         check_network("value_network", value_network)
         refuse_shared_states({"value_network": value_network})
@@ -145,9 +146,8 @@ class ValueEstimator(NamedModule):
         """What `forward` reads at least: observations, reward, flags and next observations."""
         observed = [] if self.value_network is None else list(self.value_network.in_keys)
         after = [] if self.value_network is None else roles_of(self.value_network).observed
-        names = ("reward", "done", "terminated")
-        found = [*observed, *(next_key(self.entries[n]) for n in names), *map(next_key, after)]
-        return list(dict.fromkeys(found))
+        flags = [next_key(self.entries[name]) for name in ("reward", "done", "terminated")]
+        return list(dict.fromkeys([*observed, *flags, *map(next_key, after)]))
 
     @property
     def optional_keys(self) -> list[NestedKey]:

@@ -48,11 +48,10 @@ class ActorCriticLoss(LossModule):
         log_explained_variance: report ``explained_variance``.
         separate_losses: parameters that both networks share learn from the actor's loss alone.
         delay_value: next values come from a copy of the critic that `SoftUpdate` moves.
-        functional: accepted; parameters are the networks' own either way.
-        device: accepted; everything is computed on the device of the data.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: which steps count, see `LossModule`.
-        moved: arguments that are given elsewhere.
+        moved: ``functional`` and ``device``, which have no effect and are deprecated; and
+            arguments that are given elsewhere.
 
     Raises:
         TypeError: no actor is given, a network is no tensordict module, or an argument belongs
@@ -80,8 +79,6 @@ class ActorCriticLoss(LossModule):
         log_explained_variance: bool = True,
         separate_losses: bool = False,
         delay_value: bool = False,
-        functional: bool = True,
-        device: Any = None,
         reduction: Reduction | None = None,
         loss_mask_key: NestedKey | None = "auto",
         **moved: Any,

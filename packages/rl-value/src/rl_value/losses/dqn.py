@@ -65,9 +65,8 @@ class DQNLoss(LossModule):
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` if it is stored.
         loss_mask_key: which steps count, see `LossModule`.
-        functional: accepted; parameters are the network's own either way.
-        device: accepted; everything is computed on the device of the data.
-        moved: arguments that are given elsewhere.
+        moved: ``functional`` and ``device``, which have no effect and are deprecated; and
+            arguments that are given elsewhere.
 
     Raises:
         ValueError: the action space is not known, `double_dqn` is without `delay_value`, or two
@@ -100,8 +99,6 @@ class DQNLoss(LossModule):
         reduction: Reduction | None = None,
         use_prioritized_weights: bool | Literal["auto"] = "auto",
         loss_mask_key: NestedKey | None = "auto",
-        functional: bool = True,
-        device: Any = None,
         **moved: Any,
     ) -> None:
         super().__init__(

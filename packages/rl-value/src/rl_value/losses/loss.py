@@ -15,6 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
+from rl_value.arguments import drop_useless
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
@@ -52,6 +53,10 @@ MOVED = {
     "advantage_key": "set_keys(advantage=...)",
     "value_target_key": "set_keys(value_target=...)",
     "value_key": "set_keys(value=...)",
+}
+USELESS = {
+    "functional": "parameters are the networks' own either way",
+    "device": "everything is computed on the device of the data",
 }
 MAKERS: dict[ValueEstimators, tuple[type[ValueEstimator], dict[str, Any]]] = {
     ValueEstimators.TD0: (TD0Estimator, {"gamma": 0.99}),
@@ -278,7 +283,7 @@ def _names(kinds: tuple[ValueEstimators, ...]) -> str:
 
 def refuse_moved(given: dict[str, Any]) -> None:
     """Raise for arguments that a loss does not take, and name the call that does."""
-    for name in given:
+    for name in drop_useless(given, USELESS):
         hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
         msg = f"unexpected argument {name!r}. {hint}"
         raise TypeError(msg)
