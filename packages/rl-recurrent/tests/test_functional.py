@@ -156,6 +156,7 @@ def test_autocast_changes_nothing():
         (torch.zeros(6, 3).double(), None, r"torch.float32 on cpu.*got torch.float64"),
         (torch.zeros(6, 3), torch.zeros(1, 2, 5), r"state h of shape \[2, 1, 5\]: got \[1, 2, 5\]"),
         (torch.zeros(6, 3), torch.zeros(2, 1, 5).double(), "state h in torch.float32"),
+        (torch.zeros(6, 3), torch.zeros(2, 1, 5, device="meta"), "cpu: got torch.float32 on meta"),
     ],
 )
 def test_inputs_of_another_shape_raise(x, states, message):

@@ -20,17 +20,13 @@ from torch.nn.functional import linear
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.triton import gru_kernels, lstm_kernels
-from rl_recurrent.backends.triton.checks import (
-    Projection,
-    check_options,
-    check_projection,
-    check_scan,
-)
+from rl_recurrent.backends.triton.checks import check_gates
 from rl_recurrent.backends.triton.frame import Frame
 from rl_recurrent.backends.triton.plan import LaunchPlan, make_plan
 from rl_recurrent.cells.cell import Cell, States
 from rl_recurrent.cells.weights import RowWeights
 
+Projection = tuple[Tensor, Tensor, Tensor]  # x, w_ih and the bias
 KERNELS: dict[str, ModuleType] = {"lstm": lstm_kernels, "gru": gru_kernels}
 
 
@@ -69,10 +65,8 @@ def scan(
     b_hn [H] (None in an LSTM), and the states [S, H]. With projection (x, w_ih, bias), "state"
     computes the sums again in backward.
     """
-    check_options(save, precision)
-    check_scan(cell, tensors, segments)
     gates: Any = tensors[0]
-    check_projection(projection, gates)
+    check_gates(gates, segments)
     if precision == "auto" and not gates.is_cuda:
         precision = "ieee"  # interpreted: a CPU has no tf32
     plan = make_plan(gates.shape[1] // cell.num_gates, len(segments), precision, gates.dtype)
