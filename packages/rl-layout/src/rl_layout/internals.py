@@ -8,6 +8,7 @@ from rl_layout.reference import continues
 from rl_layout.segments.cache import leaves_of
 from rl_layout.segments.flat_views import array_of, flatten
 from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker
+from rl_layout.segments.segments import segments_of
 
 __all__ = [
     "FIELDS",
@@ -20,4 +21,5 @@ __all__ = [
     "is_of_use",
     "leaves_of",
     "run_compiled",
+    "segments_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakSet
 
 import torch
@@ -9,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.internals import batch_shape, leaves_of
+from rl_layout.internals import batch_shape, leaves_of, segments_of
 from rl_recurrent.arguments import refuse_batch
 from rl_tensordict import find, names_of
 
@@ -17,18 +18,19 @@ from rl_tensordict import find, names_of
 def recurrent_segments(batch: TensorDictBase) -> Segments:
     """Derive the segments of a batch; raise for an unmarked start of a trajectory."""
     require_is_init(batch)
-    segments = Segments.of(batch)
+    shape, leaves = batch_shape(batch), leaves_of(batch)
+    segments = segments_of(batch, shape, leaves)
     if segments not in _checked:  # the same object as long as the markers live unchanged
-        refuse_lost_starts(batch)
+        refuse_lost_starts(shape, leaves)
         _checked.add(segments)
     return segments
 
 
-def refuse_lost_starts(batch: TensorDictBase) -> None:
+def refuse_lost_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> None:
     """Raise if the other markers show a first row that ``is_init`` does not mark."""
-    flags = suspicious_rows(Markers.of_leaves(batch_shape(batch), leaves_of(batch)))
+    flags = suspicious_rows(Markers.of_leaves(shape, leaves))
     if flags is not None and bool(flags.any()):
-        _raise_lost_start(batch, int(flags.nonzero()[0]))
+        _raise_lost_start(shape, int(flags.nonzero()[0]))
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:
@@ -68,8 +70,7 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
     return flags if markers.mask is None else flags.logical_and_(markers.mask)
 
 
-def _raise_lost_start(batch: TensorDictBase, row: int) -> None:
-    shape = batch.batch_size
+def _raise_lost_start(shape: torch.Size, row: int) -> None:
     places = torch.unravel_index(torch.tensor(row), shape)
     place = row if len(shape) == 1 else tuple(map(int, places))
     msg = (

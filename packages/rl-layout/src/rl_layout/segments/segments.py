@@ -6,6 +6,7 @@ flattened batch, time running fastest, so a row end of ``[B, T]`` always ends a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -99,20 +100,7 @@ class Segments:
             >>> Segments.of(trajectories([2, 3])).starts.tolist()
             [0, 2]
         """
-        shape, found = batch_shape(batch), leaves_of(batch)
-        if found[_IDS] is None or found[_STEP] is None:
-            if compared is None:
-                compared = compare_neighbours(batch)
-            else:
-                check_type("compared", compared, Comparison, "what compare_neighbours returned")
-            if compared is not None:  # never kept: observations change without their markers
-                markers = Markers.of_leaves(shape, found)
-                made = cls._of_markers(markers, compared.contradicts.reshape(-1))
-                made.num_contradicted = compared.count
-                if find(batch, (keys.INDEX,)) is None:  # rows drawn one by one are no neighbours
-                    compared.warn(stacklevel=2)
-                return made
-        return _memo.get_of(shape, found, lambda markers: cls._of_markers(markers))
+        return segments_of(batch, batch_shape(batch), leaves_of(batch), compared)
 
     @classmethod
     def _of_markers(cls, markers: Markers, contradicted: Tensor | None = None) -> Segments:
@@ -576,6 +564,28 @@ class Segments:
         assert not len(self) or int(self.lasts[-1]) < self.num_rows  # inside the batch
         steps = self.batch_shape[-1]
         assert bool((starts // steps == self.lasts // steps).all())  # within one row of [B, T]
+
+
+def segments_of(
+    batch: TensorDictBase,
+    shape: torch.Size,
+    leaves: Sequence[Tensor | None],
+    compared: Comparison | None = None,
+) -> Segments:
+    """Derive the segments of a batch whose marker leaves were read already, as `Segments.of`."""
+    if leaves[_IDS] is None or leaves[_STEP] is None:
+        if compared is None:
+            compared = compare_neighbours(batch)
+        else:
+            check_type("compared", compared, Comparison, "what compare_neighbours returned")
+        if compared is not None:  # never kept: observations change without their markers
+            markers = Markers.of_leaves(shape, leaves)
+            made = Segments._of_markers(markers, compared.contradicts.reshape(-1))
+            made.num_contradicted = compared.count
+            if find(batch, (keys.INDEX,)) is None:  # rows drawn one by one are no neighbours
+                compared.warn(stacklevel=3)
+            return made
+    return _memo.get_of(shape, leaves, Segments._of_markers)
 
 
 _memo: Memo[Segments] = Memo()
