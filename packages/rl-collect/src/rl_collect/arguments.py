@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_tensordict.arguments import as_integer
+
 
 def check_count(number: Any, least: int, name: str) -> int:
     """Raise unless it is a whole number that is large enough; return it as an int."""
-    try:
-        found = None if isinstance(number, bool) else operator.index(number)
-    except (TypeError, ValueError, RuntimeError):  # tensors of several elements among them
-        found = None
+    found = as_integer(number)
     if found is None:
         msg = f"{name} must be an integer: got {number!r:.200}."
         raise TypeError(msg)

@@ -12,31 +12,13 @@ from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
 from rl_tensordict import as_tuple
-
-
-def shown(value: Any) -> str:
-    """Write what came in a few characters."""
-    if isinstance(value, Tensor):
-        return f"a tensor {list(value.shape)} of {value.dtype}"
-    kind = type(value).__name__
-    plain = value is None or isinstance(
-        value, str | bytes | int | float | complex | list | tuple | dict
-    )
-    text = f"{value!r} ({kind})" if plain else f"a {kind}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+from rl_tensordict.arguments import shown
 
 
 def check_tensordict(value: Any, name: str) -> None:
     """Raise where a batch is no tensordict, nor a class of tensors."""
     if not isinstance(value, TensorDictBase) and not is_tensorclass(value):
         msg = f"{name}: expected a tensordict, got {shown(value)}. Write TensorDict(..., [*B, T])."
-        raise TypeError(msg)
-
-
-def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
-    """Raise unless a value is of one of some types, which `expected` names."""
-    if not isinstance(value, kinds):
-        msg = f"{name}: expected {expected}, got {shown(value)}."
         raise TypeError(msg)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from rl_layout.arguments import check_mapping, shown
+from rl_layout.arguments import check_mapping
 from rl_layout.keys import next_key
 from rl_tensordict import as_key, as_tuple
+from rl_tensordict.arguments import shown
 
 Key = tuple[str, ...]
 

@@ -11,11 +11,12 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.arguments import check_count, check_type, shown
+from rl_layout.arguments import check_count
 from rl_layout.checks.check_layout import check_layout
 from rl_layout.checks.report import LayoutReport
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.segments.segments import Segments
+from rl_tensordict.arguments import check_type, shown
 
 COLOURS = {EndKind.TERMINATED: "#c0392b", EndKind.TRUNCATED: "#e67e22", EndKind.CUT: "#7f8c8d"}
 ENDS = {EndKind.TERMINATED: "X", EndKind.TRUNCATED: "|", EndKind.CUT: ">"}

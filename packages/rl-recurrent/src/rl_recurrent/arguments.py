@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-FLAGS = ("bias", "batch_first", "bidirectional")
+from rl_tensordict.arguments import as_device, check_integer, check_type, shown
 
-PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
+FLAGS = ("bias", "batch_first", "bidirectional")
 
 
 def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) -> None:
@@ -35,14 +35,13 @@ def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) 
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         msg = f"dtype: expected a floating-point torch.dtype, got {shown(dtype)}."
         raise TypeError(msg)
-    _check_device(shape.get("device"))
+    if shape.get("device") is not None:
+        as_device("device", shape["device"])
 
 
 def check_tensor(name: str, value: Any) -> None:
     """Raise unless a value is a tensor."""
-    if not isinstance(value, Tensor):
-        msg = f"{name}: expected a tensor, got {shown(value)}."
-        raise TypeError(msg)
+    check_type(name, value, Tensor, "a tensor")
 
 
 def refuse_batch(value: Any) -> NoReturn:
@@ -51,31 +50,7 @@ def refuse_batch(value: Any) -> NoReturn:
     raise TypeError(msg)
 
 
-def shown(value: Any) -> str:
-    """Describe a value in at most 80 characters."""
-    if isinstance(value, Tensor):
-        return f"a tensor {list(value.shape)} of {value.dtype}"
-    kind = type(value).__name__
-    text = f"{value!r} ({kind})" if isinstance(value, PLAIN) else f"a {kind}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        msg = f"{name}: expected a whole number, got {shown(value)}."
-        raise TypeError(msg)
-    if not least <= int(value) < 2**31:
+    if not least <= check_integer(name, value) < 2**31:
         msg = f"{name}: expected {least} to {2**31 - 1}, got {value}."
         raise ValueError(msg)
-
-
-def _check_device(device: Any) -> None:
-    if device is None or isinstance(device, torch.device):
-        return
-    msg = f"device: expected a torch.device or its name, got {shown(device)}."
-    if not isinstance(device, str | int) or isinstance(device, bool):
-        raise TypeError(msg)
-    try:
-        torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(msg) from error

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_layout.internals import batch_shape, leaves_of
-from rl_recurrent.arguments import check_network_arguments, shown
+from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
 from rl_recurrent.backends.static.unroll import unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
@@ -31,6 +31,7 @@ from rl_recurrent.single_step import explain_step, step_module
 from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
 from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict.arguments import shown
 from rl_transforms import TensorDictPrimer
 
 OUTSIDE = (

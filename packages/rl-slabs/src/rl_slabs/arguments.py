@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
 
+from rl_tensordict.arguments import as_integer
+
 
 def whole(value: Any, name: str) -> int:
     """A whole number as an int, be it one of numpy's or a tensor of one."""
-    try:
-        found = None if isinstance(value, bool) else operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several elements
-        found = None
+    found = as_integer(value)
     if found is None:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}: use int({name}).")
     return found

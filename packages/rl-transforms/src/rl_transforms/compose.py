@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_layout import RowSource
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, leaves
-from rl_transforms.arguments import check_type, check_whole
+from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.entries import merge_rows, with_entries
 from rl_transforms.transform import Place, Transform
 

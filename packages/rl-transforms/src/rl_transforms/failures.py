@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import add_notes
-from rl_transforms.arguments import shown
+from rl_tensordict.arguments import shown
 
 TENSORDICT = (TensorDictBase, "a tensordict")
 COMPOSITE = (Composite, "a Composite spec")

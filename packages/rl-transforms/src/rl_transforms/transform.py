@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_layout.keys import NEXT, next_key
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple
-from rl_transforms.arguments import key_list
+from rl_tensordict.arguments import key_list
 from rl_transforms.entries import merge_rows, missing, with_entries
 from rl_transforms.failures import explain_failures
 

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_key, check_mapping, shown
+from rl_layout.arguments import check_key, check_mapping
 from rl_layout.checks.markers import marker_findings
 from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.observations import observation_findings, went_on
@@ -17,6 +17,7 @@ from rl_layout.checks.report import Finding, LayoutReport
 from rl_layout.segments.flat_views import is_plain
 from rl_layout.segments.markers import FIELDS, Markers, batch_shape, flat_marker
 from rl_tensordict import NestedKey, as_key
+from rl_tensordict.arguments import shown
 
 # key, dtype, whether the leaf ends in a dimension of size 1; the markers themselves left out
 _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (

@@ -7,8 +7,9 @@ from typing import Any
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_flags, check_keys, check_tensordict, shown
+from rl_layout.arguments import check_flags, check_keys, check_tensordict
 from rl_tensordict import NestedKey, as_tuple, build, names_of
+from rl_tensordict.arguments import shown
 
 KeyOrList = NestedKey | list[NestedKey]
 

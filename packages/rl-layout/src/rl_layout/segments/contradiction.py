@@ -18,9 +18,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_dim, check_tensordict, shown
+from rl_layout.arguments import check_dim, check_tensordict
 from rl_layout.segments.flat_views import bits, is_plain
 from rl_tensordict import NestedKey, as_key, find, is_key, names_of
+from rl_tensordict.arguments import shown
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""

@@ -15,14 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import (
-    as_device,
-    check_dense,
-    check_fill,
-    check_tensor,
-    check_type,
-    shown,
-)
+from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
 from rl_layout.segments.cache import Memo, leaves_of
@@ -40,6 +33,7 @@ from rl_layout.segments.markers import (
 )
 from rl_layout.segments.time_blocks import TimeBlock, time_blocks
 from rl_tensordict import find
+from rl_tensordict.arguments import check_type, shown
 
 
 class Segments:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_layout.arguments import check_type
 from rl_layout.segments import flat_views
+from rl_tensordict.arguments import check_type
 
 
 @dataclass(frozen=True)

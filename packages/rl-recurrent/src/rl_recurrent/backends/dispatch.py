@@ -26,8 +26,8 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import Segments, keys, must_compare_observations
-from rl_recurrent.arguments import shown
 from rl_recurrent.cells.cell import CellName
+from rl_tensordict.arguments import shown
 
 # cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
 WIDE = 32

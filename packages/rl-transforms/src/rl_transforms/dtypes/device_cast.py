@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Composite
-from rl_transforms.arguments import as_device
+from rl_tensordict.arguments import as_device
 from rl_transforms.transform import Transform
 
 

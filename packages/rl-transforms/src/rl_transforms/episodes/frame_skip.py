@@ -7,7 +7,7 @@ from torch import Tensor
 
 from rl_specs import Bounded, Composite
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver
 from rl_transforms.transform import with_specs

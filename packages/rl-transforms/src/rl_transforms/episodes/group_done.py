@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_specs import Binary, Composite
 from rl_tensordict import NestedKey, as_key, as_tuple
-from rl_transforms.arguments import key_list
+from rl_tensordict.arguments import key_list
 from rl_transforms.entries import with_entries
 from rl_transforms.transform import Transform, with_specs
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl_tensordict import NestedKey, as_key, as_tuple
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver
 

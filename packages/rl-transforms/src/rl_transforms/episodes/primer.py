@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
-from rl_transforms.arguments import shown
+from rl_tensordict.arguments import shown
 from rl_transforms.entries import merge_rows, not_reset, with_entries
 from rl_transforms.transform import Transform, with_specs
 

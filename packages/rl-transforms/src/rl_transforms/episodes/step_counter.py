@@ -10,7 +10,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
 from rl_tensordict import NestedKey, as_key
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import not_reset, with_entries
 from rl_transforms.episodes.groups import (
     GroupPath,

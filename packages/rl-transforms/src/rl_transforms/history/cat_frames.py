@@ -14,7 +14,7 @@ from rl_layout import RowSource, keys
 from rl_layout.keys import next_key
 from rl_specs import Bounded, Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple, sibling
-from rl_transforms.arguments import check_number, check_whole, key_list
+from rl_tensordict.arguments import check_number, check_whole, key_list
 from rl_transforms.described import described
 from rl_transforms.entries import missing, not_reset, with_entries, without_entries
 from rl_transforms.episodes.groups import next_done

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import RowSource, Segments, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import check_mask, missing, not_reset, with_entries
 from rl_transforms.history.frame_history import read_stored
 from rl_transforms.transform import Transform

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout.keys import NEXT, next_key
 from rl_specs import Bounded, Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple
-from rl_transforms.arguments import check_whole, key_list
+from rl_tensordict.arguments import check_whole, key_list
 from rl_transforms.entries import merge_rows, missing, with_entries, without_entries
 from rl_transforms.transform import Transform, with_specs, without_specs
 

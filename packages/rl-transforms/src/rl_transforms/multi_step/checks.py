@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, leaves
-from rl_transforms.arguments import check_number, check_whole, shown
+from rl_tensordict.arguments import check_number, check_whole, shown
 from rl_transforms.entries import missing
 
 

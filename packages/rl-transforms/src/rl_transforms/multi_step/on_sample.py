@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, sibling, tensors
-from rl_transforms.arguments import check_number, check_whole, key_list, shown
+from rl_tensordict.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
 from rl_transforms.multi_step.checks import check_groups, check_horizon, check_rows
 from rl_transforms.short_rows import warn_of_single_rows

@@ -12,7 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, names_of
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.multi_step.checks import (
     check_group_flags,
     check_horizon,

@@ -13,7 +13,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
-from rl_transforms.arguments import shown
+from rl_tensordict.arguments import shown
 from rl_transforms.entries import missing, with_entries, without_entries
 from rl_transforms.transform import Transform
 

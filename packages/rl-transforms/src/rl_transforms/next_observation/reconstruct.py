@@ -13,7 +13,7 @@ from rl_layout import RowSource, Segments
 from rl_layout import keys as names
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_type
+from rl_tensordict.arguments import check_type
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.transform import Transform
 

@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_type, check_whole
+from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.described import described, without_bounds
 from rl_transforms.transform import Transform
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_number, number_tensor
+from rl_tensordict.arguments import check_number, number_tensor
 from rl_transforms.described import described, without_bounds
 from rl_transforms.entries import missing
 from rl_transforms.transform import Transform

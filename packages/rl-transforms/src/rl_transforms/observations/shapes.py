@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.transform import Transform
 
 OBSERVATION = ["observation"]

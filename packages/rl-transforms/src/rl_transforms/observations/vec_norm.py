@@ -14,7 +14,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_number
+from rl_tensordict.arguments import check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
 from rl_transforms.entries import merge_rows, missing, with_entries

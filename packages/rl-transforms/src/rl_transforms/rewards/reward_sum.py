@@ -13,7 +13,7 @@ from rl_layout import Segments, keys
 from rl_layout.keys import next_key
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple, sibling
-from rl_transforms.arguments import key_list
+from rl_tensordict.arguments import key_list
 from rl_transforms.entries import missing, not_reset, with_entries
 from rl_transforms.episodes.groups import group_mask, next_done
 from rl_transforms.episodes.step_counter import carried_over

@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_layout.keys import REWARD
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_number, number_tensor
+from rl_tensordict.arguments import check_number, number_tensor
 from rl_transforms.described import described, limited
 from rl_transforms.transform import Transform
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple
-from rl_transforms.arguments import check_whole
+from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.transform import Transform
 

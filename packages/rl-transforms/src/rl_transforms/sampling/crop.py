@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_tensordict import NestedKey, as_tuple, names_of, require
-from rl_transforms.arguments import check_type, check_whole
+from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 
 

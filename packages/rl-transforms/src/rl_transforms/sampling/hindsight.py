@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import RowSource, Segments, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
-from rl_transforms.arguments import check_number
+from rl_tensordict.arguments import check_number
 from rl_transforms.entries import missing, with_entries
 from rl_transforms.history.walk import walk_by, walk_to_end
 from rl_transforms.transform import Transform

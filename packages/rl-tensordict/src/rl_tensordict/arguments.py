@@ -1,8 +1,12 @@
-"""Checks of the arguments of constructors."""
+"""Checks of public arguments, whose errors name the argument, what was expected and what came.
+
+Made for the packages of this family: names change with the minor version only.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -10,23 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict.nested_keys import NestedKey, as_tuple
 
 PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
 
 
-def check_whole(name: str, value: Any, least: int | None = None, advice: str = "") -> None:
-    """Raise unless a value is a whole number that is large enough."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        msg = f"{name}: expected a whole number, got {shown(value)}."
-        raise TypeError(msg)
-    whole = int(value)
-    if least is not None and whole < least:
-        msg = f"{name}: expected at least {least}, got {value}.{advice}"
-        raise ValueError(msg)
-    if not -(2**63) <= whole < 2**63:
-        msg = f"{name}: expected a number of 64 bits, got {value}."
-        raise ValueError(msg)
+def shown(value: Any) -> str:
+    """Describe a value for an error message, in at most 80 characters."""
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)} of {value.dtype}"
+    kind = type(value).__name__
+    text = f"{value!r} ({kind})" if isinstance(value, PLAIN) else f"a {kind}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
@@ -36,11 +35,36 @@ def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
         raise TypeError(msg)
 
 
+def as_integer(value: Any) -> int | None:
+    """Read a whole number, one of numpy's or a tensor of one too; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several elements
+        return None
+
+
+def check_integer(name: str, value: Any) -> int:
+    """Raise unless a value is a whole number; return it as an int."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        msg = f"{name}: expected a whole number, got {shown(value)}."
+        raise TypeError(msg)
+    return int(value)
+
+
+def check_whole(name: str, value: Any, least: int | None = None, advice: str = "") -> None:
+    """Raise unless a value is a whole number of 64 bits that is large enough."""
+    whole = check_integer(name, value)
+    if least is not None and whole < least:
+        msg = f"{name}: expected at least {least}, got {value}.{advice}"
+        raise ValueError(msg)
+    if not -(2**63) <= whole < 2**63:
+        msg = f"{name}: expected a number of 64 bits, got {value}."
+        raise ValueError(msg)
+
+
 def check_number(name: str, value: Any) -> None:
     """Raise unless a value is a real number, and no NaN."""
-    if not isinstance(value, Real):
-        msg = f"{name}: expected a number, got {shown(value)}."
-        raise TypeError(msg)
+    check_type(name, value, Real, "a number")
     if math.isnan(value):
         msg = f"{name}: expected a number, got nan."
         raise ValueError(msg)
@@ -58,17 +82,14 @@ def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
     """Copy a list of keys, after checking that it is one; none for None."""
     if keys is None:
         return []
-    if isinstance(
-        keys, str | tuple
-    ):  # a tuple of strings is ambiguous: one nested key, or several keys
+    if isinstance(keys, str | tuple):
+        # a tuple of strings is ambiguous: one nested key, or several keys
         msg = f"{name}: expected a list of keys, got {keys!r}. Write [{keys!r}]."
         raise TypeError(msg)
     try:
         copied = list(keys)
-    except (
-        TypeError,
-        RuntimeError,
-    ):  # iterating a tensor without dimensions raises TypeError with another text
+    except (TypeError, RuntimeError):
+        # iterating a tensor without dimensions raises TypeError with another text
         msg = f"{name}: expected a list of keys, got {shown(keys)}."
         raise TypeError(msg) from None
     for key in copied:
@@ -87,12 +108,3 @@ def as_device(name: str, value: Any) -> torch.device:
         return torch.device(value)
     except RuntimeError as error:
         raise ValueError(msg) from error
-
-
-def shown(value: Any) -> str:
-    """Describe a value for an error message, in at most 80 characters."""
-    if isinstance(value, Tensor):
-        return f"a tensor {list(value.shape)} of {value.dtype}"
-    kind = type(value).__name__
-    text = f"{value!r} ({kind})" if isinstance(value, PLAIN) else f"a {kind}"
-    return text if len(text) <= 80 else f"{text[:77]}..."

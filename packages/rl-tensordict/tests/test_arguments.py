@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+
+from rl_tensordict.arguments import (
+    as_device,
+    as_integer,
+    check_integer,
+    check_number,
+    check_type,
+    check_whole,
+    key_list,
+    number_tensor,
+    shown,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (torch.zeros(3, 2), "a tensor [3, 2] of torch.float32"),
+        ("word", "'word' (str)"),
+        (None, "None (NoneType)"),
+        (object(), "a object"),
+        (np.zeros(3), "a ndarray"),
+    ],
+)
+def test_shown_names_value_and_type(value, text):
+    assert shown(value) == text
+
+
+def test_shown_is_short():
+    assert len(shown("x" * 500)) == 80
+
+
+def test_check_type_says_what_was_expected():
+    check_type("size", 3, int, "a number")
+    with pytest.raises(TypeError, match=r"size: expected a number, got 'x' \(str\)\."):
+        check_type("size", "x", int, "a number")
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), torch.tensor(3), np.array(3)])
+def test_as_integer_reads_whole_numbers_of_any_kind(value):
+    assert as_integer(value) == 3
+    assert type(as_integer(value)) is int
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None, torch.zeros(2), np.zeros(2, int)])
+def test_as_integer_reads_nothing_else(value):
+    assert as_integer(value) is None
+
+
+def test_whole_numbers_are_checked():
+    assert check_integer("n", np.int32(7)) == 7
+    check_whole("n", 0, 0)
+    for value in (True, 3.0, "3", torch.tensor(3)):
+        with pytest.raises(TypeError, match=r"n: expected a whole number, got "):
+            check_whole("n", value)
+    with pytest.raises(ValueError, match=r"n: expected at least 2, got 1\. Wait\."):
+        check_whole("n", 1, 2, " Wait.")
+    for value in (2**63, -(2**63) - 1):
+        with pytest.raises(ValueError, match="n: expected a number of 64 bits"):
+            check_whole("n", value)
+
+
+def test_numbers_are_checked_and_become_tensors():
+    assert number_tensor("x", 2, torch.float64).equal(torch.tensor(2.0, dtype=torch.float64))
+    given = torch.ones(3)
+    assert number_tensor("x", given) is given
+    for value in ("3", None, torch.zeros(2, dtype=torch.complex64)):
+        with pytest.raises(TypeError, match=r"x: expected a number, got "):
+            number_tensor("x", value)
+    with pytest.raises(ValueError, match=r"x: expected a number, got nan\."):
+        check_number("x", float("nan"))
+
+
+def test_a_list_of_keys_is_copied():
+    given = ["a", ("b", "c")]
+    assert key_list("in_keys", given) == given
+    assert key_list("in_keys", given) is not given
+    assert key_list("in_keys", None) == []
+    for value in ("a", ("a", "b")):
+        with pytest.raises(TypeError, match=r"in_keys: expected a list of keys, got .* Write \["):
+            key_list("in_keys", value)
+    for value in (3, torch.tensor(3)):
+        with pytest.raises(TypeError, match=r"in_keys: expected a list of keys, got "):
+            key_list("in_keys", value)
+    with pytest.raises(TypeError, match="a key must be a string"):
+        key_list("in_keys", [3])
+
+
+def test_devices_are_read_by_name():
+    assert as_device("device", "cpu") == as_device("device", torch.device("cpu"))
+    for value in (True, 3.0, None):
+        with pytest.raises(TypeError, match=r"device: expected a torch\.device or its name, as"):
+            as_device("device", value)
+    with pytest.raises(ValueError, match=r"got 'quantum' \(str\)\."):
+        as_device("device", "quantum")
