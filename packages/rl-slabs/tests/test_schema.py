@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.dtypes import _CARRIERS
+from rl_slabs.dtypes import CARRIERS
 
 
 def steps():
@@ -60,7 +60,7 @@ def test_the_order_in_which_leaves_are_given_does_not_matter():
 
 leaves = st.dictionaries(
     st.lists(st.text("abc", min_size=1, max_size=2), min_size=1, max_size=3).map(tuple),
-    st.tuples(st.sampled_from(sorted(_CARRIERS, key=str)), st.lists(st.integers(0, 9), max_size=3)),
+    st.tuples(st.sampled_from(sorted(CARRIERS, key=str)), st.lists(st.integers(0, 9), max_size=3)),
     min_size=1,
     max_size=9,
 ).filter(lambda given: not any(a != b and a == b[: len(a)] for a in given for b in given))
@@ -92,7 +92,7 @@ def test_a_spec_is_anything_whose_zero_is_a_tensordict():
     assert RowSchema.from_spec(Spec()) == RowSchema.from_tensordict(steps())
 
 
-def test_something_without_zero_is_no_spec():
+def test_objects_without_zero_are_no_spec():
     with pytest.raises(TypeError, match=r"got dict without a zero\(\) method"):
         RowSchema.from_spec({})
 
@@ -199,7 +199,7 @@ def test_the_repr_is_a_table_with_the_bytes():
     ]
 
 
-def test_without_packing_every_leaf_has_its_own_array_also_after_a_trip_through_json() -> None:
+def test_leaves_without_packing_have_their_own_arrays_also_after_a_trip_through_json() -> None:
     leaves = {"a": (torch.float32, (3,)), "b": (torch.bool, ()), "c": (torch.int8, (0,))}
     schema = RowSchema(leaves, packed_bytes=0)
     assert schema.packed == ()

@@ -20,14 +20,14 @@ _CARRIED = {
     torch.float8_e5m2: torch.uint8,
     torch.float8_e5m2fnuz: torch.uint8,
 }
-_CARRIERS = {dtype: dtype for dtype in _PLAIN} | _CARRIED
-_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in _CARRIERS}
+CARRIERS = {dtype: dtype for dtype in _PLAIN} | _CARRIED
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in CARRIERS}
 
 
 def carrier(dtype: torch.dtype) -> torch.dtype:
     """The dtype of equal size that numpy and index writes can move, often `dtype` itself."""
     try:
-        return _CARRIERS[dtype]
+        return CARRIERS[dtype]
     except KeyError:
         known = ", ".join(_BY_NAME)
         raise TypeError(f"a row cannot hold {dtype!r}: use one of torch's {known}.") from None

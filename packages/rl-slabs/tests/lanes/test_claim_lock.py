@@ -15,6 +15,15 @@ def memory():
     os.close(descriptor)
 
 
+def fork(run):
+    """A child that runs a function and ends at once; its process id."""
+    child = os.fork()
+    if child == 0:
+        run()
+        os._exit(0)
+    return child
+
+
 def hold(pipe, descriptor):
     """Takes the lock as `claim_lock` does and never gives it back."""
     own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
@@ -27,10 +36,7 @@ def hold_and_fork(pipe, descriptor):
     """The same, and a child that keeps the duplicate of the lock after this one was killed."""
     own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
     fcntl.flock(own, fcntl.LOCK_EX)
-    child = os.fork()
-    if child == 0:
-        pipe.recv()
-        os._exit(0)
+    child = fork(pipe.recv)
     pipe.send(child)
     os.waitpid(child, 0)
 
@@ -77,17 +83,14 @@ def test_a_fork_waits_until_a_claim_of_another_thread_is_over(memory):
             inside.set()
             go_on.wait(10)
 
-    def fork():
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
+    def fork_and_wait():
+        os.waitpid(fork(lambda: None), 0)
         forked.set()
 
     claiming = threading.Thread(target=claim)
     claiming.start()
     assert inside.wait(10)
-    forking = threading.Thread(target=fork)
+    forking = threading.Thread(target=fork_and_wait)
     forking.start()
     assert not forked.wait(0.05)
     go_on.set()

@@ -229,7 +229,7 @@ def test_a_restart_that_is_interrupted_anywhere_is_finished_by_the_next_claim(sc
 
 
 def test_a_restoration_that_is_interrupted_anywhere_shows_all_rows_or_none(schema):
-    """Neither the former counters nor the new ones let rows be read beside the others."""
+    """Neither the former counters nor the new ones let rows be read together with the others."""
     finished = False
     for place in range(40):
         lanes = Lanes(Slab.private(schema, 7))

@@ -76,7 +76,7 @@ def test_emptied_rows_are_not_accepted_and_later_ones_are(schema, numbered):
     assert lanes.accept(torch.tensor([*old, *new])).tolist() == [False] * 4 + [True] * 2
 
 
-def test_each_thread_claims_its_own_lane_once(schema):
+def test_threads_claim_one_lane_each(schema):
     slab = Slab.private(schema, 6, lanes=3)
     lanes = Lanes(slab)
     found, barrier = [], threading.Barrier(2)
@@ -96,7 +96,7 @@ def test_each_thread_claims_its_own_lane_once(schema):
     )
 
 
-def test_when_every_lane_is_held_the_holders_are_named(schema):
+def test_holders_are_named_when_every_lane_is_held(schema):
     slab = Slab.private(schema, 6, lanes=2)
     for _ in range(2):
         Lanes(slab).claim()

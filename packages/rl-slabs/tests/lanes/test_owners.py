@@ -73,7 +73,7 @@ def test_a_thread_of_another_process_does_not_hold_private_memory():
         process.kill()
 
 
-def test_before_a_reboot_everyone_is_gone():
+def test_owners_from_before_a_reboot_are_gone():
     me = Owner.of_this_thread()
     assert standing(replace(me, place=me.place ^ (1 << 40))) == "gone"
 
@@ -82,7 +82,7 @@ def test_before_a_reboot_everyone_is_gone():
     ("stale_after_s", "silent_s", "expected"),
     [(None, 1000, "elsewhere"), (5, 3, "elsewhere"), (5, 7, "gone")],
 )
-def test_in_another_container_only_silence_tells(stale_after_s, silent_s, expected):
+def test_owners_in_another_container_are_gone_after_a_silence(stale_after_s, silent_s, expected):
     me = Owner.of_this_thread()
     other = replace(me, place=me.place ^ 1)
     beat_ns = monotonic_ns() - silent_s * SECOND

@@ -35,7 +35,7 @@ def test_a_draw_is_repeated_by_its_generator():
     assert draws[0].equal(draws[1])
 
 
-def test_nothing_is_drawn_from_an_empty_window():
+def test_empty_windows_yield_no_row():
     empty = Window((3,), (0,))
     assert empty.numbers(torch.tensor([], dtype=torch.int64)).numel() == 0
     with pytest.raises(ValueError, match="there is no row to draw"):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from rl_slabs.memory.allocation import _cgroup_limits, require_memory, take_space
+from rl_slabs.memory.allocation import cgroup_limits, require_memory, take_space
 
 
 def test_more_memory_than_there_is_is_refused_with_what_is_free():
@@ -63,5 +63,5 @@ def test_the_smallest_limit_of_all_control_groups_above_counts(tmp_path):
         (folder / "limit").write_text(f"{limit}\n")
         (folder / "usage").write_text(f"{usage}\n")
         (folder / "memory.stat").write_text("active_file 4\ninactive_file 1\nanon 60\n")
-    found = list(_cgroup_limits(tmp_path, "/outer/inner", "limit", "usage"))
+    found = list(cgroup_limits(tmp_path, "/outer/inner", "limit", "usage"))
     assert found == [(100 - 70 + 5, str(inner.parent / "limit"))]

@@ -33,7 +33,7 @@ def test_every_array_is_zero_of_its_shape_and_on_a_cache_line_of_its_own(arrays)
     assert (arrays["words"] == 1).all()
 
 
-def test_handed_over_they_are_the_same_memory(arrays):
+def test_arrays_unpickled_elsewhere_are_the_same_memory(arrays):
     if arrays.kind == "private":
         with pytest.raises(TypeError, match=r"make them with Arrays.shared or Arrays.mapped"):
             pickle.dumps(arrays)
@@ -46,7 +46,7 @@ def test_handed_over_they_are_the_same_memory(arrays):
     assert arrays["words"][2, 4] == 7
 
 
-def test_a_child_writes_into_them(forked):
+def test_arrays_are_written_to_by_a_child(forked):
     arrays = Arrays.shared(LAYOUT)
     child = forked(lambda pipe: pipe.send(arrays["words"].fill(3)))
     child.receive()
@@ -94,10 +94,11 @@ def test_one_file_is_filled_once():
 
 
 def test_sparse_memory_is_taken_when_it_is_touched():
-    sparse = Arrays.shared({"table": ("int64", (1 << 20,))}, sparse=True)
-    whole = Arrays.shared({"table": ("int64", (1 << 20,))})
-    sparse["table"][:100] = 1
-    blocks = [os.fstat(a._file.fileno()).st_blocks * 512 for a in (sparse, whole)]
+    blocks = []
+    for sparse in (True, False):
+        file = LazyFile.shared("a test")
+        Arrays.in_file({"table": ("int64", (1 << 20,))}, file, sparse=sparse)["table"][:100] = 1
+        blocks.append(os.fstat(file.fileno()).st_blocks * 512)
     assert blocks[0] < 100_000 < 8 << 20 <= blocks[1]
 
 

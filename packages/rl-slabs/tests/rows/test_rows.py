@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.dtypes import _CARRIERS, carrier
+from rl_slabs.dtypes import CARRIERS, carrier
 
-DTYPES = sorted(set(_CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
+DTYPES = sorted(set(CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
 SHAPES = [(), (1,), (3,), (2, 5)]
 MIXED = RowSchema(
     {str(dtype): (dtype, SHAPES[number % 4]) for number, dtype in enumerate(DTYPES)}
@@ -160,7 +160,7 @@ def test_a_read_of_rows_keeps_its_leaves_apart_in_autograd():
     assert layer.weight.grad is not None
 
 
-def test_some_keys_alone_are_read():
+def test_keys_can_be_read_alone():
     rows, steps = Rows.zeros(MIXED, 5), noise(5)
     rows.write(slice(0, 5), steps)
     keys = [("next", "frame"), "torch.float64"]
@@ -168,7 +168,7 @@ def test_some_keys_alone_are_read():
     assert_same_bits(rows.read(slice(1, 3), keys=["next"]), steps.select("next")[1:3])
 
 
-def test_some_keys_alone_are_written():
+def test_keys_can_be_written_alone():
     rows, steps, new = Rows.zeros(MIXED, 5), noise(5), noise(5)
     rows.write(slice(0, 5), steps)
     rows.write(slice(0, 5), new, keys=[("next", "hidden")])
@@ -256,7 +256,7 @@ def test_lazy_stacks_and_tensorclasses_are_written():
         assert_same_bits(rows.read(slice(0, 5)), steps.to_tensordict())
 
 
-def test_no_rows_are_refused():
+def test_rows_of_count_zero_are_refused():
     with pytest.raises(ValueError, match="count must be at least 1, got 0"):
         Rows.zeros(MIXED, 0)
     with pytest.raises(TypeError, match="count must be an integer, got float"):

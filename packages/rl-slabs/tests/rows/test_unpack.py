@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from rl_slabs import RowSchema
-from rl_slabs.dtypes import _CARRIERS, carrier
+from rl_slabs.dtypes import CARRIERS, carrier
 from rl_slabs.rows.unpack import build_unpack, unpack_source
 from rl_slabs.schema import Field
 
-DTYPES = sorted(set(_CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
+DTYPES = sorted(set(CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
 SCHEMA = RowSchema(
     {
         "observation": (torch.float32, (3,)),
@@ -19,6 +19,11 @@ SCHEMA = RowSchema(
         "frame": (torch.uint8, (7, 41)),
     }
 )
+
+
+def versions(leaves):
+    """How often each leaf was written to in place, as autograd counts."""
+    return [leaf._version for leaf in leaves]
 
 
 def packed(*batch):
@@ -40,7 +45,7 @@ def test_every_leaf_equals_its_bytes_in_the_row():
         assert found[field.key].view(expected.dtype).equal(expected)
 
 
-def test_any_batch_shape_is_kept_at_every_level():
+def test_batch_shapes_are_kept_at_every_level():
     unpack = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)
     for batch in ((), (4,), (2, 3)):
         found = unpack(packed(*batch), frames(*batch), torch.Size(batch))
@@ -53,10 +58,10 @@ def test_the_leaves_are_views_with_their_own_version_counters():
     rows = packed(4)
     found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
     leaves = [found[field.key] for field in SCHEMA.packed]
-    before = [leaf._version for leaf in leaves]
+    before = versions(leaves)
     for leaf in leaves:
         leaf.zero_()
-    assert [leaf._version for leaf in leaves] == [version + 1 for version in before]
+    assert versions(leaves) == [version + 1 for version in before]
     assert found["observation"].untyped_storage().data_ptr() == rows.untyped_storage().data_ptr()
 
 
@@ -79,7 +84,7 @@ def test_contiguous_leaves_have_memory_of_their_own():
     assert all(found[field.key].is_contiguous() for field in SCHEMA.fields)
 
 
-def test_some_leaves_alone_can_be_handed_out():
+def test_leaves_can_be_unpacked_alone():
     fields = SCHEMA.select(["next"])
     found = build_unpack(fields, SCHEMA.row_bytes)(packed(4), [], torch.Size([4]))
     assert set(found.keys(True, True)) == {("next", "count"), ("next", "deep", "done")}
@@ -95,7 +100,7 @@ def test_keys_that_are_no_identifiers_are_kept():
     assert set(found.keys(True, True)) == {key, "def"}
 
 
-def test_leaves_without_elements_are_handed_out():
+def test_leaves_without_elements_are_unpacked():
     schema = RowSchema({"empty": (torch.float32, (0, 3)), "a": (torch.bool, (1,))})
     unpack = build_unpack(schema.fields, schema.row_bytes)
     found = unpack(torch.zeros(4, 1, dtype=torch.int64), [], torch.Size([4]))
@@ -134,11 +139,11 @@ def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_sa
     found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes, copied=True)(
         rows, frames(4), torch.Size([4])
     )
-    before = [found[field.key]._version for field in SCHEMA.packed]
-    for field in SCHEMA.packed:
-        found[field.key].zero_()
-    after = [found[field.key]._version for field in SCHEMA.packed]
-    assert after == [version + 1 for version in before]
+    leaves = [found[field.key] for field in SCHEMA.packed]
+    before = versions(leaves)
+    for leaf in leaves:
+        leaf.zero_()
+    assert versions(leaves) == [version + 1 for version in before]
     assert not rows.view("u1")[:, : sum(field.nbytes for field in SCHEMA.packed)].any()
     file = io.BytesIO()
     torch.save(found.to_dict(), file)
@@ -146,7 +151,7 @@ def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_sa
     assert torch.load(file)["next"]["count"].equal(found["next", "count"])
 
 
-def test_a_leaf_beyond_the_row_lies_in_the_next_rows():
+def test_a_leaf_beyond_the_row_is_read_from_the_next_rows():
     width = SCHEMA.row_bytes
     here = SCHEMA["observation"]
     there = Field(("next", "observation"), here.dtype, here.shape, here.offset + width)

@@ -48,7 +48,7 @@ def torn(forked, schema, numbered):
     return slab
 
 
-def test_no_torn_row_of_a_killed_writer_is_accepted(torn):
+def test_torn_rows_of_a_killed_writer_are_refused(torn):
     assert accepted_and_wrong(torn, torch.arange(CAPACITY)) == (CAPACITY - SPAN, 0)
 
 
@@ -148,9 +148,7 @@ def write_for_ever(pipe, slab, numbered):
         size = size % 7 + 1
 
 
-def test_two_writers_one_killed_and_replaced_and_a_reader_without_a_torn_row(
-    forked, schema, numbered
-):
+def test_readers_see_no_torn_row_while_a_writer_is_killed_and_replaced(forked, schema, numbered):
     slab = Slab.shared(schema, 48, lanes=2)
     lanes = Lanes(slab)
     children = [forked(write_for_ever, slab, numbered) for _ in range(2)]
@@ -184,7 +182,7 @@ sys.stdin.read()
 """
 
 
-def test_nothing_is_left_when_every_process_was_killed():
+def test_shared_memory_is_freed_when_every_process_was_killed():
     before = set(os.listdir("/dev/shm"))
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", SHARER],

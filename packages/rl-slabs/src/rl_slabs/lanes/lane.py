@@ -43,7 +43,7 @@ class Span(NamedTuple):
     """Rows given out to be written.
 
     Attributes:
-        rows: Where they are in the slab: a slice, or `[n]` int64 where the ring closes in between.
+        rows: Their positions in the slab: a slice, or `[n]` int64 where the ring closes in between.
         numbers: Their row numbers, never used again.
     """
 

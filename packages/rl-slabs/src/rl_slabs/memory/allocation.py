@@ -86,15 +86,16 @@ def _limits() -> Iterator[tuple[int, str]]:
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, controllers, place = line.split(":", 2)
         if not controllers:
-            yield from _cgroup_limits(_CGROUPS, place, "memory.max", "memory.current")
+            yield from cgroup_limits(_CGROUPS, place, "memory.max", "memory.current")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            yield from _cgroup_limits(_CGROUPS / "memory", place, *names)
+            yield from cgroup_limits(_CGROUPS / "memory", place, *names)
 
 
-def _cgroup_limits(
+def cgroup_limits(
     root: Path, place: str, limit_name: str, usage_name: str
 ) -> Iterator[tuple[int, str]]:
+    """What each limit of a control group and of those above it leaves, in bytes, and its file."""
     group = root / place.lstrip("/")
     for folder in (group, *group.parents):
         limit, usage = (_text(folder / name).strip() for name in (limit_name, usage_name))

@@ -110,7 +110,7 @@ class LazyFile:
     ) -> bool:
         """Give the file its size, zeroes and a head, unless somebody did already.
 
-        Whoever is killed in between leaves a file without content, which the next one fills.
+        A process that is killed in between leaves a file without content, which the next one fills.
 
         Args:
             head: What it begins with; the first 8 bytes are not all zero.

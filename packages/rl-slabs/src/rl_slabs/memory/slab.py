@@ -479,7 +479,12 @@ class Slab:
 
 
 def _attach(handle: FileHandle, kind: Kind, path: str | None) -> Slab:
-    return Slab._map_file(handle.open(), path or "the memory", kind, path)
+    return map_slab(handle.open(), path or "the memory", kind, path)
+
+
+def map_slab(descriptor: int, name: str, kind: Kind, path: str | None) -> Slab:
+    """A slab over an open file, which from here on is the slab's to close."""
+    return Slab._map_file(descriptor, name, kind, path)
 
 
 def _take(descriptor: int, manifest: Manifest) -> None:
