@@ -8,15 +8,15 @@ from rl_layout.segments.cuts import cut_rows
 from rl_layout.synthetic import trajectories
 
 
-@pytest.mark.parametrize("lengths", [[4, 5], [1500, 1000]])  # by numpy, and by numba where it is
+@pytest.mark.parametrize("lengths", [[4, 5], [1500, 1000]])  # by numpy, and by numba if installed
 def test_segments_can_be_found_in_a_compiled_function(lengths):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(lambda batch: Segments.of(batch).lengths * 2, backend="eager")
     assert found(trajectories(lengths)).tolist() == [2 * length for length in lengths]
 
 
-def test_so_can_cuts():
-    torch._dynamo.reset()
+def test_cuts_can_be_found_in_a_compiled_function():
+    torch.compiler.reset()
 
     def cuts(batch):
         return cut_rows(Markers.of(batch)).sum() * 2

@@ -11,7 +11,12 @@ from rl_layout.testing import environments, trajectories
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
 
 
-def test_each_trajectory_is_a_bar_with_its_end():
+def notebook_picture(drawing):
+    """The picture that a notebook asks for by this name."""
+    return drawing._repr_png_()
+
+
+def test_trajectories_are_bars_with_their_end():
     lines = str(draw_layout(trajectories([2, 4, 3], KINDS))).splitlines()
     assert lines[:3] == ["id 7  [X", "id 8  [==|", "id 9  [=>"]
 
@@ -20,7 +25,7 @@ def test_a_bar_that_begins_in_mid_trajectory_is_moved_along_time():
     assert str(draw_layout(trajectories([3, 2], first_step=2))).splitlines()[0] == "id 7    ==X"
 
 
-def test_findings_stand_on_their_row():
+def test_findings_are_drawn_on_their_row():
     batch = trajectories([2, 4])
     batch[keys.NEXT_DONE][3] = True
     assert str(draw_layout(batch)).splitlines()[1] == "id 8  [!"
@@ -49,7 +54,7 @@ def test_text_is_saved_without_matplotlib(tmp_path, monkeypatch):
     drawing = draw_layout(trajectories([2, 4]))
     drawing.save(tmp_path / "layout.txt")
     assert (tmp_path / "layout.txt").read_text().startswith("id 7  [X\n")
-    assert drawing._repr_png_() is None
+    assert notebook_picture(drawing) is None
     with pytest.raises(ModuleNotFoundError, match=r"rl-layout\[draw\]"):
         drawing.plot()
 
@@ -60,4 +65,4 @@ def test_a_picture_shows_every_bar(tmp_path):
     axes = drawing.plot()
     assert [label.get_text() for label in axes.get_yticklabels()] == ["id 7", "id 8", "id 9"]
     drawing.save(tmp_path / "layout.png")
-    assert (tmp_path / "layout.png").read_bytes() == drawing._repr_png_()
+    assert (tmp_path / "layout.png").read_bytes() == notebook_picture(drawing)

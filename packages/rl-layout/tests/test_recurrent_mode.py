@@ -22,7 +22,7 @@ def scaled(x):
     ("given", "mode"),
     [(True, True), ("recurrent", True), (False, False), ("sequential", False), (None, None)],
 )
-def test_each_way_to_say_a_mode(given, mode):
+def test_modes_can_be_said_in_each_way(given, mode):
     with set_recurrent_mode(given):
         assert recurrent_mode() is mode
     assert recurrent_mode() is None

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 
-from rl_layout import EndKind, check_layout, keys
-from rl_layout.testing import environments, flat_batches, trajectories
+from rl_layout import EndKind, Segments, check_layout, keys
+from rl_layout.testing import check_segments, environments, flat_batches, trajectories
 
 
 def test_observations_carry_trajectory_and_step():
@@ -44,6 +44,23 @@ def test_a_trajectory_without_rows_has_no_end():
     assert torch.equal(
         trajectories([2, 0, 3])[keys.NEXT_DONE].nonzero()[:, 0], torch.tensor([1, 4])
     )
+
+
+@pytest.mark.parametrize(
+    ("starts", "lengths", "shape"),
+    [
+        ([0, 2], [2], (5,)),
+        ([0, 2], [2, 0], (5,)),
+        ([0, 1], [2, 3], (5,)),
+        ([0, 5], [2, 1], (5,)),
+        ([0, 2], [2, 2], (2, 3)),
+    ],
+)
+def test_check_segments_finds_a_broken_invariant(starts, lengths, shape):
+    kinds = torch.zeros(len(starts), dtype=torch.uint8)
+    segments = Segments(torch.tensor(starts), torch.tensor(lengths), kinds, torch.Size(shape))
+    with pytest.raises(AssertionError):
+        check_segments(segments)
 
 
 WITHOUT_HYPOTHESIS = """

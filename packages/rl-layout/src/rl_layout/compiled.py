@@ -29,6 +29,12 @@ def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
     return True
 
 
+def forget_imports() -> None:
+    """Try again to import and to cache what could not be, as after numba was installed."""
+    _imported.cache_clear()
+    _unkept.clear()
+
+
 _unkept: set[str] = set()
 
 

@@ -56,7 +56,7 @@ def test_nested_rewards_dones_and_actions_are_dropped_by_name():
     }
 
 
-def test_without_the_others_only_what_was_next_is_left():
+def test_step_mdp_without_the_others_keeps_the_next_entries_only():
     assert names(step_mdp(step(), keep_other=False)) == {
         "observation",
         "done",

@@ -49,7 +49,7 @@ def test_the_same_marker_in_a_batch_that_it_does_not_fit_is_refused():
         Segments.of(TensorDict({keys.IS_INIT: flag}, [2]))
 
 
-def test_nothing_outlives_the_markers():
+def test_memo_keeps_nothing_longer_than_the_markers():
     batch = trajectories([2, 3])
     kept = weakref.ref(Segments.of(batch))
     assert kept() is not None

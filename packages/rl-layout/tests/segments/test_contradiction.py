@@ -16,9 +16,10 @@ from rl_layout.segments.contradiction import (
     contradictions,
     must_compare_observations,
 )
-from rl_layout.segments.cuts import _cut_whole, cut_rows
+from rl_layout.segments.cuts import cut_by_torch, cut_rows
+from rl_layout.segments.flat_views import flat_bits
 from rl_layout.synthetic import environments, trajectories
-from rl_layout.testing import EndKind, plain_batches
+from rl_layout.testing import EndKind, check_segments, plain_batches
 
 CUT = EndKind.CUT
 
@@ -215,7 +216,7 @@ def test_observations_of_every_dtype_and_shape_are_compared(dtype, shape):
     batch = TensorDict({"a": values[:-1], "next": {"a": values[1:].clone()}}, [6])
     assert not contradictions(batch).any()
     if values.numel():
-        after = contradiction._flat_bits(batch["next", "a"], 6)
+        after = flat_bits(batch["next", "a"], 6)
         after[3, -1] ^= 1
         assert contradictions(batch).nonzero().flatten().tolist() == [3]
 
@@ -224,9 +225,7 @@ def test_flags_of_a_whole_batch_cut_as_those_of_pieces_do():
     batch = vector_step()
     found = contradictions(batch)
     markers = Markers.of(batch)
-    whole = _cut_whole(markers, markers.done) | found
-    whole[-1] = True
-    assert cut_rows(markers, found).equal(whole)
+    assert cut_rows(markers, found).equal(cut_by_torch(markers, found))
 
 
 @pytest.mark.gpu
@@ -244,7 +243,7 @@ def test_contradictions_are_those_of_the_row_by_row_twin(batch, dim):
     if found is not None:
         assert found.flatten().tolist() == expected
     segments = quietly(batch)
-    segments._check()
+    check_segments(segments)
     triples = torch.stack([segments.starts, segments.lengths, segments.kinds.long()], 1).tolist()
     assert [*map(tuple, triples)] == reference.segments(batch)
     moved = batch.transpose(dim % batch.ndim, -1)

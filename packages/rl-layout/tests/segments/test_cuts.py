@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 
 from rl_layout import Segments, keys
-from rl_layout.segments.cuts import PIECE, _any_of, _cut_whole, cut_rows
+from rl_layout.segments.cuts import PIECE, cut_by_torch, cut_rows
 from rl_layout.segments.markers import Markers
 from rl_layout.testing import EndKind, batches, trajectories
 
@@ -19,13 +19,13 @@ def only(batch, *kept):
 
 
 @pytest.mark.parametrize("key", ALL)
-def test_each_marker_cuts_alone(key):
+def test_markers_cut_alone(key):
     batch = only(trajectories([2, 4, 3]), key)
     assert Segments.of(batch).lengths.tolist() == [2, 4, 3]
 
 
 @pytest.mark.parametrize("key", ALL)
-def test_any_marker_that_cuts_cuts_though_the_others_go_on(key):
+def test_markers_that_cut_do_so_where_the_others_join(key):
     cut = only(trajectories([2, 3]), key)
     batch = trajectories([5], CUT).update(cut.select(key))
     assert Segments.of(batch).lengths.tolist() == [2, 3]
@@ -36,7 +36,7 @@ def test_a_hole_in_the_steps_cuts():
     assert Segments.of(rows).lengths.tolist() == [2, 3]
 
 
-def test_holes_are_found_wherever_they_lie_in_a_large_batch():
+def test_holes_are_found_at_any_row_of_a_large_batch():
     steps = torch.arange(3 * PIECE)
     holes = [1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE - 1]
     for hole in holes:
@@ -48,9 +48,7 @@ def test_holes_are_found_wherever_they_lie_in_a_large_batch():
 @given(batches())
 def test_pieces_cut_where_operations_on_whole_arrays_do(batch):
     markers = Markers.of(batch)
-    whole = _cut_whole(markers, _any_of(markers))
-    whole.view(-1, batch.batch_size[-1])[:, -1] = True
-    assert cut_rows(markers).equal(whole)
+    assert cut_rows(markers).equal(cut_by_torch(markers))
 
 
 def test_n_step_done_cuts_only_where_the_next_observation_is_one_step_away():

@@ -12,7 +12,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from rl_layout import Segments, compiled, keys
 from rl_layout.segments import numba_cuts
-from rl_layout.segments.cuts import _cut_in_pieces
+from rl_layout.segments.cuts import cut_by_numpy
 from rl_layout.segments.markers import FIELDS
 from rl_layout.segments.numba_cuts import mark_cuts
 from rl_layout.testing import EndKind, environments
@@ -44,7 +44,7 @@ def drawn(names, size, seed):
 def test_cuts_are_those_that_numpy_finds(names, size):
     have, (cut, expected) = drawn(names, size, len(names)), np.empty((2, size), bool)
     mark_cuts(*map(have.get, FIELDS), cut)
-    _cut_in_pieces(have, expected)
+    cut_by_numpy(have, expected)
     np.testing.assert_array_equal(cut, expected)
     assert size < 3 or 0 < cut.sum() < size
 
@@ -60,10 +60,9 @@ def segments_are_right():
 @pytest.fixture
 def afresh():
     """Nothing is known yet of what can be imported."""
-    compiled._imported.cache_clear()
+    compiled.forget_imports()
     yield
-    compiled._imported.cache_clear()
-    compiled._unkept.clear()
+    compiled.forget_imports()
 
 
 def run(cut):

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from rl_layout import EndKind, Segments, keys, reference
 from rl_layout.segments.flat_views import bits
-from rl_layout.testing import batches, environments, trajectories
+from rl_layout.testing import batches, check_segments, environments, trajectories
 
 DTYPES = [torch.float32, torch.bool, torch.bfloat16, torch.uint16, torch.float8_e5m2]
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=9)
@@ -17,7 +17,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=9)
 @given(batches())
 def test_segments_equal_the_row_by_row_twin(batch):
     segments = Segments.of(batch)
-    segments._check()
+    check_segments(segments)
     found = zip(
         segments.starts.tolist(), segments.lengths.tolist(), segments.kinds.tolist(), strict=True
     )

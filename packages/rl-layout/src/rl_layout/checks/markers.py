@@ -49,8 +49,8 @@ def _start_findings(rows: MarkerRows) -> Iterator[Finding]:
         yield from rows.found("error", keys.IS_INIT, bare & rows.new_slice & ~pair.first, what)
         # without ids consecutive steps join neighbours; ids without steps join all of them
         joined = pair.follows if m.traj_ids is None else pair.same | (m.traj_step is None)
-        behind = bare & pair.ended & ~pair.first & joined
-        yield from rows.found("error", keys.IS_INIT, behind, "is False after a done step")
+        after_done = bare & pair.ended & ~pair.first & joined
+        yield from rows.found("error", keys.IS_INIT, after_done, "is False after a done step")
         if m.traj_step is None:
             other = bare & rows.paired & ~pair.same & ~pair.ended & ~rows.new_slice
             yield from rows.found("error", keys.IS_INIT, other, "is False at another id")
@@ -80,14 +80,14 @@ def _id_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Ids that continue after a done step, and steps that leave a hole."""
     m, pair = rows.markers, NeighbourPairs(rows)
     if m.traj_ids is not None:
-        behind = pair.joins & pair.ended
+        after_done = pair.joins & pair.ended
         # a marked start that does not follow is a slice of a stored sample, as far as one can tell
         slices = pair.marked & ~(rows.after(pair.terminated) & pair.follows)
         slices &= m.traj_step is not None
         what = "continues after a done step: every trajectory, and every cut, takes a new id"
-        yield from rows.found("error", keys.TRAJ_IDS, behind & ~slices, what)
+        yield from rows.found("error", keys.TRAJ_IDS, after_done & ~slices, what)
         what = "comes again after a done step: a slice of a sample, or a cut that kept its id"
-        yield from rows.found("note", keys.TRAJ_IDS, behind & slices, what)
+        yield from rows.found("note", keys.TRAJ_IDS, after_done & slices, what)
     if m.traj_step is not None:
         jumped = pair.joins & ~pair.ended & ~pair.follows
         what = "leaves a hole inside a trajectory: rows were lost, or slices glued unmarked"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -14,7 +13,7 @@ from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.report import Finding
 from rl_layout.segments.contradiction import Comparison, compare_neighbours, is_observed
 from rl_layout.segments.cuts import cut_rows
-from rl_layout.segments.flat_views import bits, is_plain
+from rl_layout.segments.flat_views import flat_bits, is_plain
 from rl_tensordict import NestedKey, as_key, as_tuple
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
@@ -35,7 +34,7 @@ def observation_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Fi
     pairs = list(_pairs(batch))
     for key, root, after in pairs:
         known = has_next & follows
-        differs = known & (_flat_bits(after) != _flat_bits(root)[successor]).any(1)
+        differs = known & (flat_bits(after) != flat_bits(root)[successor]).any(1)
         foreign = differs & _stands_elsewhere(rows, root, after, differs)
         foreign &= is_observed(as_tuple(key))
         what = "is an observation of another trajectory"
@@ -86,12 +85,6 @@ def _pairs(batch: TensorDictBase) -> Iterator[tuple[NestedKey, Tensor, Tensor]]:
             yield as_key(parts), root.cpu(), after.cpu()
 
 
-def _flat_bits(values: Tensor) -> Tensor:
-    """A leaf as integers ``[N, F]``, equal where it is equal bit for bit."""
-    found = bits(values)
-    return found.reshape(len(found), math.prod(found.shape[1:]))
-
-
 def _successors(rows: MarkerRows) -> tuple[Tensor, Tensor]:
     """The row that each next observation belongs to, and whether it is in the same segment."""
     cut = cut_rows(rows.markers).cpu()
@@ -113,7 +106,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
     if ids is None or not len(where):
         return found
     # equal rows of bits get equal numbers: N observations, then W next ones
-    both = torch.cat([_flat_bits(root), _flat_bits(after)[where]])
+    both = torch.cat([flat_bits(root), flat_bits(after)[where]])
     numbers = torch.unique(both, dim=0, return_inverse=True)[1]
     here, wanted = numbers[: rows.size], numbers[rows.size :]
     # a value found in several rows identifies none of them
@@ -129,7 +122,7 @@ def _taken(rows: MarkerRows, pairs: Pairs) -> Tensor:
     """Rows whose observations are all bit for bit the next ones of the row before."""
     taken = torch.ones(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
-        taken[1:] &= (_flat_bits(after)[:-1] == _flat_bits(root)[1:]).all(1)
+        taken[1:] &= (flat_bits(after)[:-1] == flat_bits(root)[1:]).all(1)
     return taken
 
 
@@ -145,7 +138,7 @@ def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
     pairs = _telling([pair for pair in pairs if is_observed(as_tuple(pair[0]))] or pairs, ended)
     moved = torch.zeros(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
-        moved |= (_flat_bits(after) != _flat_bits(root)).any(1)
+        moved |= (flat_bits(after) != flat_bits(root)).any(1)
     leaks = ended & _taken(rows, pairs) & rows.after(moved)
     final = torch.zeros(rows.size, dtype=torch.bool)  # ends that are known to be terminations
     if m.terminated is not None:
@@ -153,7 +146,7 @@ def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
     elif m.truncated is not None:
         final = ended & ~rows.after(m.truncated)
     key, root, _ = pairs[0]
-    values = torch.unique(_flat_bits(root)[leaks & final], dim=0)
+    values = torch.unique(flat_bits(root)[leaks & final], dim=0)
     lost = len(values) > 1 and 2 * int((leaks & final).sum()) >= int(final.sum())
     what = "is the first observation after it, right only where the environment continued"
     if lost:
@@ -166,7 +159,7 @@ def _telling(pairs: Pairs, starts: Tensor) -> Pairs:
     """Leaves that do not begin alike everywhere, as counts and recurrent states do."""
 
     def varies(root: Tensor) -> bool:
-        first = _flat_bits(root)[starts]
+        first = flat_bits(root)[starts]
         return bool((first != first[:1]).any())
 
     return [pair for pair in pairs if varies(pair[1])] or pairs
@@ -190,7 +183,7 @@ def _copy_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]
     for key in wanted:
         leaf = flat.get(key, None)
         if is_plain(leaf):
-            values = _flat_bits(leaf.cpu())
+            values = flat_bits(leaf.cpu())
             differs |= (values != values[original]).any(1)
     what = "names another step already: ids are never reused"
     yield from rows.found("error", keys.TRAJ_IDS, differs & rows.real, what)

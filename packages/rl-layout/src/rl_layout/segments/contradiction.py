@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_dim, check_tensordict
-from rl_layout.segments.flat_views import bits, is_plain
+from rl_layout.segments.flat_views import flat_bits, is_plain
 from rl_tensordict import NestedKey, as_key, find, is_key, names_of
 from rl_tensordict.arguments import shown
 
@@ -239,11 +239,11 @@ class _Pairs:
         rows = self._shape.numel()
         if self._ahead is not None or root.numel() > 2 * _PROBE * rows:
             return False
-        flat = (_flat_bits(leaf, rows) for leaf in (after, root))
-        here, behind = (  # [..., T, F]
+        flat = (flat_bits(leaf, rows) for leaf in (after, root))
+        here, following = (  # [..., T, F]
             leaf.view(*self._shape, leaf.shape[1]).movedim(self._dim, -2) for leaf in flat
         )
-        differs = here[..., :-1, :] != behind[..., 1:, :]
+        differs = here[..., :-1, :] != following[..., 1:, :]
         # one any() over all: along the few elements of a row it takes ten times as long
         return not bool(differs.logical_and_(self._where[..., :-1, None]).any())
 
@@ -349,17 +349,11 @@ def is_observed(key: tuple[str, ...]) -> bool:
     return not made and key[-1] not in _NO_OBSERVATIONS
 
 
-def _flat_bits(values: Tensor, rows: int) -> Tensor:
-    """A leaf as integers ``[N, F]``, equal where it is equal bit for bit."""
-    found = bits(values.detach())
-    return found.reshape(rows, found.numel() // rows)
-
-
 def _differing(pairs: _Pairs, root: Tensor, after: Tensor) -> Tensor:
     """Pairs whose later row holds another observation than the earlier one says, bool ``[P]``."""
     rows = pairs.compared.numel()
-    here, behind = _flat_bits(after, rows), _flat_bits(root, rows)
-    return _unequal(here, behind, pairs.row, pairs.other)
+    here, following = flat_bits(after, rows), flat_bits(root, rows)
+    return _unequal(here, following, pairs.row, pairs.other)
 
 
 def _unequal(left: Tensor, right: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -396,14 +390,14 @@ def _derived(
 
 
 def _proves(pairs: _Pairs, root: Tensor, after: Tensor, differs: Tensor) -> bool:
-    """Whether a leaf moves on from row to row as told, by values that stand in one row only."""
+    """Whether a leaf moves on from row to row as told, by values found in one row only."""
     rows = pairs.compared.numel()
-    here, behind = _flat_bits(root, rows), _flat_bits(after, rows)
+    here, following = flat_bits(root, rows), flat_bits(after, rows)
     if here.shape[1] < 2:  # counters of several environments may follow each other
         return False
     names = torch.unique(_fingerprints(here), return_inverse=True, return_counts=True)
     alone = (names[2] == 1)[names[1]]
-    moved = _unequal(here, behind, pairs.row, pairs.row)
+    moved = _unequal(here, following, pairs.row, pairs.row)
     proved = int((moved & ~differs & alone[pairs.other]).sum())
     return proved >= LEAST_PROOF and 2 * proved > len(differs)
 

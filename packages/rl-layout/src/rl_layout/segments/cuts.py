@@ -27,11 +27,15 @@ ENDS = ("done", "terminated", "truncated")
 
 def cut_rows(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
     """Find the rows whose successor does not continue them."""
-    first = _any_of(markers)
-    if first.device.type == "cpu" and not torch.compiler.is_dynamo_compiling():
+    if _any_of(markers).device.type == "cpu" and not torch.compiler.is_dynamo_compiling():
         found = _cut_on_cpu(arrays_of(markers), markers.batch_shape, contradicted)
         return torch.from_numpy(found)
-    cut = _cut_whole(markers, first)
+    return cut_by_torch(markers, contradicted)
+
+
+def cut_by_torch(markers: Markers, contradicted: Tensor | None = None) -> Tensor:
+    """The cuts by operations on whole tensors, on any device, bool ``[N]`` in own memory."""
+    cut = _inner_cuts(markers)
     if contradicted is not None:
         cut |= contradicted
     # [*B, T]: the row of another environment continues nothing
@@ -62,10 +66,10 @@ def _any_of(markers: Markers) -> Tensor:
     return some
 
 
-def _cut_whole(markers: Markers, like: Tensor) -> Tensor:
-    """The cuts by operations on whole arrays, bool ``[N]`` in memory of their own."""
+def _inner_cuts(markers: Markers) -> Tensor:
+    """The cuts that markers make, bool ``[N]``; ends of rows of the batch are not among them."""
     boundary = markers.boundary()
-    cut = torch.zeros_like(like, dtype=torch.bool) if boundary is None else boundary
+    cut = torch.zeros_like(_any_of(markers), dtype=torch.bool) if boundary is None else boundary
     # inner[i] cuts between rows i and i + 1; a view, so `cut` gets every flag
     inner = cut[:-1]
     if markers.is_init is not None:
@@ -94,14 +98,14 @@ def _cut_on_cpu(
     if not run_compiled(
         "rl_layout.segments.numba_cuts", "mark_cuts", size, *map(have.get, FIELDS), cut
     ):
-        _cut_in_pieces(have, cut)
+        cut_by_numpy(have, cut)
     if contradicted is not None:
         cut |= array_of(contradicted)
     cut.reshape(-1, shape[-1])[:, -1] = True
     return cut
 
 
-def _cut_in_pieces(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
+def cut_by_numpy(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
     """Write the cuts, by numpy: what is between two operations stays in the cache."""
     size = len(cut)
     flags = [have[name] for name in ENDS if name in have]

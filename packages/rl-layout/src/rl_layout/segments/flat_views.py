@@ -66,6 +66,13 @@ def bits(values: Tensor) -> Tensor:
     return plain.view(_INTEGERS[plain.element_size()])
 
 
+def flat_bits(values: Tensor, rows: int | None = None) -> Tensor:
+    """View a leaf ``[N, ...]``, or one of so many rows, as integers ``[N, F]``; see `bits`."""
+    found = bits(values.detach())
+    rows = len(found) if rows is None else rows
+    return found.reshape(rows, found.numel() // max(1, rows))
+
+
 def flatten(values: Tensor, batch_shape: torch.Size) -> Tensor:
     """Merge the batch dimensions of a leaf."""
     if values.shape[: len(batch_shape)] != batch_shape:

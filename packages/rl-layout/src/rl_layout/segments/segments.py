@@ -549,16 +549,6 @@ class Segments:
             )
             raise ValueError(msg)
 
-    def _check(self) -> None:
-        """Assert every invariant of the representation."""
-        starts, lengths = self.starts, self.lengths
-        assert starts.shape == lengths.shape == self.kinds.shape  # one of each per segment
-        assert bool((lengths >= 1).all())  # no segment is empty
-        assert bool((starts[1:] >= (starts + lengths)[:-1]).all())  # in order, no overlap
-        assert not len(self) or int(self.lasts[-1]) < self.num_rows  # inside the batch
-        steps = self.batch_shape[-1]
-        assert bool((starts // steps == self.lasts // steps).all())  # within one row of [B, T]
-
 
 def segments_of(
     batch: TensorDictBase,
