@@ -20,10 +20,9 @@ from rl_layout.segments.contradiction import (
     compare_neighbours,
     contradictions,
     is_observed,
-    must_compare_observations,
 )
 from rl_layout.segments.end_kind import EndKind
-from rl_layout.segments.markers import Markers
+from rl_layout.segments.markers import Markers, must_compare_observations
 from rl_layout.segments.segments import Segments
 from rl_layout.segments.time_blocks import TimeBlock
 

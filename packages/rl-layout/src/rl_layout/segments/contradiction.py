@@ -20,7 +20,8 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.arguments import check_dim, check_tensordict
 from rl_layout.segments.flat_views import flat_bits, is_plain
-from rl_tensordict import NestedKey, as_key, find, is_key, names_of
+from rl_layout.segments.markers import must_compare_observations
+from rl_tensordict import NestedKey, as_key, find, is_key
 from rl_tensordict.arguments import shown
 
 warned: set[tuple[NestedKey, ...]] = set()
@@ -107,38 +108,6 @@ class Comparison:
         )
         warnings.warn(message, UserWarning, stacklevel=stacklevel + 1)
         warned.add(self.leaves)  # not where the warning is an error
-
-
-def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
-    """Tell whether markers leave open who continues whom along a dimension.
-
-    Args:
-        batch: a TED tensordict ``[*B, T]``.
-        dim: the dimension that time may lie along.
-
-    Returns:
-        False where ids and steps are both stored, where a sampler has proved the neighbours
-        (``("collector", "slice_ids")``), and where the dimension is named ``"time"``.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> batch = trajectories([2, 3])
-        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
-        (False, False)
-        >>> batch.names = None
-        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
-        (False, True)
-    """
-    check_tensordict(batch, "batch")
-    if find(batch, keys.TRAJ_IDS) is not None and find(batch, keys.TRAJ_STEP) is not None:
-        return False
-    if find(batch, keys.SLICE_IDS) is not None:
-        return False
-    names = names_of(batch)
-    if names is None:
-        return True
-    check_dim(dim, batch.batch_size)
-    return names[dim] != keys.TIME
 
 
 def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:

@@ -11,9 +11,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_dense, check_tensordict
+from rl_layout.arguments import check_dense, check_dim, check_tensordict
 from rl_layout.segments.flat_views import array_of
-from rl_tensordict import NestedKey, names_of
+from rl_tensordict import NestedKey, find, names_of
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -139,6 +139,39 @@ def _is_one(values: Tensor) -> Tensor:
     if values.device.type == "cpu":  # numpy compares integers several times faster
         return torch.from_numpy(np.equal(array_of(values), 1))
     return values == 1
+
+
+def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
+    """Tell whether markers leave open who continues whom along a dimension.
+
+    Args:
+        batch: a TED tensordict ``[*B, T]``.
+        dim: the dimension that time may lie along.
+
+    Returns:
+        False where ids and steps are both stored, where a sampler has proved the neighbours
+        (``("collector", "slice_ids")``), and where the dimension is named ``"time"``.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> batch = trajectories([2, 3])
+        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
+        (False, False)
+        >>> batch.names = None
+        >>> must_compare_observations(batch), must_compare_observations(batch.exclude("collector"))
+        (False, True)
+    """
+    if not isinstance(batch, TensorDictBase):
+        check_tensordict(batch, "batch")
+    if find(batch, keys.TRAJ_IDS) is not None and find(batch, keys.TRAJ_STEP) is not None:
+        return False
+    if find(batch, keys.SLICE_IDS) is not None:
+        return False
+    names = names_of(batch)
+    if names is None:
+        return True
+    check_dim(dim, batch.batch_size)
+    return names[dim] != keys.TIME
 
 
 def batch_shape(batch: TensorDictBase) -> torch.Size:

@@ -345,7 +345,8 @@ class Segments:
             tensor([ 1, -9,  3])
         """
         self._check_real(values)
-        check_fill(fill)
+        if type(fill) is not int:
+            check_fill(fill)
         if self.has_gaps:
             values = flat_views.place(values, self.rows, self.num_rows, fill)
         return values.reshape(*self.batch_shape, *values.shape[1:])

@@ -37,7 +37,9 @@ OUTSIDE = (
 def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> Comparison | None:
     """Raise where observations say that time is another dimension than the last one."""
     dims: int = batch.ndim
-    last = compare_neighbours(batch) if dims > 1 else None
+    if dims < 2 or not must_compare_observations(batch):
+        return None
+    last = compare_neighbours(batch)
     if last is None or not last.is_rule:
         return last
     for dim in range(dims - 1):
