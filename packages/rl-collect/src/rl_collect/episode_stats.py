@@ -64,6 +64,9 @@ class Episodes:
         gained = _rewards(reward, over.shape).reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
         total = gained.cumsum(1) + self._return[:, None]
         steps = np.arange(1, flags.shape[1] + 1) + self._length[:, None]
+        if not flags.any():  # nothing ended: the sums are all there is to keep
+            self._return, self._length = total[:, -1].copy(), steps[:, -1].copy()
+            return
         env, place = np.nonzero(flags)
         # what had been counted when the episode before it ended, in the same environment
         first = np.ones(len(env), dtype=bool)

@@ -183,7 +183,7 @@ def put_group(tensordict: TensorDictBase, name: str, group: TensorDictBase) -> N
     Args:
         tensordict: a tensordict of any kind, not locked.
         name: of the group.
-        group: a tensordict that begins with the batch size, of the same device.
+        group: a tensordict that begins with the batch size, of the same device and names.
 
     Example:
         >>> step = TensorDict({}, [2])
@@ -191,7 +191,8 @@ def put_group(tensordict: TensorDictBase, name: str, group: TensorDictBase) -> N
         >>> step["next", "reward"].shape
         torch.Size([2, 1])
     """
-    if _is_open(tensordict) and tensordict.device is None and names_of(tensordict) is None:
+    fits = _is_open(tensordict) and tensordict.device is None
+    if fits and names_of(tensordict) in (None, names_of(group)):
         tensordict._tensordict[name] = group
     else:
         tensordict.set(name, group)

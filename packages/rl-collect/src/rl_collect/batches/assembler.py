@@ -24,6 +24,7 @@ from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import EnvRunner
 from rl_layout import keys
+from rl_tensordict import find
 
 PIECES = 16
 """How often a batch under way asks whether it is enough."""
@@ -41,6 +42,8 @@ class BatchAssembler:
         env = runner.env
         self._env, self._runner, self._options, self._store = env, runner, options, store
         self.num_steps = options.num_steps(env)
+        self._with_ids = options.track_traj_ids
+        self._reward_keys = [(keys.NEXT, *keys.as_tuple(key)) for key in env.reward_keys]
         self._ids = TrajectoryIds(env.batch_size, options.producer)
         self._groups = GroupStarts(env.done_groups)
         # whose next step begins a trajectory in the middle of an episode
@@ -205,21 +208,27 @@ class BatchAssembler:
             raise
         with self.range("rl_collect.marks"):
             over = ends_of(batch)
-            device = self._env.device  # a batch of an environment elsewhere does not name it
-            with_ids = self._options.track_traj_ids
-            mark(batch, over, self._ids, with_ids=with_ids, device=device)
+            self._mark(batch, over)
             self._groups.mark(batch)
-            if self._options.cuts_episodes:
-                batch.set(keys.MID_EPISODE, self._first_mid_episode(batch.shape).to(device))
-            version = torch.full(batch.shape, self.policy_version, device=device)
-            batch.set(keys.POLICY_VERSION, version)
             self.frames += batch.numel()
             self.episodes.add(self._rewards(batch), over.numpy())
         return batch, over
 
+    def _mark(self, batch: TensorDictBase, over: Tensor) -> None:
+        device = self._env.device  # a batch of an environment elsewhere does not name it
+        is_init, ids, steps = (
+            torch.from_numpy(one).to(device) for one in self._ids.mark(over.numpy())
+        )
+        markers: dict[tuple[str, ...], Tensor]
+        markers = {keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps} if self._with_ids else {}
+        if self._options.cuts_episodes:
+            markers[keys.MID_EPISODE] = self._first_mid_episode(batch.shape).to(device)
+        version = torch.full(batch.shape, self.policy_version, device=device)
+        mark(batch, is_init.unsqueeze(-1), markers | {keys.POLICY_VERSION: version})
+
     def _rewards(self, batch: TensorDictBase) -> Any:
         """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
-        found = [batch.get(keys.next_key(key)).cpu() for key in self._env.reward_keys]
+        found = [find(batch, key).cpu() for key in self._reward_keys]
         if len(found) == 1:
             return found[0].numpy()
         return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()

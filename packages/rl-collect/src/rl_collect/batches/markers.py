@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_collect.batches.trajectory_ids import TrajectoryIds
 from rl_layout import keys
+from rl_tensordict import build, find, names_of, put, put_group
 
 Prefix = tuple[str, ...]
+GROUP = keys.TRAJ_IDS[:1]
 
 
 def ends_of(batch: TensorDictBase) -> Tensor:
-    """Find the steps that end a trajectory."""
+    """Find the steps that end a trajectory, bool `[*B, T]` on the CPU."""
     # The root's done flag decides. If there is none, a trajectory is over when everyone in every
     # group is done at the same step.
-    root = batch.get(keys.NEXT_DONE, None)
+    root = find(batch, keys.NEXT_DONE)
+    if isinstance(root, Tensor) and root.shape == (*batch.batch_size, 1):
+        return root.squeeze(-1).cpu()
     flags = [root] if root is not None else _group_flags(batch)
     if not flags:
         msg = "the batch has no done flag under 'next': the environment must return one."
@@ -27,20 +31,16 @@ def ends_of(batch: TensorDictBase) -> Tensor:
     return torch.stack(over).all(0).cpu()
 
 
-def mark(
-    batch: TensorDictBase,
-    over: Tensor,
-    ids: TrajectoryIds,
-    *,
-    with_ids: bool,
-    device: torch.device | None = None,
-) -> None:
-    """Write `is_init` and, where wanted, ids and steps into a batch, in place."""
-    found = [torch.from_numpy(one).to(device) for one in ids.mark(over.numpy())]
-    batch.set(keys.IS_INIT, found[0].unsqueeze(-1))
-    if with_ids:
-        batch.set(keys.TRAJ_IDS, found[1])
-        batch.set(keys.TRAJ_STEP, found[2])
+def mark(batch: TensorDictBase, is_init: Tensor, markers: Mapping[tuple[str, ...], Tensor]) -> None:
+    """Write `is_init` `[*B, T, 1]` and markers `[*B, T]` into a batch, in place."""
+    put(batch, (keys.IS_INIT,), is_init)
+    groups = {key[:-1] for key in markers}
+    if type(batch) is TensorDict and groups == {GROUP} and GROUP[0] not in batch:
+        entries = {key[-1]: leaf for key, leaf in markers.items()}
+        put_group(batch, GROUP[0], build(entries, batch.batch_size, names_of(batch)))
+        return
+    for key, leaf in markers.items():
+        batch.set(key, leaf)
 
 
 def compact(batch: TensorDictBase, observation_keys: list[keys.NestedKey]) -> TensorDictBase:

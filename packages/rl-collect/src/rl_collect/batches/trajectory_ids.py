@@ -116,6 +116,11 @@ class TrajectoryIds:
         is_init[..., 0] = self._fresh
         is_init[..., 1:] = over[..., :-1]
         number = np.arange(over.shape[-1])
+        if not is_init.any():  # every row continues: a count, and the ids of before
+            steps = np.add.outer(self._steps, number)
+            ids = np.repeat(self._ids[..., None], len(number), axis=-1)
+            self._fresh, self._steps = np.array(over[..., -1]), np.array(steps[..., -1] + 1)
+            return Marks(is_init, ids, steps)
         # where the trajectory of each step began: one under way did so before this batch
         begun = np.where(is_init, number, np.iinfo(np.int64).min)
         begun[..., 0] = np.where(self._fresh, 0, -self._steps)

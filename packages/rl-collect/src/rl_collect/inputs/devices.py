@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl_tensordict import build, leaves, nest
+from rl_tensordict import build, entries_of, leaves, nest
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,25 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
 
 def with_device(batch: TensorDictBase, device: torch.device | None) -> TensorDictBase:
     """A batch that lies on a device, and names it as its own; None for no name."""
-    return batch.clear_device_() if device is None else batch.to(device)
+    if device is not None:
+        return batch.to(device)
+    return batch if _names_no_device(batch) else batch.clear_device_()
+
+
+def _names_no_device(batch: Any) -> bool:
+    """Whether a plain tensordict of tensors and its groups name no device; False where unknown."""
+    if type(batch) is not TensorDict or batch.device is not None:
+        return False
+    entries = entries_of(batch).values()
+    return all(isinstance(entry, Tensor) or _names_no_device(entry) for entry in entries)
 
 
 def _is_on(data: Any, device: torch.device) -> bool:
     if isinstance(data, LazyStackedTensorDict):  # its leaves may have no one size
         return all(_is_on(one, device) for one in data.tensordicts)
     if isinstance(data, TensorDictBase):
-        return all(_is_on(one, device) for one in data.values())
+        values = entries_of(data) if type(data) is TensorDict else data
+        return all(_is_on(one, device) for one in values.values())
     return bool(data.device == device)
 
 

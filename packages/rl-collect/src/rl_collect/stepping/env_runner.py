@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
 from rl_collect.stepping.random_actions import RandomActions
-from rl_envs import EnvBase, PolicyPlan, policy_plan
+from rl_envs import EnvBase, PolicyPlan, RolloutPlayer, RolloutRequest, policy_plan
 from rl_layout import keys
 
 
@@ -27,13 +28,14 @@ class EnvRunner:
     ) -> None:
         self.env = env
         self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
-        if is_profiled and self.plan is not None:
-            self.plan.profile = "rl_collect.policy"
-        self._random: PolicyPlan | None = None  # takes random actions in the place of the policy's
+        self._player = self._random = RolloutPlayer(env, self.plan)
         if self.plan is not None:
-            self._random = policy_plan(RandomActions(self.plan, env))
+            self.plan.profile = "rl_collect.policy" if is_profiled else ""
+            # random actions in the place of the policy's
+            self._random = RolloutPlayer(env, policy_plan(RandomActions(self.plan, env)))
         self._exploration_type = exploration_type
-        self.root: TensorDictBase | None = None
+        self._root: TensorDictBase | None = None
+        self._holder: RolloutPlayer | None = None  # whose columns hold the root instead
         self._is_playing = False
         self._moves = 0  # of the environment, when the root was made
         self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
@@ -44,36 +46,49 @@ class EnvRunner:
         # one that is not locked keeps its state in the root
         return self._is_playing and self.env.batch_locked and self.env.moves != self._moves
 
+    @property
+    def root(self) -> TensorDictBase | None:
+        """The root that the next step starts from; None where that is a reset."""
+        if self._holder is not None:
+            self._root, self._holder = self._holder.next_root(), None
+        return self._root
+
     def reset(self) -> None:
         """Let the next batch begin with a reset of every environment."""
-        self.root, self._is_playing = None, False
+        self._root, self._holder, self._is_playing = None, None, False
 
     def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
         """Play a batch."""
-        policy: Any = self._random if at_random else self.plan
-        with torch.no_grad(), set_interaction_type(self._exploration_type):
-            batch = self.env.rollout(
-                num_steps,
-                policy,
-                auto_reset=not self._is_playing,
-                tensordict=self.root,
-                break_when_any_done=False,
-            )
+        player = self._random if at_random else self._player
+        request = self._request(num_steps)
+        root = None if player is self._holder and player.can_continue(request) else self.root
+        with set_interaction_type(self._exploration_type):
+            batch = player.play(request, root)
             self._is_playing = True
-            if not self.env.resets_by_stepping:
-                self.root = self._following(batch, self.env.reached)
+            self._root, self._holder = None, player if player.holds_root else None
+            if self._holder is None and not self.env.resets_by_stepping:
+                with torch.no_grad():
+                    self._root = self._following(batch, self.env.reached)
         self.note_moves()
         return batch
+
+    def explain(self, num_steps: int) -> str:
+        """Say how steps are taken, and why in no faster way."""
+        root = None if self._holder is self._player else self.root
+        return self._player.explain(self._request(num_steps), root)
 
     def note_moves(self) -> None:
         """Note that the root is that of the environment's present state."""
         self._moves = self.env.moves
 
+    def _request(self, num_steps: int) -> RolloutRequest:
+        return _request(num_steps, self._is_playing)
+
     def mark_first(self, rows: Tensor) -> None:
         """Let the next step begin a trajectory in some environments that continue."""
         if self.env.leftover is not None:
             self.env.leftover.mark_first_steps(rows)
-        if self.root is not None and keys.IS_INIT in self.root:
+        if keys.IS_INIT in self._shown and self.root is not None:
             flag = self.root.get(keys.IS_INIT)
             self.root.set(keys.IS_INIT, flag | rows.to(flag.device).reshape(flag.shape))
 
@@ -84,7 +99,8 @@ class EnvRunner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state."""
-        self.root = None if state["root"] is None else self._rebuilt(state["root"])
+        self._root = None if state["root"] is None else self._rebuilt(state["root"])
+        self._holder = None
         self._is_playing = state["is_playing"]
 
     def _rebuilt(self, saved: dict[str, Any]) -> TensorDictBase:
@@ -104,3 +120,8 @@ class EnvRunner:
             after = batch.get(keys.NEXT)[..., -1] if reached is None else reached.get(keys.NEXT)
             root = after.select(*self._shown, strict=False)
         return self.env.maybe_reset(root).clone()
+
+
+@lru_cache
+def _request(num_steps: int, continues: bool) -> RolloutRequest:
+    return RolloutRequest(num_steps, break_when_any_done=False, continues=continues)

@@ -120,6 +120,10 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     # time
 
+    def count_move(self) -> None:
+        """Count one more of the `moves`: a rollout, of whatever length."""
+        self._num_moves += 1
+
     @property
     def moves(self) -> int:
         """Number of steps, resets, rollouts and loaded states, of inner environments too.
@@ -348,7 +352,6 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         )
         if not auto_reset:
             checks.check_start(self, tensordict)
-        self._num_moves += 1  # one for the whole rollout
         if auto_cast_to_device:
             policy = on_own_device(policy, self.device)
         with torch.no_grad():

@@ -106,6 +106,9 @@ class Environment(Protocol):
     def layout(self) -> EnvLayout:
         """The leaves of its data and its done groups."""
 
+    def count_move(self) -> None:
+        """Count one more move."""
+
     @property
     def random_policy(self) -> Any:
         """What acts where no policy is given, if actions cannot be drawn ahead; else None."""

@@ -55,13 +55,21 @@ class ColumnSteps:
         request: RolloutRequest,
         *,
         is_kept: bool = False,
+        has_root: bool = True,  # whether the root is only what the environment shows
     ) -> None:
         self.env, self.plan, self._layout = env, plan, env.layout
         self.leftover: SurplusSteps | None = None
-        self.keeps_root = self._is_ragged = env.resets_by_stepping
+        self._is_ragged = env.resets_by_stepping
         self._breaks, self._max_steps = request.breaks, request.max_steps
         self._acting: Callable[[int], None] | None = None  # from the second step on
         self._drawn: int | None = None  # where actions that were drawn ahead end
+        # transforms, which read more than actions, are bound to what they hold now
+        is_plain = env.reads_actions_only and not (self._is_ragged or self._breaks)
+        self.is_kept = is_kept and is_plain and self._num_bytes() <= KEPT_BYTES
+        # columns that are kept have room for the root that the next batch begins with
+        self._has_root = self.is_kept and has_root
+        self.keeps_root = self._is_ragged or self._has_root
+        self.has_next_root = False
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
         self.columns.add_leaves([*env.layout.shown, *env.layout.action])
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
@@ -72,9 +80,6 @@ class ColumnSteps:
         if plan is not None and plan.in_keys is not None:
             plan.check_reads(self._read)
             self._read = plan.in_keys
-        # transforms, which read more than actions, are bound to what they hold now
-        is_plain = env.reads_actions_only and not (self._is_ragged or self._breaks)
-        self.is_kept = is_kept and is_plain and self.columns.num_bytes <= KEPT_BYTES
         self._binding: Binding | None = None
         self._has_received = False
 
@@ -91,7 +96,10 @@ class ColumnSteps:
         self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
         was_played = self._binding is not None
         binding = self._bound()
-        if root is None:
+        if root is None and goal.request.continues and self.has_next_root:
+            for column in self._shown_by_time():
+                column[0] = column[self._max_steps]
+        elif root is None:
             if was_played:  # a reset need not write flags that are False
                 for key, _ in self.env.layout.done:
                     self.columns.tensors[key].select(len(self.env.batch_size), 0).zero_()
@@ -100,6 +108,7 @@ class ColumnSteps:
             for key, value in keys.leaves(root):
                 if key in self.columns.tensors:  # what can wait has no column
                     self.columns.write(0, key, value)
+        self.has_next_root = False
         self._draw(self._first)
         self._acting = self._bound_plan() if was_played and self._is_known() else None
         return self._first
@@ -133,6 +142,13 @@ class ColumnSteps:
         """Make the root after step t; rows that are done are reset."""
         assert self._binding is not None
         self._binding.advance(t)
+        self.has_next_root = self._has_root and t + 1 == self._max_steps
+
+    def next_root(self) -> TensorDictBase:
+        """The root `[*B]` after the last step, as a copy."""
+        shown = [key for key, _ in self._layout.shown]
+        leaves = {key: leaf.clone() for key, leaf in self.columns.at(-1, shown).items()}
+        return build(nest(leaves), self.env.batch_size)
 
     def done(self, t: int) -> tuple[Array, Array]:
         """The rows that step t has ended, bool `[rows]`, and the length of each row by then."""
@@ -182,7 +198,18 @@ class ColumnSteps:
     def _room(self) -> int:
         most = min(self._max_steps, FIRST_STEPS) if self._breaks else self._max_steps
         # rows that were only reset are few; and the root after the last step has a column
-        return most + most // 16 + 9 if self._is_ragged else most
+        return most + most // 16 + 9 if self._is_ragged else most + self._has_root
+
+    def _num_bytes(self) -> int:
+        """The memory of one batch, but of what the policy writes besides actions."""
+        layout = self._layout
+        leaves = [*layout.shown, *layout.action, *layout.after]
+        sizes = [spec.shape.numel() * spec.dtype.itemsize for _, spec in leaves if spec.dtype]
+        return self._max_steps * sum(sizes)
+
+    def _shown_by_time(self) -> list[Array]:
+        """The columns `[T, *B, ...]` of what the environment shows."""
+        return [self.columns.by_time[key] for key, _ in self._layout.shown]
 
     def _grow(self) -> None:
         old = self.columns.num_steps
@@ -228,8 +255,8 @@ class ColumnSteps:
             return
         # ragged rows need some columns more than T, how many is not known in advance
         num_steps, goal = self.columns.num_steps, self._goal.num_steps
-        self._drawn = min(num_steps, goal) if self._is_ragged else None
-        stop = num_steps if self._drawn is None else self._drawn
+        stop = min(num_steps, goal)
+        self._drawn = stop if self._is_ragged else None
         if stop <= start:
             return
         time = len(self.env.batch_size)

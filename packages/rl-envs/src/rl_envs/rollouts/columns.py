@@ -27,7 +27,7 @@ class Columns:
         self.batch_size, self.num_steps = batch_size, num_steps
         self.tensors: dict[Key, Tensor] = {}
         self.arrays: dict[Key, Array] = {}
-        self._by_time: dict[Key, Array] = {}  # views [T, *B, ...]
+        self.by_time: dict[Key, Array] = {}  # views [T, *B, ...]
         self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
@@ -46,7 +46,7 @@ class Columns:
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
         self.tensors[key], self.arrays[key] = column, column.numpy()
-        self._by_time[key] = np.moveaxis(self.arrays[key], time, 0)
+        self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
     def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
@@ -57,13 +57,13 @@ class Columns:
     def reader(self, key: Key) -> Callable[[int], Tensor]:
         """Return a function that reads one leaf at a step, as a view `[*B, ...]`."""
         # bound to the array of now: after `grow` it is to be made again
-        by_time, view = self._by_time[key], torch.from_numpy
+        by_time, view = self.by_time[key], torch.from_numpy
         return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
 
     def writer(self, key: Key) -> Callable[[int, Tensor], None]:
         """Return a function that writes one leaf at a step, of the column's shape and dtype."""
         # bound to the array of now: after `grow` it is to be made again
-        by_time, cast = self._by_time[key], self.casts.get(key)
+        by_time, cast = self.by_time[key], self.casts.get(key)
         shape, dtype = by_time.shape[1:], by_time.dtype
 
         def write(t: int, value: Tensor) -> None:
@@ -104,11 +104,6 @@ class Columns:
         """Copy one step into a tensordict `[*B]`."""
         leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
         return build(nest(leaves), self.batch_size)
-
-    @property
-    def num_bytes(self) -> int:
-        """The memory that all columns take."""
-        return sum(column.nbytes for column in self.arrays.values())
 
     def batch(self, num_steps: int, *, copy: bool) -> TensorDict:
         """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""

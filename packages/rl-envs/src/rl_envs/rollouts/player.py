@@ -158,6 +158,7 @@ class RolloutPlayer:
             [0.0, 1.0]
         """
         check_kind(request, RolloutRequest, "a RolloutRequest")
+        self.env.count_move()  # one for the whole rollout
         with torch.no_grad():
             return self._played(request, root)
 
@@ -212,6 +213,43 @@ class RolloutPlayer:
         env.reached = batch[..., -1] if waiting else None
         return apply_deferred(waiting, batch)
 
+    def can_continue(self, request: RolloutRequest) -> bool:
+        """Whether a batch can begin with the root that the columns hold.
+
+        Args:
+            request: what is asked for.
+
+        Returns:
+            True where `play(request)` needs no root to continue.
+        """
+        return self.holds_root and request.continues and self._fits(self.env, request)
+
+    @property
+    def holds_root(self) -> bool:
+        """Whether the columns hold the root after the last batch."""
+        return self._columns is not None and self._columns.has_next_root
+
+    def next_root(self) -> TensorDictBase:
+        """Copy the root `[*B]` that the columns hold.
+
+        Returns:
+            What the environment shows after the last batch, rows that were done reset.
+
+        Raises:
+            RuntimeError: they hold none, since steps were not written in place.
+
+        Example:
+            >>> from rl_envs import GymEnv
+            >>> player = RolloutPlayer(GymEnv("CartPole-v1"))
+            >>> _ = player.play(RolloutRequest(3, break_when_any_done=False))
+            >>> player.holds_root, player.next_root()["observation"].shape
+            (True, torch.Size([4]))
+        """
+        if self._columns is None or not self.holds_root:
+            msg = "the columns hold no root: make it of the last step, by env.next_root()."
+            raise RuntimeError(msg)
+        return self._columns.next_root()
+
     def _refreshed(self) -> PolicyPlan | None:
         """The policy's calls, listed anew where parts of it were replaced."""
         if self.policy is not None:
@@ -228,7 +266,9 @@ class RolloutPlayer:
             whole = root is not None and not can_continue(deferred)
         if whole:
             stepping, deferred = self._split(None)
-        steps = self._steps_for(stepping, request)
+        # else transforms add to the root what the environment that steps does not show
+        has_root = stepping is env and not len(deferred)
+        steps = self._steps_for(stepping, request, has_root)
         batch = play_steps(env, steps, request, root if leftover is None else leftover)
         env.is_started = True
         if env.check_values:
@@ -252,9 +292,12 @@ class RolloutPlayer:
             self._parts[names] = stepping, list(deferred)
         return self._parts[names]
 
-    def _steps_for(self, env: Environment, request: RolloutRequest) -> ColumnSteps:
+    def _steps_for(self, env: Environment, request: RolloutRequest, has_root: bool) -> ColumnSteps:
         kept = self._columns
-        if kept is None or not kept.fits(env, request):
-            kept = ColumnSteps(env, self._plan, request, is_kept=self._is_kept)
+        if kept is None or not self._fits(env, request):
+            kept = ColumnSteps(env, self._plan, request, is_kept=self._is_kept, has_root=has_root)
             self._columns = kept if kept.is_kept else None
         return kept
+
+    def _fits(self, env: Environment, request: RolloutRequest) -> bool:
+        return self._columns is not None and self._columns.fits(env, request)
