@@ -430,3 +430,20 @@ def test_a_policy_may_be_any_callable_that_returns_what_it_wrote() -> None:
     batch = Collector(lambda: CountingEnv(max_steps=9), policy, frames_per_batch=3).next()
     assert batch["note"].flatten().tolist() == [0, 2, 4]
     assert batch["action"].tolist() == [[True, False]] * 3
+
+
+def test_the_quick_start_collects_in_place_with_a_flattened_policy() -> None:
+    env = SerialEnv(8, lambda: GymEnv("CartPole-v1"))
+    actor = ProbabilisticActor(
+        TensorDictModule(MLP(4, 2, num_cells=[32]), ["observation"], ["logits"]),
+        in_keys=["logits"],
+        spec=GymEnv("CartPole-v1").action_spec,
+        distribution_class=OneHotCategorical,
+        return_log_prob=True,
+    )
+    collector = Collector(env, actor, frames_per_batch=512, total_frames=1024)
+    for _ in collector:
+        steps, policy = collector.explain().splitlines()
+        assert steps.startswith("steps: in place")
+        assert policy == "policy: flattened into 2 calls on tensors"
+        assert collector.stats()["policy"]["verified"]

@@ -672,3 +672,36 @@ def test_the_returns_of_several_rewards_are_those_of_their_own_steps():
     assert [one for one, _ in episodes["recent"]] == [303, 303]
     assert episodes["return"].tolist() == [101]  # of the step that a next batch continues
     assert batch["next", "second", "reward"].flatten().tolist() == [100, 200, 100, 200, 100]
+
+
+IN_PLACE = "steps: in place: the environment writes its rows into the columns of the batch"
+
+
+@pytest.mark.parametrize(
+    ("make", "policy", "expected"),
+    [
+        (lambda: GymEnv("CartPole-v1"), None, [IN_PLACE, "policy: none, actions are drawn"]),
+        (
+            lambda: SerialEnv(2, lambda: GymEnv("Pendulum-v1")),
+            lambda: TensorDictModule(nn.Linear(3, 1), ["observation"], ["action"]),
+            [IN_PLACE, "policy: flattened into 1 calls on tensors"],
+        ),
+        (
+            lambda: GymEnv("Pendulum-v1"),
+            lambda: lambda root: root.set("action", root["observation"][:1]),
+            [IN_PLACE, "policy: called through tensordicts: "],
+        ),
+        (
+            CountingEnv,
+            None,
+            ["steps: through tensordicts: CountingEnv writes no rows itself", "policy: none"],
+        ),
+    ],
+    ids=["random", "module", "callable", "tensordicts"],
+)
+def test_a_collector_explains_how_steps_are_taken_and_the_policy_is_called(make, policy, expected):
+    collector = Collector(make(), policy and policy(), frames_per_batch=4)
+    for _ in range(2):
+        for line, start in zip(collector.explain().splitlines(), expected, strict=True):
+            assert line.startswith(start), line
+        collector.next()

@@ -200,8 +200,9 @@ class Collector(CollectorInterface):
             batch = self._deliver(self.batches.play())
         else:
             self._add_steps()
-        episodes = self.batches.episodes
-        self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
+        if self.options.progress:
+            episodes = self.batches.episodes
+            self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
 
     def _trajectory_batch(self, wanted: int) -> TensorDictBase | None:
@@ -336,6 +337,22 @@ class Collector(CollectorInterface):
             "policy_version": self.policy_version,
             "policy": self.batches.policy_stats(),
         }
+
+    @between_batches
+    def explain(self) -> str:
+        """Say how batches are played, and why in no faster way.
+
+        Returns:
+            Two lines: how steps are taken (in place, on tensors, or through tensordicts), and how
+            the policy is called (as plain functions, or as it is).
+
+        Example:
+            >>> from rl_envs import GymEnv
+            >>> print(Collector(GymEnv("CartPole-v1"), frames_per_batch=3).explain())
+            steps: in place: the environment writes its rows into the columns of the batch
+            policy: none, actions are drawn at random for a whole batch
+        """
+        return self.batches.explain()
 
     # state
 

@@ -239,3 +239,51 @@ def test_random_actions_of_a_player_obey_masks():
     env.observation_spec = spec
     player = RolloutPlayer(TransformedEnv(env, ActionMask()))
     assert player.play(RolloutRequest(5))["action"][:, 0].all()
+
+
+NEVER = {"break_when_any_done": False}
+
+
+@pytest.mark.parametrize("name", ["gym", "serial", "vector"])
+@pytest.mark.parametrize("acts", [True, False])
+def test_batches_that_continue_without_a_root_are_those_that_are_given_it(name, acts):
+    batches = {}
+    for is_given in (True, False):
+        env = ENVS[name]()
+        env.set_seed(0)
+        player = RolloutPlayer(env, alternating(env) if acts else None)
+        torch.manual_seed(1)
+        batches[is_given] = [player.play(RolloutRequest(5, **NEVER))]
+        for _ in range(4):
+            request = RolloutRequest(5, **NEVER, continues=True)
+            assert player.can_continue(request)
+            root = player.next_root() if is_given else None
+            batches[is_given].append(player.play(request, root))
+    assert all(equal(*pair) for pair in zip(batches[True], batches[False], strict=True))
+    ends = torch.cat([batch["next", "done"] for batch in batches[True]], -2)
+    assert ends.any()
+
+
+@pytest.mark.parametrize("name", ["transformed", "tensors", "groups"])
+def test_a_player_holds_no_root_that_transforms_add_to_or_that_has_no_columns(name):
+    player = RolloutPlayer(ENVS[name]())
+    player.play(RolloutRequest(3, **NEVER))
+    assert not player.holds_root
+    with pytest.raises(RuntimeError, match="the columns hold no root"):
+        player.next_root()
+
+
+def test_a_root_in_columns_of_another_length_is_not_continued():
+    player = RolloutPlayer(short())
+    player.play(RolloutRequest(3, **NEVER))
+    assert not player.can_continue(RolloutRequest(4, **NEVER, continues=True))
+    assert not player.can_continue(RolloutRequest(3, **NEVER))
+
+
+def test_a_batch_of_a_player_counts_as_a_move():
+    env = short()
+    player = RolloutPlayer(env)
+    player.play(RolloutRequest(3, **NEVER))
+    before = env.moves
+    player.play(RolloutRequest(3, **NEVER, continues=True))
+    assert env.moves > before

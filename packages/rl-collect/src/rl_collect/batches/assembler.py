@@ -66,6 +66,19 @@ class BatchAssembler:
         """How the policy is called; None without one."""
         return None if self._runner.plan is None else self._runner.plan.stats()
 
+    def explain(self) -> str:
+        """Say how steps are taken and the policy is called, and why in no faster way."""
+        stats = self.policy_stats()
+        if stats is None:
+            policy = "none, actions are drawn at random for a whole batch"
+        elif stats["fallback"]:
+            policy = f"called as it is, because its parts differ from it: {stats['fallback']}"
+        elif stats["flat"]:
+            policy = f"flattened into {stats['calls']} calls on tensors"
+        else:
+            policy = f"called through tensordicts: {stats['reason']}"
+        return f"steps: {self._runner.explain(self.num_steps)}\npolicy: {policy}"
+
     @property
     def unfinished(self) -> int:
         """How many steps of unfinished trajectories are held."""

@@ -125,9 +125,13 @@ def _names_no_device(batch: Any) -> bool:
 def _is_on(data: Any, device: torch.device) -> bool:
     if isinstance(data, LazyStackedTensorDict):  # its leaves may have no one size
         return all(_is_on(one, device) for one in data.tensordicts)
+    if type(data) is TensorDict:  # a loop, since it is asked for every batch
+        for entry in entries_of(data).values():
+            if not (entry.device == device if isinstance(entry, Tensor) else _is_on(entry, device)):
+                return False
+        return True
     if isinstance(data, TensorDictBase):
-        values = entries_of(data) if type(data) is TensorDict else data
-        return all(_is_on(one, device) for one in values.values())
+        return all(_is_on(one, device) for one in data.values())
     return bool(data.device == device)
 
 
