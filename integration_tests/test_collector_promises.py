@@ -23,6 +23,7 @@ from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, NestedEnv
 from rl_layout import Segments, check_layout
 from rl_layout.keys import next_key
+from rl_policies import MLP, OneHotCategorical, ProbabilisticActor
 from rl_recurrent import GRUModule
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl_transforms import InitTracker, MultiStep, TensorDictPrimer
@@ -433,6 +434,7 @@ def test_a_policy_may_be_any_callable_that_returns_what_it_wrote() -> None:
 
 
 def test_the_quick_start_collects_in_place_with_a_flattened_policy() -> None:
+    """Neither steps nor policy go through tensordicts."""
     env = SerialEnv(8, lambda: GymEnv("CartPole-v1"))
     actor = ProbabilisticActor(
         TensorDictModule(MLP(4, 2, num_cells=[32]), ["observation"], ["logits"]),

@@ -14,6 +14,7 @@ from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explain_arguments
 from rl_transforms import Compose
 
+
 class EnvRows:
     """An environment through numpy rows, for loops that write batches in place.
 
