@@ -125,3 +125,14 @@ if __name__ == "__main__":
             state = torch.load(folder / f"state{number}", weights_only=True)
             collector.load_state_dict(state)
             torch.save(batches_of(collector), folder / f"batches{number}")
+
+
+def test_complete_trajectories_of_a_restored_collector_name_their_dimension():
+    def make():
+        return Collector(two_poles(), None, frames_per_batch=300, trajs_per_batch=1)
+
+    one, other = make(), make()
+    one.next()  # more are held than were returned
+    other.load_state_dict(one.state_dict())
+    expected, found = one.next(), other.next()
+    assert found.names == expected.names == ["time"]

@@ -211,7 +211,9 @@ class TrajectoryQueue:
         """Let the trajectories of a saved state wait instead."""
         self._rows, self._lengths = [], []
         for rows in state["rows"]:
-            self.push(TensorDict(rows).auto_batch_size_(1).clone())
+            found = TensorDict(rows).auto_batch_size_(1).clone()
+            found.names = [keys.TIME]
+            self.push(found)
 
 
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
