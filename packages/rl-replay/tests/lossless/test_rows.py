@@ -192,7 +192,7 @@ class Ring:
         assert bits(self.rows.gather(positions), self.keys) == bits(expected, self.keys)
         if not self.rows.joined:
             plan = self.rows._plan(None)
-            packed, arrays, _ = self.rows._gather.on_device(plan, positions)
+            packed, arrays, _ = self.rows.reader.on_device(plan, positions)
             by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
             assert bits(by_tensors, self.keys) == bits(expected, self.keys)
         some = [("next", list(self.observations)[-2]), "single", ("next", "half")]
@@ -209,9 +209,9 @@ class Ring:
 
 def go_by_tensors(rows):
     """Let compact rows on the CPU do everything as they do it on other devices."""
-    rows._on_cpu = rows._writer._on_cpu = rows.side._on_cpu = False
-    rows._writer.addresses = np.zeros(len(rows), dtype=np.int32)
+    rows.side.on_host = False
     rows.side.rows = Rows.zeros(rows.side.schema, 1)
+    rows.__init__(rows.layout, rows.rows, rows.side, back=rows.linker.back, on_host=False)
 
 
 class Producer:
@@ -652,7 +652,7 @@ def test_frames_that_are_missing_are_zero():
     assert (following[1] == frames[2]).all()
     plan = rows._plan(None)
     index = torch.arange(3)
-    packed, arrays, _ = rows._gather.on_device(plan, index)
+    packed, arrays, _ = rows.reader.on_device(plan, index)
     assert (
         plan.unpack[False, False](packed, arrays, index.shape)["next", "observation"] == following
     ).all()
@@ -775,7 +775,7 @@ def test_a_sample_written_back_leaves_missing_rows_missing():
 def test_many_distances_are_as_right_as_few():
     batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
     rows = store(batch, 9)
-    rows._writer._distances = None
+    rows.addresses.record(np.arange(1, 100))
     put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
     update(rows, [3, 1], {"observation": torch.tensor([70.0, 80.0])})
     assert observations(rows) == ([0, 80, 2, 70, 4, 5], [1, 2, 3, 4, 5, 6])
@@ -825,7 +825,7 @@ def in_memory(kind):
 def while_read(rows, act):
     """Let something happen when what rows name was looked at and it was not read yet."""
     name = "_addresses_of" if rows.joined else "on_cpu"
-    found = getattr(rows._gather, name)
+    found = getattr(rows.reader, name)
 
     def beside(*args):
         if rows.joined:
@@ -835,7 +835,7 @@ def while_read(rows, act):
         act()
         return found(*args)
 
-    setattr(rows._gather, name, beside)
+    setattr(rows.reader, name, beside)
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])
@@ -950,7 +950,7 @@ def test_rows_that_share_a_memory_with_their_slots_are_told_apart_from_them():
     rows = store(batch, 3)
     put(rows, 0, batch, [0, 1, 0])
     assert rows.successor.tolist() == [1, -1, -2]
-    assert rows._writer.addresses.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 after 3 rows
+    assert rows.addresses.values.tolist() == [2, 4, 5]  # row 1, then slots 0 and 1 after 3 rows
     assert rows.side.space.shape == (7, rows.layout.stored.row_bytes // 8)
 
 

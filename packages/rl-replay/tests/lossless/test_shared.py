@@ -161,18 +161,18 @@ def before_each_step(rows, lane, act):
 
         return wrapped
 
-    writer = rows._writer
+    linker = rows.linker
     for owner, name in (
         (lane, "reserve"),
         (lane, "publish"),
         (rows.side, "take"),
         (rows.side, "release"),
         (rows.side, "secure"),
-        (writer, "_fill"),
+        (linker.observations, "fill"),
         (rows.rows, "put"),
-        (writer, "_set_addresses"),
-        (writer, "link_predecessors"),
-        (writer, "_link"),
+        (rows.addresses, "set"),
+        (linker, "link_predecessors"),
+        (linker, "link"),
     ):
         setattr(owner, name, after_it(getattr(owner, name)))
 
@@ -284,7 +284,7 @@ def test_rows_are_whole_wherever_a_writer_stops_and_however_far_it_comes_meanwhi
 def read_concurrently(shared, writer, generator):
     """Read while a writer does some steps between what a row names and what is read there."""
     name = "_addresses_of" if shared.side.space is not None else "on_cpu"
-    look, steps, found = getattr(shared.rows._gather, name), 0, Counter()
+    look, steps, found = getattr(shared.rows.reader, name), 0, Counter()
 
     def meanwhile(*args):
         addresses = look(*args).copy() if name == "_addresses_of" else None
@@ -292,7 +292,7 @@ def read_concurrently(shared, writer, generator):
             writer.step()
         return look(*args) if addresses is None else addresses
 
-    setattr(shared.rows._gather, name, meanwhile)
+    setattr(shared.rows.reader, name, meanwhile)
     while writer.stopped:
         numbers = drawn(shared)
         steps = int(generator.integers(14))

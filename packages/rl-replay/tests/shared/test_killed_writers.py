@@ -119,8 +119,9 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     if hasattr(store, "side"):
         for name in ("take", "release", "put"):
             yield store.side, name
-        for name in ("_fill", "_set_addresses", "_link", "link_predecessors"):
-            yield store._writer, name
+        for name in ("link", "link_predecessors"):
+            yield store.linker, name
+        yield from ((store.linker.observations, "fill"), (store.addresses, "set"))
         yield store.side.rows, "write"
 
 

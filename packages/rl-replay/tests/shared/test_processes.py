@@ -327,7 +327,7 @@ def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
         assert not ring.unchanged_since(during)
     assert not ring.unchanged_since(during)
     # what row 1 names is read, then row 2 is changed, before that is read
-    gather, index = storage.store._gather, torch.arange(6)
+    gather, index = storage.store.reader, torch.arange(6)
     look = gather._addresses_of
 
     def changed(*args: Any) -> Any:

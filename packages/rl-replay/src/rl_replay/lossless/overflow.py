@@ -49,8 +49,8 @@ class OverflowTable:
         self.lanes = lanes
         self._slots = slots
         self._slab = slab
-        self._device = torch.device(device or "cpu")
-        self._on_cpu = self._device.type == "cpu"
+        self.device = torch.device(device or "cpu")
+        self.on_host = self.device.type == "cpu"  # whether numpy works on the slots in place
         total = slots * lanes
         self.memory = memory or self.memory_for(
             None if slab else schema, slots, lanes=lanes, device=device
@@ -64,7 +64,7 @@ class OverflowTable:
         self.space: NDArray[np.int64] | None = None
         if slab is not None:
             self.rows, self.space = slab.spare_rows, slab.space
-        elif self._on_cpu:
+        elif self.on_host:
             self.rows = Rows.over(schema, total, array[rows:])
         else:
             self.rows = Rows.zeros(schema, 1, device=device)
@@ -117,7 +117,7 @@ class OverflowTable:
     def nbytes(self) -> int:
         """Bytes secured so far, for slots and their bookkeeping."""
         secured = int(self._words[:, _SECURED].sum())
-        held = secured if self._on_cpu else len(self.rows)
+        held = secured if self.on_host else len(self.rows)
         return held * self.schema.nbytes + secured * 12
 
     def in_use(self) -> int:
@@ -164,7 +164,7 @@ class OverflowTable:
         self, slots: Slots, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
     ) -> None:
         """Fills slots and records their owners."""
-        self.rows.write(torch.from_numpy(slots).to(self._device), leaves)
+        self.rows.write(torch.from_numpy(slots).to(self.device), leaves)
         # last, so that no reader takes a half written slot for whole
         self.owners[slots] = numbers
 
@@ -212,7 +212,7 @@ class OverflowTable:
         stop = min(self._slots, max(top, secured + chunk))
         first, last = lane * self._slots + secured, lane * self._slots + stop
         wanted = f"an overflow table of {stop} observations of {self.schema.nbytes} bytes"
-        if self._on_cpu:
+        if self.on_host:
             for start, size in self._regions():
                 self.memory.secure(start + first * size, start + last * size, wanted)
             if self._slab is not None:
@@ -238,7 +238,7 @@ class OverflowTable:
         return found
 
     def _grow(self, count: int) -> None:
-        grown = Rows.zeros(self.schema, count, device=self._device)
+        grown = Rows.zeros(self.schema, count, device=self.device)
         grown.write(slice(0, len(self.rows)), self.rows.view())
         self.rows = grown
 

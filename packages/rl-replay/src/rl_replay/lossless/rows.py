@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.gather import Gather, GatherPlan, SuccessorRows
 from rl_replay.lossless.layout import SUCCESSOR, Key, LosslessLayout
 from rl_replay.lossless.linker import SuccessorLinker
 from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.update import update_rows
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (
     Leaves,
@@ -44,16 +46,22 @@ class LosslessRows:
         side: OverflowTable,
         *,
         back: NDArray[np.integer[Any]] | None = None,
+        on_host: bool | None = None,
     ) -> None:
         layout.stored.require_equal(rows.schema)
         layout.require_addresses(len(rows))
         self.layout, self.schema, self.side = layout, layout.schema, side
         self.rows, self._count = rows, len(rows)
-        self._device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
-        self._on_cpu = self._device.type == "cpu"
+        self.device = next(t.device for t in (rows.packed, *rows.arrays.values()) if t is not None)
+        # whether numpy works on the rows in place
+        self._on_host = self.device.type == "cpu" if on_host is None else on_host
         self.links = self._links()
-        self._gather = Gather(layout, rows, side, self.links)
-        self._writer = SuccessorLinker(layout, rows, side, self.links, back)
+        alone = side.memory.kind == "private"
+        self.addresses = Addresses(self.links, lanes=side.lanes, alone=alone, on_host=self._on_host)
+        self.reader = Gather(layout, rows, side, self.links)
+        self.linker = SuccessorLinker(
+            layout, rows, side, self.addresses, back, on_host=self._on_host
+        )
         self.joined = side.space is not None
         self._whole = GatherPlan(layout, None)
         self._unpack = self._whole.unpack[True, False]
@@ -96,8 +104,8 @@ class LosslessRows:
         if not self.layout.apart:
             found: torch.Tensor = self.rows.view().get(SUCCESSOR[0])
             return found
-        if not self._on_cpu:
-            return torch.zeros(self._count, dtype=torch.int32, device=self._device)
+        if not self._on_host:
+            return torch.zeros(self._count, dtype=torch.int32, device=self.device)
         self.side.secure_links()
         return torch.from_numpy(self.side.links)
 
@@ -114,26 +122,26 @@ class LosslessRows:
         """Writes a batch into a span; all checks precede the first changed byte."""
         chosen = select(rows, self._count)[0]
         if isinstance(chosen, slice):
-            self._writer.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
+            self.linker.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
             return
         index, _ = self._index(rows)
-        self._writer.write(index, index.cpu().numpy(), numbers, cells, back)
+        self.linker.write(index, index.cpu().numpy(), numbers, cells, back)
 
     def link_predecessors(
         self, numbers: range, back: NDArray[np.integer[Any]] | None = None
     ) -> None:
         """Links older rows to the last written ones, which are published by now."""
         # `back` is for rows that came otherwise than by `write`, as loaded ones do
-        self._writer.link_predecessors(numbers, back)
+        self.linker.link_predecessors(numbers, back)
 
     @property
     def touches(self) -> int:
         """How many writes have changed a byte or were about to."""
-        return self.rows.touches + self._writer.touches
+        return self.rows.touches + self.linker.touches
 
     def repair(self, numbers: range, *, published: bool) -> None:
         """Repairs links and slots after an interrupted write of these rows."""
-        self._writer.repair(numbers, published=published)
+        self.linker.repair(numbers, published=published)
 
     def read(
         self,
@@ -153,12 +161,12 @@ class LosslessRows:
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
         """`read` for rows that are known to exist."""
-        if not self._on_cpu or self._writer.misses:
+        if not self._on_host or self.linker.misses:
             return self.read(rows)
         if self.joined:
-            words, nexts, _ = self._gather.joined(rows.numpy())
+            words, nexts, _ = self.reader.joined(rows.numpy())
             return self._unpack(words, [], rows.shape, nexts)
-        packed, arrays, _ = self._gather.on_cpu(self._whole, rows)
+        packed, arrays, _ = self.reader.on_cpu(self._whole, rows)
         return self._unpack(packed[0], arrays, rows.shape, *packed[1:])
 
     def read_concurrent(
@@ -182,14 +190,14 @@ class LosslessRows:
         if plan.plain is not None:
             return self.rows.read(positions, keys=plan.plain), ALL_VALID
         # one gather for rows and slots, without a mask of missing observations
-        quick = self.joined and plan is self._whole and not self._writer.misses
+        quick = self.joined and plan is self._whole and not self.linker.misses
         if quick and places.ndim == 1:
-            words, nexts, addresses = self._gather.joined(places)
+            words, nexts, addresses = self.reader.joined(places)
             found = self._unpack(words, [], positions.shape, nexts)
         else:
             places = places.reshape(-1)
             # read before the rows: an address is written after what it leads to
-            addresses, (index, shape) = self._writer.addresses[places], self._index(positions)
+            addresses, (index, shape) = self.addresses.values[places], self._index(positions)
             gathered = self._gathered(plan, index, addresses.astype(np.int64))
             found = self._finish(plan, gathered, shape, False, None)
         if unchanged is not None and unchanged():
@@ -203,10 +211,10 @@ class LosslessRows:
         numbers: NDArray[np.int64],
     ) -> torch.Tensor:
         """Which rows have unchanged addresses, and slots that they still own."""
-        valid = addresses == self._writer.addresses[places]
-        in_slots = (addresses > self._count).nonzero()[0]
+        valid = addresses == self.addresses.values[places]
+        in_slots = self.addresses.in_slots(addresses).nonzero()[0]
         if in_slots.size:
-            slots = addresses[in_slots] - self._count - 1
+            slots = self.addresses.slots(addresses[in_slots])
             # an equal address may be a slot that another row has taken since
             valid[in_slots] &= self.side.owners[slots] == numbers[in_slots]
         return torch.from_numpy(valid)
@@ -220,11 +228,11 @@ class LosslessRows:
     ) -> None:
         """Updates some leaves in place; next observations of all other rows stay."""
         index, _ = self._index(rows)
-        self._writer.update(index, numbers.cpu().numpy(), cells, back)
+        update_rows(self.linker, self.rows, index, numbers.cpu().numpy(), cells, back)
 
     def clear(self) -> None:
         """Drops all addresses, which frees the whole overflow table."""
-        self._writer.clear()
+        self.linker.clear()
 
     def prepare(self, slots: int) -> None:
         """Allocates the first slots of a cleared overflow table, to be filled from a dump."""
@@ -241,12 +249,12 @@ class LosslessRows:
         """Restores addresses after rows and slots were filled from a dump; call `expect` too."""
         # positions and numbers are -1 for rows that are left out; away [n]: above 0 the next
         # observation is so many rows further on in the dump, below 0 in its slot -1 - value
-        self._writer.resume(positions, numbers, away, slots, self.side.regroup(owners))
+        self.linker.resume(positions, numbers, away, slots, self.side.regroup(owners))
 
     def expect(self, *, misses: bool, reach: int) -> None:
         """Extends `misses` and `reach` by those of other writers."""
-        self._writer.misses |= misses
-        self._writer.reach = max(self._writer.reach, reach)
+        self.linker.misses |= misses
+        self.linker.reach = max(self.linker.reach, reach)
 
     @property
     def successor(self) -> NDArray[np.int32]:
@@ -255,27 +263,22 @@ class LosslessRows:
 
     def successor_of(self, place: slice) -> NDArray[np.int32]:
         """The distance to the next observation of some rows; ~slot for a slot, 0 for none."""
-        return self._writer.successor(place)
+        return self.addresses.relative(place)
 
     @property
     def misses(self) -> bool:
         """Whether rows without a next observation were written."""
-        return self._writer.misses
+        return self.linker.misses
 
     @property
     def reach(self) -> int:
         """The largest number of steps between a row and its next observation so far."""
-        return self._writer.reach
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the rows."""
-        return self._device
+        return self.linker.reach
 
     def explain(self, live: int) -> dict[str, float]:
         """Bytes of a row, use of the overflow table, and the share of linked rows."""
         slots = self.side.in_use()
-        empty = int((self._writer.addresses == 0).sum()) if self.misses else 0
+        empty = int((self.addresses.values == 0).sum()) if self.misses else 0
         # positions never written have address 0 too
         missing = max(0, empty - (self._count - live))
         return {
@@ -300,20 +303,20 @@ class LosslessRows:
         if isinstance(index, torch.Tensor):
             return index, shape
         places = range(index, index + 1) if isinstance(index, int) else range(*_ends(index))
-        found = torch.arange(places.start, places.stop, places.step, device=self._device)
+        found = torch.arange(places.start, places.stop, places.step, device=self.device)
         return found, shape
 
     def _gathered(
         self, plan: GatherPlan, index: torch.Tensor, given: NDArray[np.int64] | None
     ) -> SuccessorRows:
-        if not self._on_cpu:
-            return self._gather.on_device(plan, index)
+        if not self._on_host:
+            return self.reader.on_device(plan, index)
         try:
             # numpy would count a row below 0 from the end
             # one reduction: the sign bit is set if any position is negative
             if np.bitwise_or.reduce(index.numpy()) < 0:
                 raise IndexError
-            return self._gather.on_cpu(plan, index, given)
+            return self.reader.on_cpu(plan, index, given)
         except IndexError:
             require_inside(index, self._count)
             raise
@@ -327,7 +330,7 @@ class LosslessRows:
         device: torch.device | str | None,
     ) -> TensorDict:
         packed, arrays, addresses = gathered
-        target = self._device if device is None else device
+        target = self.device if device is None else device
         if len(shape) != 1:
             arrays = [array.view(shape + array.shape[1:]) for array in arrays]
         if device is not None:

@@ -114,6 +114,7 @@ class SharedSession(Session):
         limit = self.ring.span_limit
         table = RowTable(layout, store, self.memory.back, span_limit=limit)
         self.ids, self.ends = layout.ids, layout.ends
+        self._reader = ConcurrentReader(self.memory, table)
         self.table, self.is_open = table, False
 
     def make(self, layout: StorageLayout, device: torch.device, *, instead: bool = False) -> None:
@@ -153,7 +154,6 @@ class SharedSession(Session):
 
     def begin(self, count: int) -> Links:
         """Claims a lane, and reads the rows that others wrote there."""
-        self.sync()
         try:
             self._writer = self.memory.begin(self.rows, count)
         except BaseException:
@@ -351,7 +351,9 @@ class SharedSession(Session):
     def reader(self) -> ConcurrentReader:
         """Copies rows and proves the copies."""
         self.sync()
-        return ConcurrentReader(self.memory, self.rows)
+        if self.table is None:
+            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        return self._reader
 
     def draw(
         self,
