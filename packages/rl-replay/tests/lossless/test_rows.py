@@ -191,7 +191,7 @@ class Ring:
             assert found["collector", "next_missing"].tolist() == marks
         assert bits(self.rows.gather(positions), self.keys) == bits(expected, self.keys)
         if not self.rows.joined:
-            plan = self.rows._plan(None)
+            plan = self.rows.plan(None)
             packed, arrays, _ = self.rows.reader.on_device(plan, positions)
             by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
             assert bits(by_tensors, self.keys) == bits(expected, self.keys)
@@ -453,7 +453,7 @@ def test_slots_of_overwritten_rows_are_used_again():
     for _ in range(30):
         ring.extend(rows_of(ring, 4, length=1))  # no row ever follows another
         ring.check()
-    assert ring.rows.side._words[0][0] == 12  # the slots that were ever touched
+    assert ring.rows.side.used_up_to(0) == 12  # the slots that were ever touched
 
 
 def test_the_touched_slots_are_the_most_that_were_in_use_at_once():
@@ -464,7 +464,7 @@ def test_the_touched_slots_are_the_most_that_were_in_use_at_once():
         ring.extend(joined(ring, [row for one in environments for row in one.rows(1)]))
         most = max(most, ring.rows.side.in_use())
     # a step is written before the slots of the step before are free
-    assert ring.rows.side._words[0][0] <= most + 4
+    assert ring.rows.side.used_up_to(0) <= most + 4
 
 
 def test_what_a_refused_batch_would_have_changed_is_unchanged():
@@ -527,7 +527,7 @@ def test_markers_alone_are_read_without_the_side_table():
     batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
     rows = store(batch, 8)
     put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
-    assert rows._plan([ID, ("next", "reward")]).plain is not None
+    assert rows.plan([ID, ("next", "reward")]).plain is not None
     assert set(rows.read(slice(0, 2), keys=["collector"]).keys(True, True)) == {ID, STEP}
 
 
@@ -650,7 +650,7 @@ def test_frames_that_are_missing_are_zero():
     assert marks == [True, False, True]
     assert not following[0].any()
     assert (following[1] == frames[2]).all()
-    plan = rows._plan(None)
+    plan = rows.plan(None)
     index = torch.arange(3)
     packed, arrays, _ = rows.reader.on_device(plan, index)
     assert (
@@ -824,7 +824,7 @@ def in_memory(kind):
 
 def while_read(rows, act):
     """Let something happen when what rows name was looked at and it was not read yet."""
-    name = "_addresses_of" if rows.joined else "on_cpu"
+    name = "addresses_of" if rows.joined else "on_cpu"
     found = getattr(rows.reader, name)
 
     def beside(*args):

@@ -283,11 +283,11 @@ def test_rows_are_whole_wherever_a_writer_stops_and_however_far_it_comes_meanwhi
 
 def read_concurrently(shared, writer, generator):
     """Read while a writer does some steps between what a row names and what is read there."""
-    name = "_addresses_of" if shared.side.space is not None else "on_cpu"
+    name = "addresses_of" if shared.side.space is not None else "on_cpu"
     look, steps, found = getattr(shared.rows.reader, name), 0, Counter()
 
     def meanwhile(*args):
-        addresses = look(*args).copy() if name == "_addresses_of" else None
+        addresses = look(*args).copy() if name == "addresses_of" else None
         for _ in range(steps):
             writer.step()
         return look(*args) if addresses is None else addresses

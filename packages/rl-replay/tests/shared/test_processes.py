@@ -328,16 +328,16 @@ def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
     assert not ring.unchanged_since(during)
     # what row 1 names is read, then row 2 is changed, before that is read
     gather, index = storage.store.reader, torch.arange(6)
-    look = gather._addresses_of
+    look = gather.addresses_of
 
     def changed(*args: Any) -> Any:
         named = look(*args).copy()
-        gather._addresses_of = look
+        gather.addresses_of = look
         buffer[2:3] = TensorDict({"observation": torch.full((1, 2), 70.0)}, [1])
         return named
 
     assert storage.store.joined
-    gather._addresses_of = changed
+    gather.addresses_of = changed
     sample, good = storage.read_standing(index)
     assert good.tolist() == [True, False, True, True, True, True]
     sample, good = storage.read_standing(index)

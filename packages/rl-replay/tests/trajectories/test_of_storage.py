@@ -157,16 +157,16 @@ def test_rows_are_indexed_as_they_come_where_slices_are_drawn(lossless):
     for turn in range(9):  # the ring is gone around
         rows["collector", "traj_ids"] += 1000 * (turn + 1)
         buffer.extend(rows)
-        most = max(most, buffer.storage.pending_rows)
+        most = max(most, buffer.storage.session.pending_rows)
     assert most < 4096 + len(rows)  # however many were written, the first slices take in few
     buffer.sample()
-    assert buffer.storage.pending_rows == 0
+    assert buffer.storage.session.pending_rows == 0
     plain = ReplayBuffer(storage=LazyTensorStorage(20_000))
     plain.extend(rows)
     plain.extend(rows)
-    assert plain.storage.pending_rows == 6_000  # nobody asked for slices
+    assert plain.storage.session.pending_rows == 6_000  # nobody asked for slices
     plain.set_sampler(SliceSampler(slice_len=2))
-    assert plain.storage.pending_rows == 0
+    assert plain.storage.session.pending_rows == 0
     plain.storage.trajectories().check(plain.storage.back)
 
 
@@ -178,7 +178,7 @@ def test_loaded_rows_are_indexed_before_the_first_slices(tmp_path):
     for size in (300, 400):
         buffer = slices_of(LazyTensorStorage(size))
         buffer.storage.load_state_dict(state)
-        assert buffer.storage.pending_rows == 0
+        assert buffer.storage.session.pending_rows == 0
         buffer.storage.trajectories().check(buffer.storage.back)
 
 

@@ -248,6 +248,14 @@ class Structure:
         )
         return Batch(data, shape, extent)
 
+    def cells(self, data: Any, shape: torch.Size) -> TensorDictBase:
+        """Data as rows `[*shape]`; tensordicts may have some of the leaves only."""
+        if self.is_tensordict and is_tensor_collection(data):
+            return self.take_apart(data, Arrangement()).cells
+        if Structure.of(data).form != self.form:
+            raise self.mismatch(data)
+        return build(nest(self.leaves_by_path(data)), shape)
+
     def leaves_by_path(self, data: Any) -> dict[Path, torch.Tensor]:
         """The leaves of a tensor or tree; raises unless it has this structure."""
         tree, leaves = take_apart(data) if not is_tensor_collection(data) else (None, None)

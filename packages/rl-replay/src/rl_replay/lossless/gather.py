@@ -142,7 +142,7 @@ class Gather:
         """Gathers packed rows, large leaves and the address of each next observation, by numpy."""
         places = index.numpy()
         words = take_known_rows(self._words, places)
-        addresses = self._addresses_of(words, places).astype(np.int64) if given is None else given
+        addresses = self.addresses_of(words, places).astype(np.int64) if given is None else given
         arrays = self._large_on_cpu(plan, index, addresses) if plan.large else []
         if not plan.wide:
             return SuccessorRows((words,), arrays, addresses)
@@ -165,14 +165,14 @@ class Gather:
         assert space is not None  # asked only of rows that lie so
         if places.size * self._width >= PARALLEL_ITEMS:
             words = take_known_rows(self._words, places)
-            addresses = self._addresses_of(words, places)
+            addresses = self.addresses_of(words, places)
             return words, take_known_rows(space, addresses.astype(np.int64)), addresses
         words = self._words.take(places, 0, None, "wrap")
-        addresses = self._addresses_of(words, places)
+        addresses = self.addresses_of(words, places)
         # without a look whether each is there, which would take a copy of the addresses
         return words, space.take(addresses, 0, None, "wrap"), addresses
 
-    def _addresses_of(
+    def addresses_of(
         self, words: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.int32]:
         """The address of the next observation in each gathered row."""

@@ -120,6 +120,10 @@ class OverflowTable:
         held = secured if self.on_host else len(self.rows)
         return held * self.schema.nbytes + secured * 12
 
+    def used_up_to(self, lane: int) -> int:
+        """Slots of a lane that were ever touched."""
+        return int(self._words[lane, _TOP])
+
     def in_use(self) -> int:
         """Slots that have an owner."""
         return int((self._words[:, _TOP] - self._words[:, _SPARE]).sum())

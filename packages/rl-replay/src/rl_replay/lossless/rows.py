@@ -152,7 +152,7 @@ class LosslessRows:
         device: torch.device | str | None = None,
     ) -> TensorDict:
         """A copy of some rows with their next observations; see `rl_slabs.Rows.read`."""
-        plan = self._whole if keys is None else self._plan(keys)
+        plan = self._whole if keys is None else self.plan(keys)
         if plan.plain is not None:
             return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
         index, shape = self._index(rows)
@@ -186,7 +186,7 @@ class LosslessRows:
         # So nothing more is checked if no writer reserved or updated during the copy. Linking older
         # rows meanwhile does no harm: slot and row hold the same bits. Else addresses are compared
         # again, and the owners of slots: a slot may have been released and filled for another row.
-        plan, places = self._whole if keys is None else self._plan(keys), positions.numpy()
+        plan, places = self._whole if keys is None else self.plan(keys), positions.numpy()
         if plan.plain is not None:
             return self.rows.read(positions, keys=plan.plain), ALL_VALID
         # one gather for rows and slots, without a mask of missing observations
@@ -290,7 +290,8 @@ class LosslessRows:
             "linked_share": max(0, live - slots - missing) / live if live else 1.0,
         }
 
-    def _plan(self, keys: Sequence[Key] | None) -> GatherPlan:
+    def plan(self, keys: Sequence[Key] | None) -> GatherPlan:
+        """The layout of a read of some leaves, or of all."""
         chosen = None if keys is None else tuple(keys)
         if chosen not in self._plans:
             if chosen == ():

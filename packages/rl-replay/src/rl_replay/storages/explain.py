@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from rl_replay.linking.observations import CURES, Comparisons
 from rl_replay.storages.ring import Ring
+from rl_replay.storages.session import Session
 from rl_replay.storages.table import FEW_LINKS, RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 
 
-def table_lines(
+def session_lines(head: str, session: Session) -> list[str]:
+    """The rows that `head` introduces, how they are shared, their boundaries, and their memory."""
+    shared = [f"  {line}" for line in session.explain()]
+    if session.table is None:
+        return [f"{head}, nothing stored yet", *shared]
+    index = session.trajectories() if len(session.ring.window()) else None
+    first, *others = _table_lines(head, session.table, session.ring, session.comparisons, index)
+    return [first, *shared, *others]
+
+
+def _table_lines(
     head: str, table: RowTable, ring: Ring, comparisons: Comparisons, index: TrajectoryIndex | None
 ) -> list[str]:
-    """The rows of a storage that `head` introduces, their boundary markers, and their memory."""
     live, capacity = len(ring.window()), ring.capacity
     columns = table.layout.columns
     shape = f", shape {[capacity // columns.numel(), *columns]}" if columns else ""

@@ -194,6 +194,19 @@ class Session(ABC):
     def pending_rows(self) -> int:
         """Rows that are not in the index yet."""
 
+    def stats(self) -> dict[str, float]:
+        """Figures about trajectories and links; none before the first write."""
+        if self.table is None:
+            return {}
+        index = self.trajectories()
+        linked = index.steps - len(index)
+        return {
+            "trajectories": len(index),
+            "one_row_pieces": index.one_row_pieces,
+            "contradicted": self.comparisons.cut,
+            "linked_share": linked / index.steps if index.steps else 1.0,
+        }
+
     def explain(self) -> list[str]:
         """How capacity is divided between writers, where there are several."""
         return []

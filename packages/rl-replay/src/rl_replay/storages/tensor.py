@@ -16,11 +16,12 @@ from rl_replay.data.structure import Arrangement, Batch, Extent, Structure, is_t
 from rl_replay.edges import edge
 from rl_replay.linking.marker_keys import MarkerKeys, end_candidates
 from rl_replay.storages.allocators import GivenTensors
-from rl_replay.storages.explain import table_lines
+from rl_replay.storages.explain import session_lines
 from rl_replay.storages.layout import Lossless, StorageLayout, lossless_layout
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.session import RowsAfter
+from rl_replay.storages.state import restored, state_of
 from rl_replay.storages.storage import Storage
 from rl_replay.storages.table import RowTable, require_room
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -119,11 +120,6 @@ class TensorStorage(Storage):
     def on_host(self) -> bool:
         """Whether the rows lie in memory of the CPU."""
         return self.session.rows.on_host
-
-    @property
-    def is_tensordict(self) -> bool:
-        """Whether rows are returned as tensordicts; False before the first write."""
-        return self.structure is not None and self.structure.form == "tensordict"
 
     def extend(self, data: Any) -> Span:
         """Write several elements.
@@ -303,12 +299,9 @@ class TensorStorage(Storage):
         """
         self.require_own()
         table = self._synced()
-        cells = self._cells_like(positions.shape, data)
-        table.update(
-            self.session,
-            self._standing(positions),
-            cells.reshape(-1) if cells.ndim != 1 else cells,
-        )
+        cells = table.layout.structure.cells(data, positions.shape)
+        flat = cells.reshape(-1) if cells.ndim != 1 else cells
+        table.update(self.session, self._standing(positions), flat)
 
     def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
         """Updates leaves of rows that are no markers, in place.
@@ -359,11 +352,6 @@ class TensorStorage(Storage):
         """
         return self.session.trajectories()
 
-    @property
-    def pending_rows(self) -> int:
-        """Rows that are not in the index of trajectories yet; the next slices take them in."""
-        return self.session.pending_rows
-
     def keep_index(self, wanted: bool) -> None:
         """Say whether slices are drawn, so that rows are taken into the index as they come.
 
@@ -413,44 +401,18 @@ class TensorStorage(Storage):
         """Figures about what is stored."""
         session = self.session
         session.sync()
-        found = super().stats()
-        if session.table is not None:
-            index = session.trajectories()
-            found |= {"trajectories": len(index), "one_row_pieces": index.one_row_pieces}
-            linked = index.steps - len(index)
-            found["contradicted"] = session.comparisons.cut
-            found["linked_share"] = linked / index.steps if index.steps else 1.0
-        return found
+        return super().stats() | session.stats()
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
-        session, live = self.session, len(self)
+        live = len(self)
         head = f"{type(self).__name__}: {live} of {self.max_size} rows"
-        if session.table is None:
-            lines = [f"{head}, nothing stored yet"]
-        else:
-            index = session.trajectories() if live else None
-            lines = table_lines(head, session.table, session.ring, session.comparisons, index)
-        lines[1:1] = [f"  {line}" for line in session.explain()]
-        return lines
+        return session_lines(head, self.session)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of every row, the bounds of the ring, and the links."""
-        session = self.session
-        session.sync()
-        table = session.table
-        if session.is_open or table is None:
-            return {"rows": None}
-        window = self.ring.window()
-        positions = self.ring.positions(window.numbers(torch.arange(len(window))))
-        rows = table.store.read(positions.to(table.device), contiguous=True)
-        back, index = table.links.back[positions.numpy()], session.index_state()
-        structure, came, columns = table.layout[:3]
-        floor, order = session.floor_since(window), session.lane_order()
-        head = Contents(structure, came, columns, window, index, floor, order)
-        links = {"back": torch.from_numpy(back)}  # no arrays, which torch.load takes for pickles
-        leaves = {"rows": rows.to_dict(), "came": [list(field.path) for field in came.fields]}
-        return head.state(self.ring.capacity) | leaves | links
+        self.sync()
+        return state_of(self.session)
 
     @edge
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -466,24 +428,11 @@ class TensorStorage(Storage):
         if state["rows"] is None:
             self.empty()
             return
-        back = torch.as_tensor(state["back"]).numpy()
-        cells = TensorDict(state["rows"], batch_size=[len(back)])
-        self._choose_device(cells)
+        cells = TensorDict(state["rows"], batch_size=[len(state["back"])])
         # a lossless storage adds next observations to rows that came without
         came = [tuple(path) for path in state.get("came", ())] if self.lossless else []
-        contents = Contents.of_state(state, self._schema(cells.select(*came) if came else cells))
-        room, lanes = self.capacity_for(contents.columns), self.session.lanes
-        contents = contents.in_room(state["capacity"], room, lanes)
-
-        def fill(store: RowStore, links: NDArray[np.int32]) -> None:
-            for run in contents.runs():
-                positions, behind = run.positions(room // lanes), back[run.rows]
-                behind = run.inside(behind) if contents.joins else behind
-                links[positions] = behind
-                store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], behind)
-                store.link_predecessors(run.numbers)
-
-        self.stand(contents, fill)
+        schema = self._schema(cells.select(*came) if came else cells)
+        self.stand(*restored(self.session, state, cells, schema))
 
     def stand(self, contents: Contents, fill: FillRows) -> None:
         """Replaces the contents with restored rows; the former rows are dropped first.
@@ -531,7 +480,6 @@ class TensorStorage(Storage):
         batch = structure.take_apart(data, self.arrangement)
         schema, columns = self._schema(batch.cells), self.arrangement.columns(batch.shape)
         layout = self._layout(structure, schema, columns)
-        self._choose_device(batch.cells)
         require_room(self.ring, batch.extent.count, self.capacity_for(columns) // session.lanes)
         session.make(layout, self._target())
         return batch
@@ -544,11 +492,10 @@ class TensorStorage(Storage):
         return StorageLayout(structure, schema, columns, session.ids, session.ends, once, dim)
 
     def _schema(self, cells: TensorDictBase) -> RowSchema:
-        return RowSchema.from_tensordict(cells, packed_bytes=self._packed_bytes)
-
-    def _choose_device(self, cells: TensorDictBase) -> None:
+        """The leaves of rows; the first ones decide the device where it is "auto"."""
         if self.device == "auto":
             self.device = next(iter(leaves_of(cells).values())).device
+        return RowSchema.from_tensordict(cells, packed_bytes=self._packed_bytes)
 
     def _target(self) -> torch.device:
         """The device of the next rows."""
@@ -569,19 +516,6 @@ class TensorStorage(Storage):
                 "and says so."
             )
         return numbers
-
-    def _cells_like(self, shape: torch.Size, data: Any) -> TensorDictBase:
-        """Data as rows `[*shape]`."""
-        structure = self.session.rows.layout.structure
-        if structure.is_tensordict and is_tensor_collection(data):
-            return structure.take_apart(data, Arrangement()).cells
-        structure_of_data = Structure.of(data)
-        leaves = (
-            structure.leaves_by_path(data) if structure_of_data.form == structure.form else None
-        )
-        if leaves is None:
-            raise structure.mismatch(data)
-        return build(nest(leaves), shape)
 
     def _require_one(self, batch: torch.Size) -> None:
         """Raises if data are several elements rather than one."""
