@@ -35,8 +35,8 @@ from rl_replay import (
     TensorStorage,
     Writer,
 )
-from rl_replay.linking.reference import linked, rows_of
 from rl_replay.testing import BufferMachine
+from rl_replay.testing.reference_links import linked, rows_of
 
 
 def steps(count: int, first: int = 0) -> TensorDict:

@@ -18,8 +18,8 @@ from rl_replay.data.structure import Extent
 from rl_replay.linking.links import Links
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import MarkerColumns
-from rl_replay.linking.reference import linked, rows_of
 from rl_replay.storages.ring import PrivateRing
+from rl_replay.testing.reference_links import linked, rows_of
 from rl_slabs import RowSchema
 
 

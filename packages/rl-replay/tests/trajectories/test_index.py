@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from rl_replay.testing.reference_index import ReferenceIndex
 from rl_replay.trajectories.index import TrajectoryIndex
-from rl_replay.trajectories.reference import ReferenceIndex
 from rl_replay.trajectories.tables import (
     BROKEN,
     JUMP,
