@@ -49,7 +49,7 @@ class Lives(RuleBasedStateMachine):
     @initialize(capacity=st.integers(1, 40), few=st.integers(0, 5))
     def begin(self, capacity, few):
         self.index, self.reference = TrajectoryIndex(capacity), ReferenceIndex(capacity)
-        self.index._writers[0].few_runs = few
+        self.index.writers[0].few_runs = few
         self.back = np.zeros(capacity, dtype=np.int32)
         self.open = []  # rows that nobody continues
         self.newest = {}  # of each producer
@@ -327,7 +327,7 @@ def test_long_lives_in_small_rings_say_what_the_rows_say(few_runs, seed):
     random = np.random.default_rng(seed)
     capacity = int(random.integers(20, 70))
     index, stored = TrajectoryIndex(capacity), np.zeros(capacity, dtype=np.int32)
-    index._writers[0].few_runs = few_runs
+    index.writers[0].few_runs = few_runs
     newest, lives = {}, [1.0, 0.98, 0.9, 0.3, 0.0]
     for _ in range(150):
         first, back = index.indexed(), []
@@ -345,7 +345,7 @@ def test_long_lives_in_small_rings_say_what_the_rows_say(few_runs, seed):
 def test_jumps_stay_short_and_right_while_the_oldest_pieces_go(few_runs):
     """A trajectory that never ends, in a ring that it went around many times."""
     index = TrajectoryIndex(2000)
-    index._writers[0].few_runs = few_runs
+    index.writers[0].few_runs = few_runs
     for _ in range(60):
         index.append(index.indexed(), np.tile(array(5, 1, 1, 1, 0, 1, 1, 1), 50))
     slot = index.draw(1, 500)[0]

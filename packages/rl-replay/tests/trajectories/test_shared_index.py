@@ -140,7 +140,7 @@ def die_in_the_middle(pipe, shared):
             pipe.send("now")
             pipe.recv()
 
-    writer = index._writers[1]
+    writer = index.writers[1]
     writer.few_runs = -1000
     pieces = shared.arrays["pieces"].view(Stop)
     writer.tables = TrajectoryTables(**writer.tables.__dict__ | {"pieces": pieces})

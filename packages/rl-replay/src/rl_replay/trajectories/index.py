@@ -39,6 +39,7 @@ class TrajectoryIndex(TrajectoryReader):
         lanes: How many lanes.
         tables: The arrays.
         shared: Whether they were given, so that another process may be changing them.
+        writers: What appends to each lane.
 
     Example:
         >>> index = TrajectoryIndex(9)
@@ -54,7 +55,7 @@ class TrajectoryIndex(TrajectoryReader):
     ) -> None:
         made = TrajectoryTables.zeros(capacity, lanes) if tables is None else tables
         super().__init__(capacity, lanes, made, shared=tables is not None)
-        self._writers = [TrajectoryWriter(made, capacity, lane) for lane in range(lanes)]
+        self.writers = [TrajectoryWriter(made, capacity, lane) for lane in range(lanes)]
 
     def indexed(self, lane: int = 0) -> int:
         """The id of the next row of a lane.
@@ -63,7 +64,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> TrajectoryIndex(5).indexed()
             0
         """
-        return self._writers[lane].indexed
+        return self.writers[lane].indexed
 
     def low(self, lane: int = 0) -> int:
         """The oldest live row id of a lane.
@@ -72,7 +73,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> TrajectoryIndex(5).low()
             0
         """
-        return self._writers[lane].low
+        return self.writers[lane].low
 
     def append(self, first_number: int, back: NDArray[np.integer]) -> None:
         """Appends rows of one lane; the rows that they overwrite are dropped first.
@@ -93,11 +94,11 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.low(), index.lengths()
             (2, array([3]))
         """
-        self._writers[first_number >> LANE_SHIFT].append(first_number, back)
+        self.writers[first_number >> LANE_SHIFT].append(first_number, back)
 
     def reaches(self, number: int) -> bool:
         """Whether this is the next row of its lane, and no change of the lane was interrupted."""
-        writer = self._writers[number >> LANE_SHIFT]
+        writer = self.writers[number >> LANE_SHIFT]
         return writer.indexed == number and not writer.broken
 
     def drop_before(self, number: int) -> None:
@@ -109,7 +110,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.drop_before(2), index.lengths()
             (None, array([1]))
         """
-        self._writers[number >> LANE_SHIFT].drop_before(number)
+        self.writers[number >> LANE_SHIFT].drop_before(number)
 
     def catch_up(self, back: NDArray[np.integer], window: Window) -> None:
         """Appends and drops rows until the index holds exactly those of a window.
@@ -140,7 +141,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.catch_up_lane(0, np.array([0, 1, 1, 0, 0, 0]), 0, 3), index.lengths()
             (None, array([3]))
         """
-        writer = self._writers[lane]
+        writer = self.writers[lane]
         if writer.broken or writer.indexed > end:
             writer.clear(low)
         writer.drop_before(low)
@@ -157,7 +158,7 @@ class TrajectoryIndex(TrajectoryReader):
         """
         return all(
             not writer.broken and writer.low == low and writer.indexed == low + count
-            for writer, low, count in zip(self._writers, window.first, window.counts, strict=True)
+            for writer, low, count in zip(self.writers, window.first, window.counts, strict=True)
         )
 
     def clear(self) -> None:
@@ -169,7 +170,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.clear(), index.indexed()
             (None, 0)
         """
-        for lane, writer in enumerate(self._writers):
+        for lane, writer in enumerate(self.writers):
             writer.clear(lane << LANE_SHIFT)
 
     def state(self) -> dict[str, NDArray[np.generic]]:

@@ -1,7 +1,9 @@
 """Keeps the trajectory tables of one lane up to date while its rows are written and overwritten.
 
 A batch whose rows mostly lie one after the other is taken in run by run, with a few plain numbers
-each; any other by `batch_append`, with array operations over all its rows. Both say the same.
+each; any other by `batch_append`, with array operations over all its rows. Both say the same, and
+neither can do without the other: one row takes 3.5 us run by run and 58 us by arrays, 64
+environments x 32 steps 2,150 us run by run and 110 us by arrays (two cores, busy).
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ from rl_replay.trajectories.tables import (
 class TrajectoryWriter(LaneTables):
     """Updates one lane's part of the tables. One writer at a time."""
 
-    # up to this many runs plain numbers are faster than array operations
-    few_runs = 24
+    # up to so many runs, and one more for each 80 rows, plain numbers are faster than arrays: a run
+    # takes 2 to 3 us, arrays 60 us and 0.04 us a row
+    few_runs = 40
 
     def __init__(self, tables: TrajectoryTables, capacity: int, lane: int = 0) -> None:
         super().__init__(tables, capacity, lane)
@@ -79,7 +82,7 @@ class TrajectoryWriter(LaneTables):
         words[BROKEN] = 1
         # back == 1 continues the row just before
         heads = (back != 1).nonzero()[0]
-        if len(heads) <= self.few_runs + count // 16:
+        if len(heads) <= self.few_runs + count // 80:
             self._append_runs(first_number, back, heads.tolist())
         else:
             batch_append.append(self, first_number, back.astype(np.int64))
@@ -97,7 +100,7 @@ class TrajectoryWriter(LaneTables):
         words = self.words
         words[BROKEN] = 1
         # run by run first; many short runs by array operations
-        for _ in range(self.few_runs + (number - low) // 16):
+        for _ in range(self.few_runs + (number - low) // 80):
             low += self._drop_run(low, number)
             if low == number:
                 break
