@@ -367,7 +367,7 @@ class SharedSession(Session):
         """Copies chosen rows; chooses others in place of those that were overwritten meanwhile."""
         found = self.reader.draw(storage, sampler, size, chosen)
         rows = storage.put_together(found.rows.contiguous() if contiguous else found.rows)
-        return found._replace(rows=rows)
+        return StoredSample(rows, *found[1:])
 
     def read_live(
         self, storage: Any, positions: torch.Tensor | int, *, some: bool

@@ -264,7 +264,8 @@ class RowTable:
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Names the columns that cut alongside those of the contract."""
-        self.layout = self.layout._replace(ids=list(ids), ends=list(ends))
+        layout = self.layout
+        self.layout = StorageLayout(*layout[:3], list(ids), list(ends), *layout[5:])
         self.layout.require_columns()
         self.links.keys = self.layout.marker_keys
 
