@@ -6,6 +6,7 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 from rl_layout.compiled import LEAST_ROWS, is_of_use, run_compiled
 from rl_layout.reference import continues
 from rl_layout.segments.cache import leaves_of
+from rl_layout.segments.cuts import cut_between
 from rl_layout.segments.flat_views import array_of, flatten
 from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker
 from rl_layout.segments.segments import segments_of
@@ -16,6 +17,7 @@ __all__ = [
     "array_of",
     "batch_shape",
     "continues",
+    "cut_between",
     "flat_marker",
     "flatten",
     "is_of_use",

@@ -1,4 +1,4 @@
-"""From markers to the runs of rows that belong together: the one place that applies rule 2.
+"""From markers to the runs of rows that belong together: the one place that applies the rule.
 
 Row j continues row i if and only if both are real, their ids are equal, j's step is one more,
 j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts. Observations that contradict
@@ -7,7 +7,7 @@ it, where they must be looked at, come as one more flag: see `rl_layout.segments
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -70,17 +70,40 @@ def _inner_cuts(markers: Markers) -> Tensor:
     """The cuts that markers make, bool ``[N]``; ends of rows of the batch are not among them."""
     boundary = markers.boundary()
     cut = torch.zeros_like(_any_of(markers), dtype=torch.bool) if boundary is None else boundary
-    # inner[i] cuts between rows i and i + 1; a view, so `cut` gets every flag
-    inner = cut[:-1]
-    if markers.is_init is not None:
-        inner |= markers.is_init[1:]
-    if markers.traj_ids is not None:
-        inner |= markers.traj_ids[1:] != markers.traj_ids[:-1]
-    if markers.traj_step is not None:
-        inner |= markers.traj_step[1:] != markers.traj_step[:-1] + 1
-    if markers.mask is not None:
-        inner |= markers.mask[1:] != markers.mask[:-1]
+    alike = [marker for marker in (markers.traj_ids, markers.mask) if marker is not None]
+    cut_between(
+        cut[:-1],  # place i cuts between rows i and i + 1; a view, so `cut` gets every flag
+        (slice(None, -1), slice(1, None)),
+        alike=alike,
+        step=markers.traj_step,
+        is_init=markers.is_init,
+    )
     return cut
+
+
+def cut_between(
+    cut: Any,
+    pairs: tuple[Any, Any],
+    *,
+    alike: Sequence[Any] = (),
+    step: Any = None,
+    is_init: Any = None,
+    ends: Sequence[Any] = (),
+) -> None:
+    """Adds to `cut` which pairs of rows a marker cuts: the rule, for numpy and for torch.
+
+    `cut` is bool ``[pairs]``; `pairs` select the earlier and the later rows from the columns,
+    ``[N]`` each: those that must be equal, steps, first steps, and last steps.
+    """
+    earlier, later = pairs
+    for column in alike:
+        cut |= column[later] != column[earlier]
+    if step is not None:
+        cut |= step[later] != step[earlier] + 1
+    if is_init is not None:
+        cut |= is_init[later]
+    for flag in ends:
+        cut |= flag[earlier]
 
 
 def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
@@ -112,25 +135,17 @@ def cut_by_numpy(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
     steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
     alike = [have[name] for name in ("traj_ids", "mask") if name in have]
     step = have.get("traj_step")
-    differs, sums = np.empty(min(PIECE, size), bool), np.empty(min(PIECE, size), np.int64)
     for first in range(0, size, PIECE):
         here = slice(first, min(first + PIECE, size))
-        ends = cut[here]
-        ends[...] = flags[0][here] if flags else False
+        own = cut[here]
+        own[...] = flags[0][here] if flags else False
         for flag in flags[1:]:
-            ends |= flag[here]
+            own |= flag[here]
         if flags and steps is not None:
-            ends &= steps[here] == 1
+            own &= steps[here] == 1
         stop = min(here.stop, size - 1)  # the last row has no row after it
-        inner, after = ends[: stop - first], slice(first + 1, stop + 1)
-        other = differs[: stop - first]
-        if is_init is not None:
-            inner |= is_init[after]
-        for marker in alike:
-            inner |= np.not_equal(marker[after], marker[first:stop], out=other)
-        if step is not None:
-            expected = np.add(step[first:stop], 1, out=sums[: stop - first])
-            inner |= np.not_equal(step[after], expected, out=other)
+        pairs = slice(first, stop), slice(first + 1, stop + 1)
+        cut_between(own[: stop - first], pairs, alike=alike, step=step, is_init=is_init)
 
 
 def _find_on_cpu(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
+from rl_layout.internals import cut_between
 from rl_replay.linking.marker_keys import MarkerKeys
 from rl_tensordict import NestedKey
 
@@ -54,14 +55,8 @@ class MarkerColumns:
         """For pairs of rows, whether no marker cuts between them, bool `[pairs]`."""
         rows = range(self.count)[earlier] if isinstance(earlier, slice) else earlier
         cut: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
-        for column in self.ids:
-            cut |= column[earlier] != column[later]
-        if self.step is not None:
-            cut |= self.step[later] != self.step[earlier] + 1
-        if self.init is not None:
-            cut |= self.init[later]
-        for flag in self.ends:
-            cut |= flag[earlier]
+        ids, step, pairs = self.ids, self.step, (earlier, later)
+        cut_between(cut, pairs, alike=ids, step=step, is_init=self.init, ends=self.ends)
         joined = np.logical_not(cut, out=cut)
         if self.real is not None:
             joined &= self.real[earlier] & self.real[later]
