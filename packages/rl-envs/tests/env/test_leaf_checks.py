@@ -65,7 +65,7 @@ def test_values_that_pass_a_quick_test_are_in_their_spec_and_no_nan(spec):
     torch.manual_seed(0)
     drawn = [spec.rand() for _ in range(20)]
     near = [value * 2 for value in drawn if value.dtype != torch.bool]
-    near += [value.clone().fill_(fill) for value in drawn[:3] for fill in (0, 1, 2, 5)]
+    near += [value.clone().fill_(fill) for value in drawn[:3] for fill in (0, 1, 2, 3, 5)]
     if spec.dtype.is_floating_point:
         near += [torch.full_like(drawn[0], torch.nan), torch.full_like(drawn[0], torch.inf)]
     for value in drawn + near:
@@ -105,6 +105,7 @@ def test_choices_of_unknown_number_pass_no_quick_test():
     spec = Categorical(-1, shape=())
     test, one = array_test(spec), torch.tensor(1)
     assert not passes(test, one)
+    assert not test(one.numpy())
     spec.set_provisional_n(2)
     assert passes(test, one)
 

@@ -144,6 +144,19 @@ def test_columns_are_made_once_for_batches_of_one_size(monkeypatch):
     assert len(made) == 4  # larger columns are not copied
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_values_of_every_batch_of_a_player_are_checked(is_kept):
+    env = SerialEnv(2, lambda: GymEnv(Flagged()))
+    player = RolloutPlayer(env, is_kept=is_kept)
+    request = RolloutRequest(2, break_when_any_done=False)
+    player.play(request)
+    env.envs[1].env.observation_of = lambda steps: 10 * steps
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
+        player.play(request)
+    env.check_values = False
+    assert player.play(request)["next", "observation"].max() == 20
+
+
 def test_a_player_follows_specs_that_change():
     env = TransformedEnv(short())
     player = RolloutPlayer(env)
@@ -185,6 +198,7 @@ class Flagged(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(0, 9, (1,))
     action_space = gymnasium.spaces.Discrete(2)
+    observation_of = staticmethod(lambda steps: steps)
 
     def reset(self, seed=None, options=None):
         self.steps = 0
@@ -192,7 +206,8 @@ class Flagged(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        return np.full(1, self.steps, "float32"), 1.0, self.steps == 3, False, {}
+        shown = np.full(1, self.observation_of(self.steps), "float32")
+        return shown, 1.0, self.steps == 3, False, {}
 
 
 def test_flags_of_a_root_do_not_stay_for_the_batch_after_a_reset():

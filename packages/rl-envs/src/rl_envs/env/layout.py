@@ -100,7 +100,6 @@ class EnvLayout:
 
     @cached_property
     def _actions(self) -> list[tuple[Key, TensorSpec, torch.Size, torch.dtype | None, ArrayTest]]:
-        # attributes of a spec cost a call each
         tests = self.choice_tests
         return [(key, leaf, leaf.shape, leaf.dtype, tests[key]) for key, leaf in self.action]
 
@@ -115,13 +114,21 @@ class EnvLayout:
         """Whether something is a tensordict of the environment's own batch size."""
         return isinstance(root, TensorDictBase) and bool(root.batch_size == self.batch_size)
 
-    def has_forms(self, tensordict: TensorDictBase, leaves: SpecLeaves) -> bool:
-        """Whether a tensordict holds just these leaves, each in the shape and dtype of its spec."""
-        held, expected = dict(keys.leaves(tensordict)), dict(leaves)
-        return held.keys() == expected.keys() and all(
-            (held[key].shape, held[key].dtype) == (spec.shape, spec.dtype)
-            for key, spec in expected.items()
-        )
+    def holds_shown(self, root: TensorDictBase) -> bool:
+        """Whether a root holds what a reset writes, as the specs say, and nothing else."""
+        held = dict(keys.leaves(root))
+        if len(held) != len(self._shown_forms):
+            return False
+        for key, shape, dtype in self._shown_forms:
+            value = held.get(key)
+            if value is None or value.shape != shape or value.dtype != dtype:
+                return False
+        return True
+
+    @cached_property
+    def _shown_forms(self) -> list[tuple[Key, torch.Size, torch.dtype | None]]:
+        # attributes of a spec cost a call each
+        return [(key, spec.shape, spec.dtype) for key, spec in self.shown]
 
     # steps
 

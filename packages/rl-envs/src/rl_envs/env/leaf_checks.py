@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -165,9 +166,9 @@ def array_test(spec: TensorSpec) -> ArrayTest:
     """Return a quick test of the values of a spec; one that fails is decided by `check_value`."""
     # arrays have the dtype and the shape of the spec already; True is never wrong
     if isinstance(spec, Binary) and spec.dtype == torch.bool:
-        return _always
+        return always
     if isinstance(spec, Unbounded):
-        return _holds_no_nan if torch.empty(0, dtype=spec.dtype).is_floating_point() else _always
+        return _holds_no_nan if torch.empty(0, dtype=spec.dtype).is_floating_point() else always
     if isinstance(spec, Bounded):
         return _interval_test(spec)
     if type(spec) is Categorical or type(spec) is OneHot:
@@ -181,8 +182,8 @@ def choice_test(spec: TensorSpec) -> ArrayTest:
     if type(spec) is OneHot and spec.dtype == torch.bool:
         return _one_hot
     if type(spec) is Categorical:
-        return lambda array: bool(((array >= 0) & (array < spec.n)).all())
-    return _never if isinstance(spec, Categorical | OneHot) else _always
+        return partial(_below, spec)
+    return _never if isinstance(spec, Categorical | OneHot) else always
 
 
 def passes(test: ArrayTest, value: Any) -> bool:
@@ -191,11 +192,12 @@ def passes(test: ArrayTest, value: Any) -> bool:
         return False
     try:
         return test(value.detach().numpy())
-    except (RuntimeError, TypeError):  # sparse, of a dtype that numpy lacks, unknown choices
+    except (RuntimeError, TypeError):  # sparse, or of a dtype that numpy lacks
         return False
 
 
-def _always(_: Array) -> bool:
+def always(_: Array) -> bool:
+    """The test of a spec that every array of its dtype is in."""
     return True
 
 
@@ -205,6 +207,14 @@ def _never(_: Array) -> bool:
 
 def _holds_no_nan(array: Array) -> bool:
     return not np.isnan(array).any()
+
+
+def _below(spec: Categorical, array: Array) -> bool:
+    try:
+        count = spec.n
+    except RuntimeError:  # not known yet
+        return False
+    return bool(((array >= 0) & (array < count)).all())
 
 
 def _one_hot(array: Array) -> bool:
@@ -221,7 +231,7 @@ def _interval_test(spec: Bounded) -> ArrayTest:
     if low.dtype.kind in "iu":
         limits = np.iinfo(low.dtype)
         if (low == limits.min).all() and (high == limits.max).all():
-            return _always
+            return always
     if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
         least, most = low.flat[0].item(), high.flat[0].item()
         return lambda array: bool(((array >= least) & (array <= most)).all())

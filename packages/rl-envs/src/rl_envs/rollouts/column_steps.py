@@ -12,7 +12,14 @@ from torch import Tensor
 
 from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Binding, Environment
-from rl_envs.env.leaf_checks import cast_action, check_choice, check_value, passes
+from rl_envs.env.leaf_checks import (
+    ArrayTest,
+    always,
+    cast_action,
+    check_choice,
+    check_value,
+    passes,
+)
 from rl_envs.rollouts.columns import Columns, Key
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
@@ -37,7 +44,7 @@ def why_not_columns(env: Environment, request: RolloutRequest, root: TensorDictB
 
 def why_not_shown(env: Environment, root: TensorDictBase | None) -> str:
     """Why a root holds other entries than a reset writes; nothing where it does not."""
-    if root is None or env.layout.has_forms(root, env.layout.shown):
+    if root is None or env.layout.holds_shown(root):
         return ""
     return "the root holds other entries than a reset writes"
 
@@ -81,6 +88,8 @@ class ColumnSteps:
             plan.check_reads(self._read)
             self._read = plan.in_keys
         self._binding: Binding | None = None
+        self._tests: list[tuple[Array, ArrayTest]] | None = None
+        self._writers: dict[Key, Callable[[int, Tensor], None]] = {}
         self._has_received = False
 
     def fits(self, env: Environment, request: RolloutRequest) -> bool:
@@ -107,7 +116,7 @@ class ColumnSteps:
         elif isinstance(root, TensorDictBase):
             for key, value in keys.leaves(root):
                 if key in self.columns.tensors:  # what can wait has no column
-                    self.columns.write(0, key, value)
+                    self._writer(key)(0, value)
         self.has_next_root = False
         self._draw(self._first)
         self._acting = self._bound_plan() if was_played and self._is_known() else None
@@ -184,6 +193,27 @@ class ColumnSteps:
             truncate_last(batch, len(self.env.batch_size))
         return batch
 
+    def check(self, num_played: int, batch: TensorDictBase) -> None:
+        """Raise for values of the batch outside their specs."""
+        # quick tests of the columns first: the batch is looked at where one fails
+        if self._is_ragged:
+            check_rows(self.env, batch)
+            return
+        if self._tests is None:
+            layout = self.env.layout
+            tests = [((keys.NEXT, *key), layout.tests[key]) for key, _ in layout.after]
+            tests += [(key, layout.tests[key]) for key, _ in layout.observation]
+            tests += [(key, layout.choice_tests[key]) for key, _ in layout.action]
+            rows = self.columns.by_time
+            self._tests = [(rows[key], test) for key, test in tests if test is not always]
+        if not all(test(rows[:num_played]) for rows, test in self._tests):
+            check_rows(self.env, batch)
+
+    def _writer(self, key: Key) -> Callable[[int, Tensor], None]:
+        if key not in self._writers:
+            self._writers[key] = self.columns.writer(key)
+        return self._writers[key]
+
     def _resume(self, leftover: SurplusSteps) -> int:
         """Copy surplus steps into the first columns; returns how many there are."""
         if leftover.num_steps + 1 > self.columns.num_steps:
@@ -215,7 +245,9 @@ class ColumnSteps:
         old = self.columns.num_steps
         more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal.num_steps)
         self.columns.grow(more)
-        self._acting = self._binding = None  # they use the columns as they were
+        # they use the columns as they were
+        self._acting = self._binding = self._tests = None
+        self._writers.clear()
         self._draw(old)
         self._bound().set_policy_next_keys(self._given)
 

@@ -14,7 +14,7 @@ from rl_envs.env.arrays import Array
 from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.rows import EnvRows
-from rl_envs.rollouts.column_steps import ColumnSteps, check_rows, why_not_columns
+from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns
 from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
@@ -272,7 +272,7 @@ class RolloutPlayer:
         batch = play_steps(env, steps, request, root if leftover is None else leftover)
         env.is_started = True
         if env.check_values:
-            check_rows(stepping, batch)
+            steps.check(batch.shape[-1], batch)
         before = None if leftover is None else leftover.last
         batch = apply_deferred([one for one in deferred if not one.rows_only], batch, root, before)
         waiting = [one for one in deferred if one.rows_only]
