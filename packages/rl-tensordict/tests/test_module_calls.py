@@ -118,6 +118,21 @@ FLAT = {
     "own sequence": lambda: Sequence(layer(), Sequence(layer("b", "c"), Own())),
 }
 
+
+class StepsOtherwise(TensorDictSequential):
+    """A sequence of another package, with a `step` of its own."""
+
+    def step(self, a):
+        return (self.module[0].module(a),)
+
+
+def test_a_foreign_sequence_that_offers_step_is_called_by_it():
+    module = StepsOtherwise(layer())
+    (call,) = ModuleCalls(module).calls
+    assert call.function == module.step
+    assert not call.is_exact
+
+
 OBSTACLES = {
     "it is no tensordict module": lambda: lambda td: td.set("b", td["a"]),
     "it has hooks": lambda: hooked("forward_hook"),

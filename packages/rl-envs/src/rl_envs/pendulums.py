@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.env.arguments import check_whole
 from rl_envs.env.env import EnvBase
-from rl_envs.env.whole_number import check_whole
 from rl_specs import Bounded
 from rl_tensordict import build
 

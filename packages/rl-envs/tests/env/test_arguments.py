@@ -17,6 +17,7 @@ from rl_envs import (
     space_of_spec,
     write_gif,
 )
+from rl_envs.env.arguments import check_whole
 from rl_envs.testing import CountingEnv
 from rl_specs import NonTensor, OneHot
 from rl_transforms import StepCounter
@@ -112,3 +113,16 @@ def test_a_rollout_until_all_are_done_needs_no_other_switch():
     env = SerialEnv(2, [lambda: CountingEnv(2), lambda: CountingEnv(5)])
     assert env.rollout(9, break_when_all_done=True).shape == (2, 5)
     assert env.rollout(9).shape == (2, 2)
+
+
+def test_whole_numbers_of_every_kind_pass():
+    for number in (3, np.int64(3), True):
+        check_whole(number, 1, "count")
+
+
+def test_check_whole_tells_wrong_types_from_small_numbers():
+    for thing in (3.0, "3", None):
+        with pytest.raises(TypeError, match="count must be a whole number: got"):
+            check_whole(thing, 1, "count")
+    with pytest.raises(ValueError, match="count must be at least 4: got 3"):
+        check_whole(3, 4, "count")

@@ -32,7 +32,7 @@ from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of
 
 Key: TypeAlias = tuple[str, ...]
 Values: TypeAlias = dict[Key, Any]
-Step: TypeAlias = tuple[Callable[..., Any], Sequence[Key], Sequence[Key]]
+KeyedCall: TypeAlias = tuple[Callable[..., Any], Sequence[Key], Sequence[Key]]
 
 DROPPED: Key = ("_",)  # the key of an output that is not written
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     # lists the calls that a foreign `step` makes, valid until its parts change
     listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[KeyedCall]:
         """List the innermost calls on tensors, with their keys."""
         assert self.in_keys is not None
         assert self.out_keys is not None

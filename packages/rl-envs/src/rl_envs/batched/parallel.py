@@ -23,11 +23,11 @@ from rl_envs.batched.serial import (
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
 from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
+from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import has_form, leaves_of
-from rl_envs.env.whole_number import check_whole
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs

@@ -10,11 +10,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
+from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import Array, RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
-from rl_envs.env.whole_number import check_whole
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
 from rl_workers import Portable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -67,3 +68,15 @@ def device_of(device: Any) -> torch.device:
     except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
         msg = f"expected a device of this machine, as 'cpu': got {device!r} ({error})."
         raise RuntimeError(msg) from error
+
+
+def check_whole(number: Any, least: int, name: str) -> None:
+    """Raise unless `number` is an integer of at least `least`."""
+    try:
+        found = operator.index(number)
+    except TypeError:
+        msg = f"{name} must be a whole number: got {number!r}."
+        raise TypeError(msg) from None
+    if found < least:
+        msg = f"{name} must be at least {least}: got {number}."
+        raise ValueError(msg)

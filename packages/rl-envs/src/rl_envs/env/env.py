@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import arguments, checks
+from rl_envs.env.arguments import check_whole
 from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
 from rl_envs.env.done import Prefix, ends
 from rl_envs.env.metaclass import EnvType
@@ -19,7 +20,6 @@ from rl_envs.env.rendering import Renderable
 from rl_envs.env.rows import EnvRows
 from rl_envs.env.seeds import next_seed
 from rl_envs.env.specs import EnvSpecs
-from rl_envs.env.whole_number import check_whole
 from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.request import copy_to_out, on_own_device, without_steps
 from rl_layout import keys, step_mdp

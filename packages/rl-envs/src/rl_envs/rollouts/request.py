@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
+from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import Array
-from rl_envs.env.whole_number import check_whole
 from rl_layout import keys
 
 

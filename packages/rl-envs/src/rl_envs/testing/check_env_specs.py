@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl_envs.env.arguments import check_kind
+from rl_envs.env.arguments import check_kind, check_whole
 from rl_envs.env.env import EnvBase
 from rl_envs.env.spec_leaves import leaves_of
-from rl_envs.env.whole_number import check_whole
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite
 
