@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rl_value import reference
 from rl_value.scan.block_scan import (
+    block_scan,
     constant_scan,
     cuts_of,
     empty_rows,
@@ -88,6 +89,19 @@ def test_rows_of_other_segments_keep_their_bits_where_one_is_not_finite(poison, 
     np.testing.assert_array_equal(found[after:], clean[after:])
     np.testing.assert_array_equal(found[:first], clean[:first])
     assert not np.isfinite(found[row])
+
+
+@pytest.mark.parametrize("weight", [np.inf, np.nan])
+def test_rows_of_other_segments_keep_their_bits_where_a_weight_is_not_finite(weight):
+    weights, term = np.full(300, 0.9), np.random.default_rng(0).standard_normal(300)
+    weights[140] = 0  # a cut in the middle of a block
+    clean, found = np.empty(300), np.empty(300)
+    block_scan(weights, term, clean)
+    weights[143] = weight
+    block_scan(weights, term, found)
+    np.testing.assert_array_equal(found[:141], clean[:141])
+    np.testing.assert_array_equal(found[144:], clean[144:])
+    assert not np.isfinite(found[141:144]).any()
 
 
 @pytest.mark.parametrize("factor", [0.9405, 0.99, 0.999, 1.0])
