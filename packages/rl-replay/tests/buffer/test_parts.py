@@ -134,6 +134,27 @@ def test_dataset_writer_refuses_writes_from_set_writer_on() -> None:
     assert (buffer[:] == rows).all()
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda b, rows: b.add(rows[0]),
+        lambda b, rows: b.extend(rows),
+        lambda b, rows: b.__setitem__(0, rows[1]),
+        lambda b, rows: b.__setitem__("observation", 0.0),
+        lambda b, rows: b.update_rows(torch.tensor([0]), rows[1:2].select("observation")),
+        lambda b, rows: b.empty(),
+    ],
+    ids=["add", "extend", "row", "column", "update_rows", "empty"],
+)
+def test_writer_is_asked_before_every_kind_of_write(write) -> None:
+    buffer = filled(writer=None)
+    rows = buffer[:].clone()
+    buffer.set_writer(ImmutableDatasetWriter())
+    with pytest.raises(RuntimeError, match="immutable dataset"):
+        write(buffer, rows)
+    assert (buffer[:] == rows).all()
+
+
 def test_dataset_in_lazy_storage_is_empty_until_it_is_loaded(tmp_path) -> None:
     made = ReplayBuffer(storage=LazyTensorStorage(9))
     made.extend(torch.arange(5))

@@ -77,6 +77,39 @@ def test_rows_that_a_transform_holds_back_are_not_stored_yet() -> None:
     assert buffer[:][NEXT_SEEN][0].tolist() == rows[NEXT_SEEN][2].tolist()
 
 
+class Failing(LazyTensorStorage):
+    """Fails before or after the rows of a call are stored."""
+
+    moment: str | None = None
+
+    def extend(self, data):
+        if self.moment == "before":
+            raise OSError("the disk is full")
+        span = super().extend(data)
+        if self.moment == "after":
+            raise KeyboardInterrupt
+        return span
+
+
+@pytest.mark.parametrize(("moment", "again"), [("before", 3), ("after", 6)])
+def test_failed_extend_leaves_held_rows_to_be_stored_once(moment: str, again: int) -> None:
+    rows = trajectories([12], EndKind.CUT)
+    storage = Failing(50)
+    buffer = ReplayBuffer(storage=storage, transform=MultiStepTransform(n_steps=3, gamma=0.9))
+    buffer.extend(rows[:3])  # the last two rows are held back
+    storage.moment = moment
+    with pytest.raises((OSError, KeyboardInterrupt)):
+        buffer.extend(rows[3:6])
+    storage.moment = None
+    buffer.extend(rows[again:])  # a call that stored nothing is made again
+    whole = ReplayBuffer(
+        storage=LazyTensorStorage(50), transform=MultiStepTransform(n_steps=3, gamma=0.9)
+    )
+    whole.extend(rows)
+    assert torch.equal(buffer[:][keys.TRAJ_STEP], whole[:][keys.TRAJ_STEP])
+    assert torch.equal(buffer[:]["next", "reward"], whole[:]["next", "reward"])
+
+
 def test_n_step_rows_are_trajectories_too() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(50), transform=MultiStepTransform(n_steps=3, gamma=0.9)

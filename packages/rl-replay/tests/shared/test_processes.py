@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -266,8 +267,10 @@ def test_waiting_ends_when_another_process_has_written() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(20, lanes=2), shared=True)
     with pytest.raises(TimeoutError, match=r"waited 0.01 s for 5 rows and got 0"):
         buffer.wait_until(5, timeout=0.01)
+    begun = time.monotonic()
     with children(lambda: buffer.extend(torch.arange(6))):
         buffer.wait_until(5, timeout=60)
+    assert time.monotonic() - begun < 50  # it looks for rows of others before the time is over
     assert len(buffer) == 6
 
 
