@@ -206,7 +206,20 @@ def test_dump_leaves_prefetched_batches_to_be_sampled_again(sampler, tmp_path) -
         assert [other.sample()["a"].tolist() for other in others] == [rows, rows]
 
 
-def test_batch_in_its_thread_is_dropped_by_a_change() -> None:
+def load_other_rows(buffer: ReplayBuffer) -> None:
+    """Loads the state of a buffer of the same parts whose rows are 100 and more."""
+    other = filled(1)
+    other.append_transform(lambda batch: batch)
+    other["a"] = torch.arange(20) + 100
+    buffer.load_state_dict(other.state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda b: b.__setitem__("a", torch.arange(20) + 100), load_other_rows],
+    ids=["rows", "load_state_dict"],
+)
+def test_batch_in_its_thread_is_dropped_by_a_change(change) -> None:
     buffer = filled(1)
     entered, go_on = threading.Event(), threading.Event()
 
@@ -220,7 +233,7 @@ def test_batch_in_its_thread_is_dropped_by_a_change() -> None:
     reader = threading.Thread(target=lambda: result.append(buffer.sample()))
     reader.start()
     assert entered.wait(30)
-    buffer["a"] = torch.arange(20) + 100
+    change(buffer)
     go_on.set()
     reader.join()
     assert (result[0]["a"] >= 100).all()
