@@ -96,3 +96,8 @@ def test_devices_are_read_by_name():
             as_device("device", value)
     with pytest.raises(ValueError, match=r"got 'quantum' \(str\)\."):
         as_device("device", "quantum")
+
+
+def test_a_device_beyond_64_bits_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"device: expected a torch.device or its name"):
+        as_device("device", 2**63)

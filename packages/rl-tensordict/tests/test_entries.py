@@ -156,3 +156,17 @@ def test_groups_are_put_as_set_puts_them(kind):
 def test_put_group_refuses_a_locked_tensordict():
     with pytest.raises(RuntimeError, match="lock"):
         put_group(KINDS["locked"](), "group", TensorDict({}, [3]))
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [
+        (lambda x: find(x, ("a",)), "batch"),
+        (lambda x: require(x, "a"), "batch"),
+        (copied, "tensordict"),
+    ],
+    ids=["find", "require", "copied"],
+)
+def test_what_is_no_tensordict_has_no_entries(read, name):
+    with pytest.raises(TypeError, match=f"{name}: expected a tensordict, got a tensor"):
+        read(torch.zeros(3))

@@ -52,3 +52,15 @@ def test_leaves_of_refuses_sparse_tensors_and_other_data():
         leaves_of(TensorDict({"b": torch.eye(3).to_sparse()}, [3]))
     with pytest.raises(TypeError, match=r"leaf \('a', 'word'\) is a NonTensorData: rows hold"):
         leaves_of(TensorDict({"a": {"word": NonTensorData("yes", [3])}}, [3]))
+
+
+@pytest.mark.parametrize("flat", [3, {0: 1}, {(): 1}, {("a",): 1, ("a", "b"): 2}])
+def test_nest_refuses_what_is_no_leaves_by_key(flat):
+    with pytest.raises(TypeError, match="flat: expected tensors by key, each key a tuple"):
+        nest(flat)
+
+
+@pytest.mark.parametrize(("collect", "name"), [(tensors, "batch"), (leaves_of, "tensordict")])
+def test_what_is_no_tensordict_has_no_leaves(collect, name):
+    with pytest.raises(TypeError, match=rf"{name}: expected a tensordict, got 3 \(int\)"):
+        collect(3)

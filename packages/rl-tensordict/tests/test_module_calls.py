@@ -337,3 +337,21 @@ def test_the_call_that_fails_is_found_with_what_it_was_given():
     assert seen[B].equal(module.module[0].module(given[A]))
     assert ModuleCalls(layer()).find_failure(given) is None
     assert ModuleCalls(TensorDictSequential(Opaque(), module)).find_failure(given) is None
+
+
+@pytest.mark.parametrize("reason", ["", "it has hooks"])
+@pytest.mark.parametrize("module", [3, nn.Linear(3, 2)])
+def test_the_calls_inside_of_what_is_no_sequence_are_refused(module, reason):
+    with pytest.raises(TypeError, match="module: expected a sequence of tensordict modules"):
+        ModuleCalls(module, inside=True, reason=reason)
+
+
+def test_a_call_on_a_tensordict_has_no_steps():
+    (call,) = ModuleCalls(lambda batch: batch).calls
+    with pytest.raises(TypeError, match="no steps on tensors: function can only be called"):
+        call.steps()
+
+
+def test_a_failure_is_sought_among_tensors_by_key():
+    with pytest.raises(TypeError, match="values: expected tensors by key, got 3"):
+        ModuleCalls(lambda batch: batch).find_failure(3)

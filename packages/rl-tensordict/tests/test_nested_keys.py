@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_tensordict import as_tuple, is_key, sibling
+from rl_tensordict import as_key, as_tuple, is_key, sibling
 
 
 @pytest.mark.parametrize("key", [3, (), ("a", 1), ("a", ("b", 1)), ["a", "b"]])
@@ -24,3 +24,9 @@ def test_a_key_is_a_string_or_a_tuple_of_keys():
 
 def test_as_tuple_flattens_nested_tuples():
     assert as_tuple(("a", ("b", "c"))) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("parts", [3, {"a"}, {"a": 1}])
+def test_as_key_refuses_what_is_no_sequence_of_parts(parts):
+    with pytest.raises(TypeError, match="parts: expected the parts of a key"):
+        as_key(parts)

@@ -80,3 +80,17 @@ def test_a_note_may_raise_in_the_place_of_an_error():
     with pytest.raises(TypeError, match="x: expected a number") as caught:
         add_notes(note)(lambda x: 1 / x)(0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("no", "Actor", []), "error: expected an exception, got 'no'"),
+        ((ValueError(), "Actor", 3), "arguments: expected a list, got 3"),
+        ((ValueError(), "Actor", [], torch.tensor(1)), "keys: expected a list, got a tensor"),
+    ],
+    ids=["error", "arguments", "keys"],
+)
+def test_a_note_of_no_call_is_refused(given, said):
+    with pytest.raises(TypeError, match=said):
+        note_call(*given)

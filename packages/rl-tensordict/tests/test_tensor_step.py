@@ -143,3 +143,8 @@ def test_outputs_of_takes_tensors_tuples_and_mappings():
     assert outputs_of(None, []) == ()
     with pytest.raises(ValueError, match=r"each of \['a'\]: the network returned 2"):
         outputs_of((one, two), [("a",)])
+
+
+def test_outputs_of_names_the_keys_that_a_mapping_lacks():
+    with pytest.raises(KeyError, match=r"entry for each of \['a', 'b'\]: .* returned \['a'\]"):
+        outputs_of({"a": 1}, ["a", "b"])

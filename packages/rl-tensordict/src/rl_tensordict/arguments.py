@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import torch
+from tensordict import is_tensor_collection
 from torch import Tensor
 
 from rl_tensordict.nested_keys import NestedKey, as_tuple
@@ -32,6 +33,13 @@ def check_type(name: str, value: Any, kinds: Any, expected: str) -> None:
     """Raise unless a value is of one of some types, which `expected` names."""
     if not isinstance(value, kinds):
         msg = f"{name}: expected {expected}, got {shown(value)}."
+        raise TypeError(msg)
+
+
+def check_collection(name: str, value: Any) -> None:
+    """Raise unless a value is a tensordict or a tensorclass."""
+    if not is_tensor_collection(value):
+        msg = f"{name}: expected a tensordict, got {shown(value)}."
         raise TypeError(msg)
 
 
@@ -106,5 +114,5 @@ def as_device(name: str, value: Any) -> torch.device:
         raise TypeError(msg)
     try:
         return torch.device(value)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # the latter of numbers beyond 64 bits
         raise ValueError(msg) from error

@@ -7,6 +7,7 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_tensordict.entries import entries_of
+from rl_tensordict.flatten import check_items
 
 
 class Leaves(dict[tuple[str, ...], Tensor]):
@@ -23,7 +24,7 @@ def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
         Each leaf by its key.
 
     Raises:
-        TypeError: a leaf is no tensor, or a nested or sparse one.
+        TypeError: a leaf is no tensor, or a nested or sparse one; or it is no tensordict.
 
     Example:
         >>> from tensordict import TensorDict
@@ -32,6 +33,8 @@ def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
     """
     if isinstance(tensordict, Leaves):
         return tensordict
+    if type(tensordict) is not TensorDict:
+        check_items("tensordict", tensordict)
     found = Leaves()
     _collect(tensordict, (), found)
     return found

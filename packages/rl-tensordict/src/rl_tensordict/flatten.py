@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
+from rl_tensordict.arguments import shown
+
 
 def leaves(tensordict: TensorDictBase) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Iterate over the leaves of a tensordict, nested ones included.
@@ -51,6 +53,13 @@ def _read(stack: TensorDictBase) -> Iterator[tuple[str, Any]]:
             yield name, _Ragged(stack.select(name))
 
 
+def check_items(name: str, batch: Any) -> None:
+    """Raise unless a batch has items, as tensordicts and specs have."""
+    if not hasattr(batch, "items"):
+        msg = f"{name}: expected a tensordict, got {shown(batch)}."
+        raise TypeError(msg)
+
+
 def tensors(batch: TensorDictBase) -> dict[tuple[str, ...], Tensor]:
     """List the leaves of a batch that must hold tensors only.
 
@@ -61,7 +70,7 @@ def tensors(batch: TensorDictBase) -> dict[tuple[str, ...], Tensor]:
         Each leaf by its key.
 
     Raises:
-        TypeError: a leaf is not a plain tensor.
+        TypeError: a leaf is not a plain tensor, or it is no tensordict.
 
     Example:
         >>> import torch
@@ -69,6 +78,7 @@ def tensors(batch: TensorDictBase) -> dict[tuple[str, ...], Tensor]:
         >>> list(tensors(TensorDict({"a": {"b": torch.zeros(2)}}, [2])))
         [('a', 'b')]
     """
+    check_items("batch", batch)
     found = {}
     for key, value in leaves(batch):
         if not isinstance(value, Tensor):
@@ -89,14 +99,24 @@ def nest(flat: Mapping[tuple[str, ...], Tensor]) -> dict[str, Any]:
     Returns:
         The same leaves, nested.
 
+    Raises:
+        TypeError: a key is no tuple of strings, or is a part of another key.
+
     Example:
         >>> nest({("next", "reward"): 1, ("action",): 2})
         {'next': {'reward': 1}, 'action': 2}
     """
     tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        group = tree
-        for part in key[:-1]:
-            group = group.setdefault(part, {})
-        group[key[-1]] = value
+    try:
+        for key, value in flat.items():
+            group = tree
+            for part in key[:-1]:
+                group = group.setdefault(part, {})
+            group[key[-1]] = value
+    except (AttributeError, LookupError, TypeError):  # to check each key would take as long again
+        msg = (
+            "flat: expected tensors by key, each key a tuple of strings and none a part of "
+            f"another, got {shown(flat)}"
+        )
+        raise TypeError(msg) from None
     return tree

@@ -24,6 +24,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import nn
 
+from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
 from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import HOOKS, has_hooks, is_stock_module, is_stock_sequence
@@ -49,9 +50,10 @@ class Call(NamedTuple):
     listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
     def steps(self) -> list[KeyedCall]:
-        """List the innermost calls on tensors, with their keys."""
-        assert self.in_keys is not None
-        assert self.out_keys is not None
+        """List the innermost calls on tensors, with their keys; refused of one on a tensordict."""
+        if self.in_keys is None or self.out_keys is None:
+            msg = f"a call on a tensordict has no steps on tensors: {self.reason or self.function}"
+            raise TypeError(msg)
         if self.listed is None:
             return [(self.function, self.in_keys, self.out_keys)]
         return [(call, _keys(read), _keys(made)) for call, read, made in self.listed()]
@@ -82,10 +84,11 @@ class ModuleCalls:
     ) -> None:
         visited: list[Any] = []  # the modules that calls go around
         self.calls: list[Call] = []
+        parts = children_of(module) if inside else [module]
         if reason:
             self.calls.append(Call(module, None, None, reason=reason))
         else:
-            for part in children_of(module) if inside else [module]:
+            for part in parts:
                 _flatten(part, self.calls, visited)
         self._steps: list[Any] = [call[:3] for call in self.calls]
         if watch:
@@ -150,6 +153,8 @@ class ModuleCalls:
     def run(self, values: Values, last: int | None = None) -> Values:
         """Make the calls up to `last`, all if None; their outputs are added to `values`.
 
+        Arguments are not checked; errors of the functions come as they are.
+
         Args:
             values: tensors by key, at least those of `in_keys`.
             last: how many calls, as the end of a slice.
@@ -164,6 +169,8 @@ class ModuleCalls:
 
     def run_mixed(self, values: Mapping[Key, Any], batch_size: torch.Size) -> Values:
         """Make all calls, those on a tensordict as well.
+
+        Arguments are not checked; errors of the functions come as they are.
 
         Args:
             values: entries ``[*batch_size, ...]`` by key. They are not changed.
@@ -192,6 +199,7 @@ class ModuleCalls:
         Returns:
             The call and what it was given; None where no call on tensors fails.
         """
+        check_type("values", values, Mapping, "tensors by key")
         scope = dict(values)
         for call in self.calls:
             if call.in_keys is None:
@@ -321,8 +329,13 @@ def _parts(module: Any) -> Iterable[Any] | None:
 
 def children_of(sequence: Any) -> list[Any]:
     """List the modules of a sequence, named or not."""
-    children = sequence.module
-    return list(children.values() if isinstance(children, nn.ModuleDict) else children)
+    children = getattr(sequence, "module", None)
+    if isinstance(children, nn.ModuleDict):
+        return list(children.values())
+    if isinstance(children, nn.ModuleList):
+        return list(children)
+    msg = f"module: expected a sequence of tensordict modules, got a {type(sequence).__name__}"
+    raise TypeError(msg)
 
 
 def _keys(names: Iterable[Any]) -> list[Key]:

@@ -61,11 +61,18 @@ def as_key(parts: Sequence[str]) -> NestedKey:
     Returns:
         The string if there is one part, a tuple if there are more.
 
+    Raises:
+        TypeError: it is no sequence.
+
     Example:
         >>> as_key(("reward",)), as_key(("next", "reward"))
         ('reward', ('next', 'reward'))
     """
-    return parts[0] if len(parts) == 1 else tuple(parts)
+    try:
+        return parts[0] if len(parts) == 1 else tuple(parts)
+    except (TypeError, LookupError):
+        msg = f"parts: expected the parts of a key, as ('next', 'reward'), got {parts!r}"
+        raise TypeError(msg) from None
 
 
 def sibling(key: NestedKey, name: str) -> NestedKey:

@@ -13,6 +13,8 @@ from typing import Any, TypeVar, cast
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_tensordict.arguments import check_type, shown
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 Note = Callable[[Exception, Callable[..., Any], tuple[Any, ...], dict[str, Any]], None]
 """Adds notes to the error of a call: takes the error, the function, arguments and keywords."""
@@ -74,6 +76,9 @@ def note_call(
         keys: names or keys of the arguments, as far as they have some.
         advice: a sentence.
 
+    Raises:
+        TypeError: the error is no exception, or arguments or keys are not iterable.
+
     Example:
         >>> error = ValueError("too few")
         >>> note_call(error, "Actor.step", [3], ["observation"], "See help(Actor).")
@@ -81,11 +86,12 @@ def note_call(
         >>> error.__notes__
         ["Actor.step was given 'observation' 3. See help(Actor)."]
     """
+    check_type("error", error, BaseException, "an exception")
     # sequences of tensordict add notes of their own, which name no argument
     if any(" was given " in text for text in getattr(error, "__notes__", ())):
         return
-    names = [f"{key!r} " for key in keys]
-    values = list(arguments)
+    names = [f"{key!r} " for key in _listed("keys", keys)]
+    values = _listed("arguments", arguments)
     names += [""] * (len(values) - len(names))
     listed = ", ".join(name + _described(v) for name, v in zip(names, values, strict=False))
     if names and not values:
@@ -93,6 +99,14 @@ def note_call(
         listed = f"nothing; it reads {read}"
         advice = "Pass a tensordict that holds them, or one tensor for each."
     error.add_note(f"{what} was given {listed or 'nothing'}. {advice}")
+
+
+def _listed(name: str, values: Iterable[Any]) -> list[Any]:
+    try:
+        return list(values)
+    except (TypeError, RuntimeError):  # tensors without dimensions, sparse ones
+        msg = f"{name}: expected a list, got {shown(values)}."
+        raise TypeError(msg) from None
 
 
 def _described(value: Any) -> str:

@@ -91,7 +91,7 @@ class StepSequence(TensorStep):
 
         Args:
             tensordict: holds what `in_keys` names. Nothing is written to it.
-            last: how many calls, as the end of a slice.
+            last: how many calls, as the end of a slice; not checked.
 
         Returns:
             Inputs and outputs by key.

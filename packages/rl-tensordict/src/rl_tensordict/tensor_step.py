@@ -108,6 +108,8 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
 def write_step(module: Any, tensordict: TensorDictBase) -> TensorDictBase:
     """Read the inputs of a module, call its `step`, and write the outputs.
 
+    Arguments are not checked.
+
     Args:
         module: a tensordict module that has `step`.
         tensordict: holds the inputs.
@@ -153,6 +155,8 @@ def is_ordinary(module: Any) -> bool:
 def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
     """Return the outputs of a network as one tensor per key.
 
+    The keys are not checked.
+
     Args:
         outputs: a tensor, a tuple, or a mapping by key.
         out_keys: the keys.
@@ -162,6 +166,7 @@ def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
 
     Raises:
         ValueError: there are more or fewer tensors than keys.
+        KeyError: the mapping lacks a key.
 
     Example:
         >>> outputs_of({"b": 2, "a": 1}, ["a", "b"])
@@ -170,7 +175,11 @@ def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(outputs, Tensor) and len(out_keys) == 1:
         return (outputs,)
     if isinstance(outputs, dict | TensorDictBase):
-        outputs = tuple([outputs[as_key(as_tuple(key))] for key in out_keys])
+        try:
+            outputs = tuple([outputs[as_key(as_tuple(key))] for key in out_keys])
+        except KeyError:
+            msg = f"expected an entry for each of {[*out_keys]}: the network returned {[*outputs]}"
+            raise KeyError(msg) from None
     elif outputs is None:
         outputs = ()
     tensors = outputs if isinstance(outputs, tuple) else (outputs,)

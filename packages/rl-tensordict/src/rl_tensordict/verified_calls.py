@@ -103,6 +103,8 @@ class VerifiedCalls:
     def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy on a step's root.
 
+        Arguments are not checked; errors of the policy come as they are.
+
         Args:
             values: tensors ``[*B, ...]`` by key. They are not changed.
             batch_size: the sizes ``[*B]``.
