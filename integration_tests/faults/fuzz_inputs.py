@@ -9,7 +9,15 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase, is_tensor_collection
 
-MAY_ADD = ("rl-collect", "rl-envs", "rl-policies", "rl-recurrent", "rl-transforms", "rl-value")
+MAY_ADD = (
+    "rl-collect",
+    "rl-envs",
+    "rl-policies",
+    "rl-recurrent",
+    "rl-tensordict",
+    "rl-transforms",
+    "rl-value",
+)
 """Packages with tensordict modules, which add their own entries to what they are given."""
 
 
