@@ -117,16 +117,6 @@ def test_weights_that_were_published_behind_the_last_batch_are_saved():
         assert collector.next()["collector", "policy_version"].unique().tolist() == [1]
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
-    torch.manual_seed(99)
-    for number, make in enumerate(KINDS.values()):
-        with make() as collector:
-            state = torch.load(folder / f"state{number}", weights_only=True)
-            collector.load_state_dict(state)
-            torch.save(batches_of(collector), folder / f"batches{number}")
-
-
 def test_complete_trajectories_of_a_restored_collector_name_their_dimension():
     def make():
         return Collector(two_poles(), None, frames_per_batch=300, trajs_per_batch=1)
@@ -136,3 +126,13 @@ def test_complete_trajectories_of_a_restored_collector_name_their_dimension():
     other.load_state_dict(one.state_dict())
     expected, found = one.next(), other.next()
     assert found.names == expected.names == ["time"]
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    torch.manual_seed(99)
+    for number, make in enumerate(KINDS.values()):
+        with make() as collector:
+            state = torch.load(folder / f"state{number}", weights_only=True)
+            collector.load_state_dict(state)
+            torch.save(batches_of(collector), folder / f"batches{number}")

@@ -29,6 +29,7 @@ class Columns:
         self.arrays: dict[Key, Array] = {}
         self.by_time: dict[Key, Array] = {}  # views [T, *B, ...]
         self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
+        self._first: tuple[int, dict[Key, Tensor]] | None = None  # so many steps, for `batch`
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
 
@@ -46,6 +47,7 @@ class Columns:
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
         self.tensors[key], self.arrays[key] = column, column.numpy()
+        self._first = None
         self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
@@ -108,9 +110,10 @@ class Columns:
     def batch(self, num_steps: int, *, copy: bool) -> TensorDict:
         """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""
         time = len(self.batch_size)
-        leaves = self.tensors
-        if num_steps < self.num_steps:
-            leaves = {key: col.narrow(time, 0, num_steps) for key, col in leaves.items()}
+        if self._first is None or self._first[0] != num_steps:
+            cut = {key: col.narrow(time, 0, num_steps) for key, col in self.tensors.items()}
+            self._first = num_steps, cut
+        leaves = self._first[1]
         if copy:
             leaves = {key: column.clone() for key, column in leaves.items()}
         sizes = torch.Size((*self.batch_size, num_steps))
