@@ -431,6 +431,23 @@ def one_process(net: nn.Module, has_peer: bool) -> None:
     show("64 environments in one native vector, 8,192 steps a batch", found)
 
 
+def by_batch_size(net: nn.Module) -> None:
+    """What a batch costs, by its frames: one environment, beside the loop by hand."""
+    print("\none environment: what a batch costs, in time of this thread")
+    for frames in (1, 4, 16, 64, 256):
+        loops = one_by_hand(net, frames), ours(GymEnv(NAME), net, frames)
+        count = max(1, 64 // frames)  # a turn of a loop is 64 frames or more
+
+        def turn(loop: Iterator[int], count: int = count) -> None:
+            for _ in range(count):
+                next(loop)
+
+        calls = [partial(turn, loop) for loop in loops]
+        hand, own = medians_us(4 * ROUNDS, *calls, clock=time.thread_time)
+        note = f"{own / hand:6.2f} times {hand / count:7.0f} us by hand"
+        report(f"a batch of {frames} frames", own / count, note=note)
+
+
 def with_state(has_peer: bool) -> None:
     """The table of a GRU policy."""
     nets = nn.Linear(4, 32), nn.GRU(32, 32, batch_first=True), nn.Linear(32, 2)
@@ -467,6 +484,8 @@ def main(wanted: str) -> None:
         show_memory()  # first, while this process is small
     if wanted in ("all", "one"):
         one_process(net, has_peer)
+    if wanted in ("all", "batches"):
+        by_batch_size(net)
     if wanted in ("all", "recurrent"):
         with_state(has_peer)
     if wanted in ("all", "profile"):
@@ -477,7 +496,7 @@ def main(wanted: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    tables = ["all", "one", "recurrent", "workers", "profile", "memory"]
+    tables = ["all", "one", "batches", "recurrent", "workers", "profile", "memory"]
     parser.add_argument("table", nargs="?", default="all", choices=tables)
     with session(parser) as given:
         main(given.table)

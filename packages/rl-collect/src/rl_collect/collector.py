@@ -327,7 +327,7 @@ class Collector(CollectorInterface):
             >>> Collector(CountingEnv(), frames_per_batch=3).stats()["frames"]
             0
         """
-        episodes = self.batches.episodes
+        episodes, plan = self.batches.episodes, self.batches.plan
         return {
             "frames": self.frames,
             "episodes": episodes.finished,
@@ -335,7 +335,7 @@ class Collector(CollectorInterface):
             "mean_length": episodes.mean_length,
             "unfinished_frames": self.batches.unfinished,
             "policy_version": self.policy_version,
-            "policy": self.batches.policy_stats(),
+            "policy": None if plan is None else plan.stats(),
         }
 
     @between_batches

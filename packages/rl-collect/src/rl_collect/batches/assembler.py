@@ -23,6 +23,7 @@ from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import EnvRunner
+from rl_envs import PolicyPlan
 from rl_layout import keys
 from rl_tensordict import find
 
@@ -62,13 +63,14 @@ class BatchAssembler:
         """High bits of the trajectory ids."""
         return self._ids.producer
 
-    def policy_stats(self) -> dict[str, Any] | None:
-        """How the policy is called; None without one."""
-        return None if self._runner.plan is None else self._runner.plan.stats()
+    @property
+    def plan(self) -> PolicyPlan | None:
+        """The calls of the policy; None without one."""
+        return self._runner.plan
 
     def explain(self) -> str:
         """Say how steps are taken and the policy is called, and why in no faster way."""
-        stats = self.policy_stats()
+        stats = None if self.plan is None else self.plan.stats()
         if stats is None:
             policy = "none, actions are drawn at random for a whole batch"
         elif stats["fallback"]:
