@@ -14,7 +14,7 @@ from rl_layout.convert.step_mdp import step_mdp
 from rl_layout.convert.ted import Flat2TED, Nested2TED, TED2Flat, TED2Nested
 from rl_layout.draw import Bar, LayoutDrawing, draw_layout
 from rl_layout.recurrent_mode import recurrent_mode, set_recurrent_mode
-from rl_layout.row_source import RowSource
+from rl_layout.row_source import BatchRows, RowSource
 from rl_layout.segments.contradiction import (
     Comparison,
     compare_neighbours,
@@ -28,6 +28,7 @@ from rl_layout.segments.time_blocks import TimeBlock
 
 __all__ = [
     "Bar",
+    "BatchRows",
     "Comparison",
     "EndKind",
     "Finding",

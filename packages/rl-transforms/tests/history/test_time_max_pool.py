@@ -143,3 +143,8 @@ def test_misuse_is_refused():
     sample["observation"] = sample["observation"].double()
     with pytest.raises(ValueError, match="put the transforms that change it after this one"):
         TimeMaxPool(T=2)(sample, source)
+
+
+def test_pool_of_one_frame_needs_no_markers():
+    rows = TensorDict({"screen": torch.tensor([5.0, 3.0])}, [2])
+    assert TimeMaxPool(["screen"], ["pooled"])(rows)["pooled"].tolist() == [5, 3]

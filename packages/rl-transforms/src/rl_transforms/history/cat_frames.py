@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import RowSource, keys
+from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_specs import Bounded, Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple, sibling
@@ -19,7 +19,8 @@ from rl_transforms.described import described
 from rl_transforms.entries import missing, not_reset, with_entries, without_entries
 from rl_transforms.episodes.groups import next_done
 from rl_transforms.episodes.step_counter import since_reset
-from rl_transforms.history.frame_history import FrameHistory, InBatch, InBuffer, Neighbours
+from rl_transforms.history.frame_history import FrameHistory, read_stored
+from rl_transforms.history.walk import numbered_rows
 from rl_transforms.transform import Transform
 
 
@@ -116,9 +117,9 @@ class CatFrames(Transform):
             if frame is None:
                 raise missing(self, key, batch)
             self._check_layout(key, frame.shape[batch.ndim :])
-        near = self._neighbours(batch, source)
+        near = numbered_rows(self, batch, source)
         history = FrameHistory.of(self, batch, near, self.num_frames)
-        stacks, is_whole = self._stacks(batch, near, history)
+        stacks, is_whole = self._stacks(batch, near[0], history)
         changes: dict[NestedKey, Tensor] = dict(zip(self.out_keys, stacks, strict=True))
         afters, is_whole_after = self._stacks_after(batch, near, history, changes)
         has = batch[self.in_keys[0]].device if batch.device is None else batch.device
@@ -249,26 +250,18 @@ class CatFrames(Transform):
         """List the settings and the keys."""
         return f"N={self.num_frames}, dim={self.dim}, {super().extra_repr()}"
 
-    def _neighbours(self, batch: TensorDictBase, source: RowSource | None) -> Neighbours:
-        if source is None:
-            return InBatch(batch)
-        numbers = batch.get(keys.ROW, None)
-        if numbers is None:
-            raise missing(self, keys.ROW, batch)
-        return InBuffer(source, numbers.reshape(-1).cpu())
-
     def _stacks(
-        self, batch: TensorDictBase, near: Neighbours, history: FrameHistory
+        self, batch: TensorDictBase, source: RowSource, history: FrameHistory
     ) -> tuple[list[Tensor], Tensor]:
         """The stack of every row ``[*B, T, ...]``, and which are complete, bool ``[R]``."""
-        frames_by_key, stored = near.read(history.places, self.in_keys)
+        frames_by_key, stored = read_stored(source, history.places, self.in_keys)
         is_stored, oldest = stored.all(1), self.num_frames - 1
         back = torch.arange(oldest, -1, -1, device=history.ages.device)
         is_pad = back > history.ages[:, None]
         stacks = []
         for key in self.in_keys:
             own, frames = batch[key], frames_by_key[key]
-            if isinstance(near, InBuffer):
+            if not isinstance(source, BatchRows):
                 self._check_stored(key, own, frames[:, -1], stored[:, -1])
             stack = self._concatenated(frames, is_pad.to(frames.device)).to(own.device)
             stack = stack.reshape(*batch.shape, *stack.shape[1:])
@@ -281,7 +274,7 @@ class CatFrames(Transform):
     def _stacks_after(
         self,
         batch: TensorDictBase,
-        near: Neighbours,
+        near: tuple[RowSource, Tensor],
         history: FrameHistory,
         stacks: dict[NestedKey, Tensor],
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
@@ -291,7 +284,7 @@ class CatFrames(Transform):
         if far is not None and self.num_frames > 1 and bool((far != 1).any()):
             steps = far.reshape(-1).to(history.ages.device)
             places, is_whole = history.ahead(near, steps)
-            earlier, there = near.read(places, self.in_keys)
+            earlier, there = read_stored(near[0], places, self.in_keys)
             is_whole = is_whole & there.all(1).to(is_whole.device)
             back = torch.arange(self.num_frames - 1, 0, -1, device=steps.device)
             # frames [R, N - 1] older than the first step of the trajectory

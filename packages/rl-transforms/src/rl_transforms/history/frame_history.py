@@ -4,69 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import RowSource, Segments, keys
+from rl_layout import RowSource, keys
 from rl_tensordict import NestedKey
 from rl_transforms.entries import missing
-
-
-class Neighbours(Protocol):
-    """Access to the rows before and after those of a batch, in the batch or in a buffer."""
-
-    def at(self, far: int) -> tuple[Tensor, Tensor]:
-        """Find the rows `far` steps later (earlier if negative), and which are proved, ``[R]``."""
-        ...
-
-    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
-        """Read leaves of rows ``[*P]``, and which rows are still stored, bool ``[*P]``."""
-        ...
-
-
-class InBatch:
-    """Neighbours inside one batch, by their index in the flattened batch."""
-
-    def __init__(self, batch: TensorDictBase) -> None:
-        segments = Segments.of(batch)
-        self._batch = batch
-        self._rows = torch.arange(segments.num_rows, device=segments.starts.device)
-        # padding is in no segment: its first row comes after the batch
-        firsts = segments.scatter(segments.spread(segments.starts), fill=segments.num_rows)
-        lasts = segments.scatter(segments.spread(segments.lasts))
-        self._firsts, self._lasts = firsts.reshape(-1), lasts.reshape(-1)
-
-    def at(self, far: int) -> tuple[Tensor, Tensor]:
-        """Find the rows some steps later or earlier in the same segments."""
-        there = self._rows + far
-        return there, (there >= self._firsts) & (there <= self._lasts)
-
-    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
-        """Read leaves of rows by their place in the flattened batch."""
-        leaves = self._batch.select(*leaf_keys).reshape(-1)[places]
-        return leaves, torch.ones_like(places, dtype=torch.bool)
-
-
-class InBuffer:
-    """Neighbours in a buffer, by their write numbers."""
-
-    def __init__(self, source: RowSource, numbers: Tensor) -> None:
-        self._source = source
-        self._numbers = numbers
-
-    def at(self, far: int) -> tuple[Tensor, Tensor]:
-        """Find the rows some steps later or earlier in the same trajectories."""
-        if far == 0:
-            return self._numbers, torch.ones_like(self._numbers, dtype=torch.bool)
-        find = self._source.after if far > 0 else self._source.before
-        return find(self._numbers, abs(far))
-
-    def read(self, places: Tensor, leaf_keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
-        """Read leaves of rows by their number; a KeyError says what must be stored."""
-        return read_stored(self._source, places, leaf_keys)
+from rl_transforms.history.walk import walk
 
 
 def read_stored(
@@ -99,13 +45,17 @@ class FrameHistory:
 
     @classmethod
     def of(
-        cls, who: object, batch: TensorDictBase, near: Neighbours, num_frames: int
+        cls,
+        who: object,
+        batch: TensorDictBase,
+        near: tuple[RowSource, Tensor],
+        num_frames: int,
     ) -> FrameHistory:
-        """Walk back from the rows of a batch."""
-        walked = [near.at(-far) for far in range(num_frames)]
+        """Walk back from the rows of a batch, by their numbers in a source."""
+        source, rows = near
+        walked = [walk(source, rows, -far) for far in range(num_frames)]
         places = torch.stack([place for place, _ in walked])  # [N, R], the newest first
         proved = torch.stack([proof for _, proof in walked])
-        proved[0] = True  # padding is in no segment, but is the row that it is
         ages = proved.long().cumprod(0).sum(0) - 1  # [R], up to the first gap
         back = torch.arange(num_frames, device=places.device)[:, None]
         # rows before the oldest one are that one again; [N, R] -> [R, N], the oldest first
@@ -114,17 +64,17 @@ class FrameHistory:
         if steps is not None:
             is_first = steps.reshape(-1).to(ages.device) == ages
         elif batch.get(keys.IS_INIT, None) is not None:
-            first, there = near.read(places[:, 0], [keys.IS_INIT])
+            first, there = read_stored(source, places[:, 0], [keys.IS_INIT])
             is_first = first[keys.IS_INIT].reshape(-1) & there
         else:
             raise missing(who, keys.TRAJ_STEP, batch)
         if batch.get(keys.MID_EPISODE, None) is not None:  # earlier frames have another id
-            first, there = near.read(places[:, 0], [keys.MID_EPISODE])
+            first, there = read_stored(source, places[:, 0], [keys.MID_EPISODE])
             begun = ~first[keys.MID_EPISODE].reshape(-1) & there
             is_first = is_first & begun.to(ages.device)
         return cls(places, ages, is_first | (ages == num_frames - 1))
 
-    def ahead(self, near: Neighbours, far: Tensor) -> tuple[Tensor, Tensor]:
+    def ahead(self, near: tuple[RowSource, Tensor], far: Tensor) -> tuple[Tensor, Tensor]:
         """Find the N - 1 predecessors of the rows `far` steps later, and which are proved."""
         num_frames = self.places.shape[1]
         backs = torch.arange(num_frames - 1, 0, -1, device=far.device) - far[:, None]  # [R, N - 1]
@@ -133,7 +83,7 @@ class FrameHistory:
         places = self.places.gather(1, num_frames - 1 - held)
         is_whole = (backs <= self.ages[:, None]).all(1) | self.is_whole
         for later in backs[backs < 0].unique().neg().tolist():
-            there, proved = near.at(later)
+            there, proved = walk(*near, later)
             is_asked = backs == -later
             places = torch.where(is_asked, there[:, None], places)
             is_whole = is_whole & (proved | ~is_asked.any(1))

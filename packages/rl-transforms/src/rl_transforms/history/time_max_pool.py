@@ -9,12 +9,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import RowSource, Segments, keys
+from rl_layout import RowSource, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import check_mask, missing, not_reset, with_entries
 from rl_transforms.history.frame_history import read_stored
+from rl_transforms.history.walk import numbered_rows, walk
 from rl_transforms.transform import Transform
 
 
@@ -84,7 +85,10 @@ class TimeMaxPool(Transform):
         if far is not None and bool((far > 1).any()):
             msg = "TimeMaxPool: these are n-step rows: pool ahead of MultiStep."
             raise ValueError(msg)
-        earlier = [self._earlier(batch, source, k) for k in range(1, self.T)]
+        earlier = []
+        if self.T > 1:  # a pool of one frame needs no markers
+            near = numbered_rows(self, batch, source)
+            earlier = [self._earlier(batch, *near, k) for k in range(1, self.T)]
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             own = batch[key].reshape(batch.batch_size.numel(), *batch[key].shape[batch.ndim :])
@@ -149,19 +153,10 @@ class TimeMaxPool(Transform):
         return with_entries(after, changes)
 
     def _earlier(
-        self, batch: TensorDictBase, source: RowSource | None, k: int
+        self, batch: TensorDictBase, source: RowSource, numbers: Tensor, k: int
     ) -> tuple[dict[NestedKey, Tensor], Tensor]:
         """The frames k steps before each row ``[N, ...]`` by key, and which exist, bool ``[N]``."""
-        if source is None:
-            place = Segments.of(batch).positions.reshape(-1)
-            # clamped rows are no frames of the trajectory; place >= k is False there
-            index = (torch.arange(len(place), device=place.device) - k).clamp_min(0)
-            flat = {key: batch[key].flatten(0, batch.ndim - 1) for key in self.in_keys}
-            return {key: value[index.to(value.device)] for key, value in flat.items()}, place >= k
-        numbers = batch.get(keys.ROW, None)
-        if numbers is None:
-            raise missing(self, keys.ROW, batch)
-        rows, proved = source.before(numbers.reshape(-1), k)
+        rows, proved = walk(source, numbers, -k)
         frames, stored = read_stored(source, rows, self.in_keys)
         for key in self.in_keys:
             form, own = frames[key], batch[key]

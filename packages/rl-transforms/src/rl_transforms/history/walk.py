@@ -5,9 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_layout import BatchRows, RowSource, keys
+from rl_transforms.entries import missing
+
 FindRows = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+
+
+def numbered_rows(
+    who: object, batch: TensorDictBase, source: RowSource | None
+) -> tuple[RowSource, Tensor]:
+    """The source of earlier and later rows, and the numbers ``[R]`` of a batch's rows in it."""
+    if source is None:
+        rows = BatchRows(batch)
+        return rows, rows.numbers
+    numbers = batch.get(keys.ROW, None)
+    if numbers is None:
+        raise missing(who, keys.ROW, batch)
+    return source, numbers.reshape(-1).cpu()
+
+
+def walk(source: RowSource, rows: Tensor, far: int) -> tuple[Tensor, Tensor]:
+    """The rows `far` steps later, earlier if negative, and which are proved, ``[R]``."""
+    if far == 0:
+        return rows, torch.ones_like(rows, dtype=torch.bool)
+    find = source.after if far > 0 else source.before
+    return find(rows, abs(far))
 
 
 def walk_to_end(rows: Tensor, find: FindRows) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import RowSource, Segments
+from rl_layout import BatchRows, RowSource
 from rl_layout import keys as names
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
@@ -154,13 +154,10 @@ class NextStateReconstructor(Transform):
                     raise missing(self, key, batch)
                 no = torch.zeros(batch.batch_size.numel(), dtype=torch.bool, device=batch.device)
                 return torch.zeros_like(no, dtype=torch.int64), no
-        segments = Segments.of(batch)
-        # padding has no segment: -1 proves nothing
-        lasts = segments.scatter(segments.spread(segments.lasts), fill=-1).reshape(-1)
-        rows = torch.arange(segments.num_rows, device=lasts.device)
-        target = rows + _distances(batch, lasts.device)
-        proved = target <= lasts
-        return torch.where(proved, target, rows), proved
+        rows = BatchRows(batch)
+        far = batch.get(names.STEPS_TO_NEXT_OBS, None)
+        target, proved = rows.after(rows.numbers, 1 if far is None else far.reshape(-1))
+        return torch.where(proved, target, rows.numbers), proved
 
     def _blank(self, batch: TensorDictBase, key: NestedKey, rows: Tensor) -> Tensor:
         """Next observations ``[N, ...]`` as stored, with the rows to be rebuilt filled."""
@@ -175,14 +172,6 @@ class NextStateReconstructor(Transform):
         made: Tensor = stored.reshape(shape).clone()
         made[rows] = fill
         return made
-
-
-def _distances(batch: TensorDictBase, device: torch.device) -> Tensor:
-    far = batch.get(names.STEPS_TO_NEXT_OBS, None)
-    if far is None:
-        return torch.ones(batch.batch_size.numel(), dtype=torch.int64, device=device)
-    distances: Tensor = far.reshape(-1)
-    return distances
 
 
 def _fetch(
@@ -208,7 +197,7 @@ def _fetch(
         found, had = source.after(mine, 1)
         had = had.to(device)
     else:
-        found, distances = mine.clone(), _distances(batch, device)
+        found, distances = mine.clone(), batch[names.STEPS_TO_NEXT_OBS].reshape(-1)
         distances = distances if unresolved is None else distances[unresolved]
         for distance in distances.unique().tolist():  # one query for each, at most n
             there = distances == distance

@@ -9,12 +9,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import RowSource, Segments, keys
+from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number
 from rl_transforms.entries import missing, with_entries
-from rl_transforms.history.walk import walk_by, walk_to_end
+from rl_transforms.history.walk import numbered_rows, walk_by, walk_to_end
 from rl_transforms.transform import Transform
 
 RELABELLED = (keys.COLLECTOR, "relabelled")
@@ -181,20 +181,15 @@ class HindsightRelabel(Transform):
         if batch.get(keys.NEXT_MISSING, None) is not None:
             read_keys.append(keys.NEXT_MISSING)
         if source is None:
-            segments = Segments.of(batch)
-            # first and last row of the segment of each drawn row; padding has none, -1
-            firsts, lasts = (
-                segments.scatter(segments.spread(ends), fill=-1).reshape(-1)[drawn].cpu()
-                for ends in (segments.starts, segments.lasts)
-            )
-            places = self._offset(drawn - firsts, lasts - drawn) + drawn
-            found, had = batch.select(*read_keys).reshape(-1)[places.clamp_min(0)], lasts >= 0
+            own = BatchRows(batch)
+            preceding, ahead = own.extent(drawn.to(own.numbers.device))
+            places = drawn + self._offset(preceding.cpu(), ahead.cpu())
+            found, had = own.read(places.to(own.numbers.device), read_keys)
+            mask = batch.get(keys.MASK, None)  # padding achieves no goal
+            had = had.cpu() if mask is None else mask.reshape(-1).cpu()[drawn]
         else:
-            numbers = batch.get(keys.ROW, None)
-            if numbers is None:
-                raise missing(self, keys.ROW, batch)
-            places = self._goal_rows(numbers.reshape(-1).cpu()[drawn], source)
-            found, had = source.read(places, read_keys)
+            source, numbers = numbered_rows(self, batch, source)
+            found, had = source.read(self._goal_rows(numbers[drawn], source), read_keys)
         if len(read_keys) == 2:
             had = had & ~found[keys.NEXT_MISSING].to(had.device)
         return found[read_keys[0]], had
