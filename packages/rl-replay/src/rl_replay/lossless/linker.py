@@ -12,9 +12,14 @@ from tensordict import TensorDictBase
 from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
 from rl_replay.lossless.addresses import Addresses, RowArray
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout, Path
-from rl_replay.lossless.observations import Observations, bits
+from rl_replay.lossless.observations import (
+    Observations,
+    bits,
+    equal_within,
+    equal_within_on_device,
+    successors,
+)
 from rl_replay.lossless.overflow import OverflowTable
-from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
 

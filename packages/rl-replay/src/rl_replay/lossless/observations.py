@@ -1,8 +1,12 @@
-"""Observations of batches, rows and overflow slots: copied and compared bit for bit."""
+"""Observations of batches, rows and overflow slots: copied and compared bit for bit.
+
+NaN equals NaN, and -0.0 differs from 0.0.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,13 +15,18 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_layout.keys import STEPS_TO_NEXT_OBS
-from rl_replay.lossless.bitwise import same_bits_on_device, same_rows
 from rl_replay.lossless.layout import LosslessLayout, ObservationPair, Path
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import bits_of, carrier
 
+Array = NDArray[Any]
 RowArray = NDArray[np.int64]
+
+_CHUNK_BYTES = 1 << 20
+"""Rows are gathered for a comparison in pieces that stay in the cache."""
+
+_FEW_WORDS = 16
 
 
 class Observations:
@@ -118,3 +127,106 @@ def gather(leaf: torch.Tensor, rows: RowArray) -> torch.Tensor:
     """Some rows of a leaf of any dtype, `[k, *shape]`."""
     found = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
     return found[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)
+
+
+def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) -> RowArray:
+    """The row of a batch whose observation each row's next one should equal; -1 for none."""
+    # That is the row that continues it, and on n-step rows the one so many steps further on.
+    count = len(back)
+    following = np.full(count, -1, dtype=np.int64)
+    if count < 2:
+        return following
+    later = np.arange(count)
+    earlier = later - back
+    inside = (back > 0) & (earlier >= 0)
+    following[earlier[inside]] = later[inside]
+    if steps is None:
+        return following
+    reached, found = following, np.full(count, -1, dtype=np.int64)
+    for step in range(1, min(int(steps.max()), count) + 1):
+        here = steps == step
+        found[here] = reached[here]
+        if step < count:
+            reached = np.where(reached >= 0, following[reached], -1)
+        if not (reached >= 0).any():
+            break
+    return found
+
+
+def equal_within(
+    roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: RowArray
+) -> NDArray[np.bool_]:
+    """Which rows have a next observation equal, bit for bit, to the observation of row `target`."""
+    rows = np.flatnonzero(target >= 0)
+    equal = np.zeros(len(target), dtype=np.bool_)
+    if not rows.size:
+        return equal
+    equal[rows] = True
+    apart = target[rows] - rows
+    shift = int(apart[0])
+    # neighbours mostly lie equally far apart: then nothing needs to be gathered
+    if 2 * rows.size >= len(target) - shift and (apart == shift).all():
+        for root, following in zip(roots, nexts, strict=True):
+            equal[: len(target) - shift] &= same_bits(following[:-shift], root[shift:])
+        return equal
+    for root, following in zip(roots, nexts, strict=True):
+        equal[rows] &= same_rows(following, rows, root, target[rows])
+    return equal
+
+
+def equal_within_on_device(
+    roots: list[torch.Tensor], nexts: list[torch.Tensor], target: RowArray
+) -> NDArray[np.bool_]:
+    """`equal_within` for tensors on any device; one copy of `[k]` flags to the host."""
+    rows = np.flatnonzero(target >= 0)
+    equal = np.zeros(len(target), dtype=np.bool_)
+    device = roots[0].device
+    ours, others = (torch.from_numpy(found).to(device) for found in (rows, target[rows]))
+    same = torch.ones(len(rows), dtype=torch.bool, device=device)
+    for root, following in zip(roots, nexts, strict=True):
+        same &= same_bits_on_device(following[ours], root[others])
+    equal[rows] = same.cpu().numpy()
+    return equal
+
+
+def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
+    """Whether each pair of rows `[n, *shape]` has equal bytes, bool `[n]`."""
+    one, two = _words(left, right)
+    if one.shape[1] > _FEW_WORDS:
+        equal: NDArray[np.bool_] = (one == two).all(axis=1)
+        return equal
+    # a reduction over so short an axis costs more than the columns one by one
+    equal = np.ones(len(one), dtype=np.bool_)
+    for column in range(one.shape[1]):
+        equal &= one[:, column] == two[:, column]
+    return equal
+
+
+def same_rows(left: Array, rows: Array, right: Array, others: Array) -> NDArray[np.bool_]:
+    """`same_bits` of selected rows of two arrays, gathered in cache-sized pieces."""
+    step = max(1, _CHUNK_BYTES // max(1, left.itemsize * prod(left.shape[1:])))
+    equal = np.empty(len(rows), dtype=np.bool_)
+    for start in range(0, len(rows), step):
+        piece = slice(start, start + step)
+        equal[piece] = same_bits(left[rows[piece]], right[others[piece]])
+    return equal
+
+
+def same_bits_on_device(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """`same_bits` for tensors on any device, without a copy to the host."""
+    one, two = (
+        side.detach().reshape(len(side), prod(side.shape[1:])).contiguous().view(torch.uint8)
+        for side in (left, right)
+    )
+    return (one == two).all(1)
+
+
+def _words(left: Array, right: Array) -> tuple[Array, Array]:
+    """Both as `[rows, words]` of the widest integers that divide a row."""
+    nbytes = left.itemsize * prod(left.shape[1:])
+    size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
+    one, two = (
+        np.ascontiguousarray(side.reshape(len(side), prod(side.shape[1:]))).view(f"u{size}")
+        for side in (left, right)
+    )
+    return one, two

@@ -31,6 +31,7 @@ from rl_replay.storages.session import (
     RowSampler,
     Session,
     StoredSample,
+    nothing_stored,
 )
 from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -93,7 +94,7 @@ class SharedSession(Session):
         """The structure of the rows that other processes know."""
         return None if self.table is None else self.table.layout.structure
 
-    def sync(self) -> None:
+    def sync(self) -> RowTable | None:
         """Attaches the rows that another process created, if any.
 
         Raises:
@@ -101,7 +102,7 @@ class SharedSession(Session):
         """
         memory = self.memory
         if not memory.attach_if_created():
-            return
+            return None
         memory.require_current()
         if self.table is None:
             layout = memory.layout(self.lossless)
@@ -109,6 +110,7 @@ class SharedSession(Session):
         epoch = memory.epoch
         if epoch != self._seen or self.is_open:
             self._seen, self.is_open = epoch, not len(self.ring.window())
+        return self.table
 
     def _attach(self, layout: StorageLayout, store: RowStore) -> None:
         limit = self.ring.span_limit
@@ -350,9 +352,8 @@ class SharedSession(Session):
     @property
     def reader(self) -> ConcurrentReader:
         """Copies rows and proves the copies."""
-        self.sync()
-        if self.table is None:
-            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+        if self.sync() is None:
+            raise nothing_stored()
         return self._reader
 
     def draw(

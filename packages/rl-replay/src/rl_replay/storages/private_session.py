@@ -23,6 +23,7 @@ from rl_replay.storages.session import (
     RowSampler,
     Session,
     StoredSample,
+    nothing_stored,
 )
 from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.build import PENDING_ROWS, fill_index, pending
@@ -47,6 +48,10 @@ class PrivateSession(Session):
         self._indexed = False  # whether rows are taken into the index as they come
         self._unindexed = 0  # rows since some were taken into the index
         self._doubted = False  # whether links may name rows that were never published
+
+    def sync(self) -> RowTable | None:
+        """The rows; nobody else creates any."""
+        return self.table
 
     def require_own(self) -> None:
         """Raises if the rows belong to the process that this one was forked from."""
@@ -85,7 +90,9 @@ class PrivateSession(Session):
         """The links, learned anew if a write was interrupted in them."""
         if self._doubted:
             self._relearn()
-        return self.rows.links
+        if self.table is None:
+            raise nothing_stored()
+        return self.table.links
 
     def doubt(self) -> None:
         """Marks links for relearning, unless this write ends or is recovered from."""
@@ -173,10 +180,12 @@ class PrivateSession(Session):
 
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories of the rows that can be read now."""
-        rows = self.rows
-        rows.layout.require_columns()
+        table = self.table
+        if table is None:
+            raise nothing_stored()
+        table.layout.require_columns()
         index = self._taken_index()
-        index.catch_up(rows.links.back, self.ring.window())
+        index.catch_up(table.links.back, self.ring.window())
         self._index = index
         return index
 

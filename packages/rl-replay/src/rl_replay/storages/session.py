@@ -69,7 +69,7 @@ class Session(ABC):
     def rows(self) -> RowTable:
         """The rows; raises if nothing was ever written."""
         if self.table is None:
-            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+            raise nothing_stored()
         return self.table
 
     @property
@@ -99,8 +99,9 @@ class Session(ABC):
     def require_own(self) -> None:  # noqa: B027 - shared rows belong to every process
         """Raises if the rows belong to the process that this one was forked from."""
 
-    def sync(self) -> None:  # noqa: B027 - nobody else creates private rows
-        """Attaches the rows that another process created, if any."""
+    @abstractmethod
+    def sync(self) -> RowTable | None:
+        """The rows, also those that another process created; None before the first write."""
 
     @property
     @abstractmethod
@@ -254,3 +255,8 @@ class Session(ABC):
     @abstractmethod
     def after(self, numbers: Ints, k: int) -> RowsAfter:
         """The rows k steps later in their trajectories."""
+
+
+def nothing_stored() -> RuntimeError:
+    """The error of reads before the first write."""
+    return RuntimeError("nothing is stored yet: extend the buffer first.")

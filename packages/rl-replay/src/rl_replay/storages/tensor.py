@@ -20,7 +20,7 @@ from rl_replay.storages.explain import session_lines
 from rl_replay.storages.layout import Lossless, StorageLayout, lossless_layout
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.row_store import PlainRows, RowStore
-from rl_replay.storages.session import RowsAfter
+from rl_replay.storages.session import RowsAfter, nothing_stored
 from rl_replay.storages.state import restored, state_of
 from rl_replay.storages.storage import Storage
 from rl_replay.storages.table import RowTable, require_room
@@ -109,17 +109,17 @@ class TensorStorage(Storage):
         Raises:
             RuntimeError: Nothing was ever written.
         """
-        return self.session.rows.links.back
+        return self._table.links.back
 
     @property
     def rows_device(self) -> torch.device:
         """Where the rows lie."""
-        return self.session.rows.device
+        return self._table.device
 
     @property
     def on_host(self) -> bool:
         """Whether the rows lie in memory of the CPU."""
-        return self.session.rows.on_host
+        return self._table.on_host
 
     def extend(self, data: Any) -> Span:
         """Write several elements.
@@ -135,9 +135,8 @@ class TensorStorage(Storage):
             OSError: Too little memory or disk.
         """
         session = self.session
-        session.sync()
+        table = session.sync()
         session.require_own()
-        table = session.table
         if session.is_open or table is None:
             return self._append(self._make(data, None))
         known = None if table.reader is None else table.reader.of(data, 1)
@@ -166,8 +165,8 @@ class TensorStorage(Storage):
             OSError: Too little memory or disk.
         """
         session = self.session
-        session.sync()
-        table = None if session.is_open else session.table
+        table = session.sync()
+        table = None if session.is_open else table
         if table is not None and table.one_row is not None:
             row = table.one_row.take(data)
             if row is not None:
@@ -246,7 +245,7 @@ class TensorStorage(Storage):
         Args:
             cells: The leaves, any batch shape.
         """
-        return self.session.rows.layout.structure.put_together(cells)
+        return self._table.layout.structure.put_together(cells)
 
     def read_keys(self, positions: torch.Tensor, keys: list[NestedKey]) -> TensorDict:
         """Copy some leaves of rows out.
@@ -462,7 +461,7 @@ class TensorStorage(Storage):
         return self.session.capacity_for(columns)
 
     def _append(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
-        table = self.session.rows
+        table = self._table
         return table.append(self.session, table.with_casts(batch.cells), batch.extent, marks)
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:
@@ -501,11 +500,20 @@ class TensorStorage(Storage):
         """The device of the next rows."""
         return torch.device("cpu" if self.device in (None, "auto") else self.device)
 
+    @property
+    def _table(self) -> RowTable:
+        """The rows that are known here; raises if nothing was ever written."""
+        table = self.session.table
+        if table is None:
+            raise nothing_stored()
+        return table
+
     def _synced(self) -> RowTable:
         """The rows; raises if nothing was ever written."""
-        session = self.session
-        session.sync()
-        return session.rows
+        table = self.session.sync()
+        if table is None:
+            raise nothing_stored()
+        return table
 
     def _standing(self, positions: torch.Tensor) -> torch.Tensor:
         """The ids of the live rows at some positions, `[n]`."""

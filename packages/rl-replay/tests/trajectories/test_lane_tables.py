@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rl_replay.trajectories.free_list import FreeList
+from rl_replay.trajectories.lane_tables import FreeList
 
 COLUMN = 6
 

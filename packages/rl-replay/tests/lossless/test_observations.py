@@ -3,8 +3,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_replay.lossless.bitwise import same_bits, same_bits_on_device, same_rows
-from rl_replay.lossless.successors import equal_within, equal_within_on_device, successors
+from rl_replay.lossless.observations import (
+    equal_within,
+    equal_within_on_device,
+    same_bits,
+    same_bits_on_device,
+    same_rows,
+    successors,
+)
 
 
 @st.composite
