@@ -24,7 +24,7 @@ from rl_replay import (
 )
 from rl_replay.storages.single_row import OneRow, _copy_each, _copy_one_by_one
 from rl_slabs import Rows, RowSchema
-from rl_slabs.dtypes import _CARRIERS
+from rl_slabs.dtypes import CARRIERS
 from rl_slabs.rows.tensordict_leaves import TensordictReader
 from rl_transforms import NextStateReconstructor
 
@@ -63,7 +63,7 @@ def test_any_order_of_writes_leaves_the_newest_rows_in_their_places(lazy) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", list(_CARRIERS))
+@pytest.mark.parametrize("dtype", list(CARRIERS))
 def test_dtypes_are_read_bit_for_bit(dtype: torch.dtype) -> None:
     bits = torch.randint(0, 2 if dtype is torch.bool else 256, (5, 3 * dtype.itemsize))
     leaf = bits.to(torch.uint8).view(dtype)
@@ -81,7 +81,7 @@ def test_dtypes_are_read_bit_for_bit(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", list(_CARRIERS))
+@pytest.mark.parametrize("dtype", list(CARRIERS))
 def test_one_row_of_any_dtype_is_written_as_a_batch_of_one_is(dtype: torch.dtype) -> None:
     leaf = torch.arange(6, dtype=torch.uint8).repeat(dtype.itemsize).view(dtype)[:3]
     if dtype is torch.bool:

@@ -299,8 +299,7 @@ class TensorStorage(Storage):
         self.require_own()
         table = self._synced()
         cells = table.layout.structure.cells(data, positions.shape)
-        flat = cells.reshape(-1) if cells.ndim != 1 else cells
-        table.update(self.session, self._standing(positions), flat)
+        table.update(self.session, self._standing(positions), cells.reshape(-1))
 
     def update_unmarked(self, numbers: torch.Tensor, tensordict: TensorDictBase) -> None:
         """Updates leaves of rows that are no markers, in place.
@@ -398,15 +397,12 @@ class TensorStorage(Storage):
 
     def stats(self) -> dict[str, float]:
         """Figures about what is stored."""
-        session = self.session
-        session.sync()
-        return super().stats() | session.stats()
+        self.sync()
+        return super().stats() | self.session.stats()
 
     def explain(self) -> list[str]:
         """What is stored, a line each."""
-        live = len(self)
-        head = f"{type(self).__name__}: {live} of {self.max_size} rows"
-        return session_lines(head, self.session)
+        return session_lines(super().explain()[0], self.session)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of every row, the bounds of the ring, and the links."""
@@ -510,10 +506,8 @@ class TensorStorage(Storage):
 
     def _synced(self) -> RowTable:
         """The rows; raises if nothing was ever written."""
-        table = self.session.sync()
-        if table is None:
-            raise nothing_stored()
-        return table
+        self.session.sync()
+        return self._table
 
     def _standing(self, positions: torch.Tensor) -> torch.Tensor:
         """The ids of the live rows at some positions, `[n]`."""
