@@ -175,6 +175,24 @@ def test_random_frames_take_random_actions_and_keep_what_else_the_policy_writes(
     assert (batches[0]["value"] == batches[0]["observation"][:, 0] + 1).all()
 
 
+def test_random_frames_follow_a_part_of_the_policy_that_was_replaced():
+    def part(value):
+        return TensorDictModule(
+            lambda obs: (torch.tensor([True, False]), torch.full_like(obs[..., 0], value)),
+            ["observation"],
+            ["action", "value"],
+        )
+
+    policy = TensorDictSequential(part(1.0))
+    collector = Collector(
+        CountingEnv(), policy, frames_per_batch=5, total_frames=20, init_random_frames=20
+    )
+    assert collector.next()["value"].eq(1).all()
+    policy.module[0] = part(2.0)
+    assert collector.next()["value"].eq(2).all()
+    collector.shutdown()
+
+
 def test_trajectories_can_be_limited():
     batch = collected(
         CountingEnv(max_steps=9), frames_per_batch=5, total_frames=5, max_frames_per_traj=2

@@ -16,6 +16,7 @@ from tensordict.nn import (
 from torch import nn
 
 from rl_tensordict import ModuleCalls, StepSequence, TensorStep, leaves
+from rl_tensordict.module_calls import run_steps
 
 A, B = ("a",), ("b",)
 
@@ -355,3 +356,16 @@ def test_a_call_on_a_tensordict_has_no_steps():
 def test_a_failure_is_sought_among_tensors_by_key():
     with pytest.raises(TypeError, match="values: expected tensors by key, got 3"):
         ModuleCalls(lambda batch: batch).find_failure(3)
+
+
+class Lists(Own):
+    def step_calls(self):
+        return [(lambda a: a, ["a"], ["c"]), (lambda c: (c + 3, c), ["c"], ["b", "_"])]
+
+
+@pytest.mark.parametrize("make", [Own, Lists])
+def test_a_step_of_our_own_lists_its_calls_too(make):
+    (call,) = ModuleCalls(make()).calls
+    values = run_steps(call.steps(), dict(leaves(batch())))
+    assert values[B].equal(batch()["a"] + 3)
+    assert len(call.steps()) == (2 if make is Lists else 1)

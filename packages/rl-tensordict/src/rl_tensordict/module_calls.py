@@ -46,7 +46,7 @@ class Call(NamedTuple):
     out_keys: Sequence[Key] | None  # ("_",) is dropped
     is_exact: bool = False  # computes what `forward` does in every mode, not only when acting
     reason: str = ""
-    # lists the calls that a foreign `step` makes, valid until its parts change
+    # lists the calls that `step` makes, valid until the parts of the module change
     listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
     def steps(self) -> list[KeyedCall]:
@@ -276,7 +276,7 @@ def _find_traits(kind: Any) -> Traits:
         is_sequence=is_own or (is_sequence and not offers_step),
         offers_step=offers_step,
         is_exact=_steps_forward(kind) if is_own else not offers_step,
-        lists_calls=not is_own and hasattr(kind, "step_calls"),
+        lists_calls=hasattr(kind, "step_calls"),
     )
 
 

@@ -51,6 +51,7 @@ class RandomActions(TensorStep):
         return root
 
     def _act(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Tensor]:
+        self._plan.refresh()
         made = self._plan(values, batch_size)
         drawn = self._env.rand_action(build(nest(values), batch_size))
         found = {
