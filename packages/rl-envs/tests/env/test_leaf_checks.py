@@ -48,6 +48,7 @@ SPECS = {
     "own bounds": Bounded(LOWS, LOWS + 2),
     "open": Bounded(LOWS, torch.full((3,), torch.inf)),
     "bytes": Bounded(0, 255, (3,), dtype=torch.uint8),
+    "bytes to five": Bounded(0, 5, (3,), dtype=torch.uint8),
     "few bytes": Bounded(2, 5, (3,), dtype=torch.uint8),
     "choices": Categorical(3, shape=(3,)),
     "masked": Categorical(3, shape=(3,), mask=torch.tensor([True, False, True])),
@@ -66,6 +67,7 @@ def test_values_that_pass_a_quick_test_are_in_their_spec_and_no_nan(spec):
     drawn = [spec.rand() for _ in range(20)]
     near = [value * 2 for value in drawn if value.dtype != torch.bool]
     near += [value.clone().fill_(fill) for value in drawn[:3] for fill in (0, 1, 2, 3, 5)]
+    near += [value.clone().zero_().index_fill_(-1, torch.tensor([0]), 1) for value in drawn[:1]]
     if spec.dtype.is_floating_point:
         near += [torch.full_like(drawn[0], torch.nan), torch.full_like(drawn[0], torch.inf)]
     for value in drawn + near:

@@ -27,6 +27,7 @@ class EnvRunner:
         is_profiled: bool = False,
     ) -> None:
         self.env = env
+        self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self.plan: PolicyPlan | None = None if policy is None else policy_plan(policy)
         self._player = self._random = RolloutPlayer(env, self.plan)
         if self.plan is not None:
@@ -38,7 +39,6 @@ class EnvRunner:
         self._holder: RolloutPlayer | None = None  # whose columns hold the root instead
         self._is_playing = False
         self._moves = 0  # of the environment, when the root was made
-        self._shown = [*env.observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
 
     @property
     def env_was_moved(self) -> bool:
@@ -68,7 +68,7 @@ class EnvRunner:
             self._root, self._holder = None, player if player.holds_root else None
             if self._holder is None and not self.env.resets_by_stepping:
                 with torch.no_grad():
-                    self._root = self._following(batch, self.env.reached)
+                    self._root = player.root_after(batch)
         self.note_moves()
         return batch
 
@@ -110,16 +110,6 @@ class EnvRunner:
         for key, value in keys.leaves(values):
             shape.set(key, value.clone())
         return shape
-
-    def _following(self, batch: TensorDictBase, reached: TensorDictBase | None) -> TensorDictBase:
-        """The root after a batch, or after the step that transforms have not finished yet."""
-        # It owns its memory: the batch is somebody else's.
-        if not self.env.native_rows:
-            root = self.env.next_root(batch[..., -1] if reached is None else reached)
-        else:  # there a policy reads what the environment shows, nothing else
-            after = batch.get(keys.NEXT)[..., -1] if reached is None else reached.get(keys.NEXT)
-            root = after.select(*self._shown, strict=False)
-        return self.env.maybe_reset(root).clone()
 
 
 @lru_cache
