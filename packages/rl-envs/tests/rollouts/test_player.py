@@ -36,7 +36,7 @@ ENVS = {
     "groups": GroupsEnv,
     "agents": lambda: MultiAgentEnv(3, ENDINGS),
     "gym": short,
-    "serial": lambda: SerialEnv(3, short),
+    "serial": lambda: SerialEnv(3, [short, lambda: short(4), lambda: short(5)]),
     "vector": lambda: GymVectorEnv("CartPole-v1", 3, max_episode_steps=7),
     "transformed": lambda: TransformedEnv(short(), StepCounter(5), RewardSum(), InitTracker()),
     "serial of transformed": lambda: SerialEnv(2, lambda: TransformedEnv(short(), StepCounter(5))),
