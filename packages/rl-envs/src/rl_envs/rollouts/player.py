@@ -87,7 +87,7 @@ class RolloutPlayer:
         env: the environment.
         policy: adds the action to a root; random actions where None.
         is_kept: whether several batches will be played. Columns of moderate size are then used
-            again, and each batch is a copy of them.
+            again, and each batch is a copy of them; rows that its last step ends are reset then.
 
     Raises:
         TypeError: it is no environment, or the policy cannot be called.
@@ -187,6 +187,8 @@ class RolloutPlayer:
             msg = f"this {type(env).__name__} keeps its own root: let the request continue."
             raise RuntimeError(msg)
         check_kind(batch, TensorDictBase, "a batch that was played")
+        if self.holds_root:  # rows that are done were reset already
+            return self.next_root()
         reached = batch if env.reached is None else env.reached.unsqueeze(-1)
         if not env.native_rows:
             return env.maybe_reset(env.next_root(reached[..., -1])).clone()
