@@ -94,16 +94,6 @@ def _reward_clipping(transform: RewardClipping, dtype: np.dtype[Any]) -> Change 
     return clip
 
 
-def _sign(transform: SignTransform, dtype: np.dtype[Any]) -> Change:
-    del transform, dtype
-
-    def sign(value: Array, out: Array) -> None:
-        # np.sign of NaN is NaN, torch.sign of NaN is 0
-        np.subtract(value > 0, value < 0, out, dtype=out.dtype)
-
-    return sign
-
-
 def _reshape(transform: Any, dtype: np.dtype[Any]) -> Change:
     del transform, dtype
 
@@ -329,6 +319,8 @@ def _no_twin(transform: Any, dtype: np.dtype[Any]) -> None:
     del transform, dtype  # leafwise calls torch on a view of the rows
 
 
+# A transform has a numpy twin where that saves more than 1 us a step; a call of torch on a view of
+# the rows costs about 2.5 us.
 BINDERS: dict[type, Binder] = {
     CatTensors: _cat_tensors,
     CenterCrop: leafwise(_no_twin),
@@ -346,7 +338,7 @@ BINDERS: dict[type, Binder] = {
     RewardScaling: leafwise(_reward_scaling),
     RewardSum: _reward_sum,
     SelectTransform: _select,
-    SignTransform: leafwise(_sign),
+    SignTransform: leafwise(_no_twin),
     SqueezeTransform: leafwise(_reshape),
     StepCounter: _step_counter,
     TensorDictPrimer: _primer,
