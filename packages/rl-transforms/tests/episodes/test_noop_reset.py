@@ -47,3 +47,8 @@ def test_misuse_is_refused():
 def test_forward_returns_rows_unchanged():
     rows = TensorDict({}, [3])
     assert NoopReset()(rows) is rows
+
+
+def test_a_seed_is_a_whole_number():
+    with pytest.raises(TypeError, match="seed: expected a whole number, got a tensor"):
+        NoopReset().seed(torch.zeros(2))

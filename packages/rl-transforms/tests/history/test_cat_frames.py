@@ -284,3 +284,10 @@ def test_frames_made_by_a_transform_of_the_buffer_are_refused():
     for reads in (CatFrames(2, -3, ["frame"]), TimeMaxPool(["frame"], T=2)):
         with pytest.raises(KeyError, match=r"frame.*put it into the environment"):
             Compose(made, reads)(rows, ListRowSource(rows))
+
+
+def test_the_spec_of_a_frame_with_too_few_dimensions_is_refused():
+    stack = CatFrames(2, dim=-3, in_keys=[FRAME], out_keys=[STACK])
+    for spec in (Unbounded((5, 7)), Composite(done=Unbounded((1,)))):
+        with pytest.raises(ValueError, match=r"spec: dim=-3 wants frames of 3 dimensions or more"):
+            stack.leaf_spec(spec)

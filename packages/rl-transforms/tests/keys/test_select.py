@@ -79,3 +79,9 @@ def test_missing_selected_key_is_named():
         SelectTransform("pixels").step(rows(), rows()["next"])
     with pytest.raises(TypeError, match="a key must be"):
         SelectTransform(["a", "b"])
+
+
+@pytest.mark.parametrize("key", [(), 3, ("a", 1)])
+def test_keeps_refuses_what_is_no_key(key):
+    with pytest.raises(TypeError, match="a key must be a string or a non-empty tuple"):
+        SelectTransform("a").keeps(key)

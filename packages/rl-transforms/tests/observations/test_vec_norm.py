@@ -255,3 +255,8 @@ def test_bad_input_is_refused():
         norm.statistics("a")
     with pytest.raises(ValueError, match="call step at every step"):
         norm.rows(trajectories([3]))
+
+
+def test_update_refuses_what_is_no_tensordict():
+    with pytest.raises(TypeError, match=r"batch: expected a tensordict, got \[\] \(list\)"):
+        VecNorm(["observation"]).update([])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl_tensordict import NestedKey, as_key, as_tuple
-from rl_tensordict.arguments import check_whole
+from rl_tensordict.arguments import check_integer, check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver
 
@@ -113,7 +113,7 @@ class NoopReset(Driver):
 
     def seed(self, seed: int) -> None:
         """Reseed the generator."""
-        self._state = torch.Generator().manual_seed(seed).get_state()
+        self._state = torch.Generator().manual_seed(check_integer("seed", seed)).get_state()
 
     def transform_action_spec(self, spec: Composite) -> Composite:
         """Raise for actions without a known no-op, before the first reset.

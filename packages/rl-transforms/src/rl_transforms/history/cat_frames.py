@@ -222,7 +222,14 @@ class CatFrames(Transform):
         return torch.cat([*[blank] * (self.num_frames - 1), value], self.dim)
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
-        """Describe the stack of such frames."""
+        """Describe the stack of such frames.
+
+        Raises:
+            ValueError: a frame has too few dimensions.
+        """
+        if len(spec.shape) < -self.dim:
+            msg = f"spec: dim={self.dim} wants frames of {-self.dim} dimensions or more: got "
+            raise ValueError(f"{msg}{list(spec.shape)}.")
         made = described(spec, lambda value: torch.cat([value] * self.num_frames, self.dim))
         if self.padding == "same" or not isinstance(made, Bounded):
             return made

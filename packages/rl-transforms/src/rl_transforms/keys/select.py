@@ -112,6 +112,7 @@ class SelectTransform(Transform):
         return self._verdicts[key]
 
     def _decide(self, key: tuple[str, ...]) -> bool:
+        key = as_tuple(key)
         inner = key[1:] if key[0] == keys.NEXT and len(key) > 1 else key
         selected = (as_tuple(chosen) for chosen in self.in_keys)
         if any(chosen in (key[: len(chosen)], inner[: len(chosen)]) for chosen in selected):

@@ -14,7 +14,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_number
+from rl_tensordict.arguments import check_collection, check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
 from rl_transforms.entries import merge_rows, missing, with_entries
@@ -173,8 +173,10 @@ class VecNorm(Transform):
 
         Raises:
             KeyError: an observation is missing.
+            TypeError: the batch is no tensordict.
             ValueError: one is not finite, or of another shape than before.
         """
+        check_collection("batch", batch)
         mask = batch.get(keys.MASK, None)
         for number, key in enumerate(self.in_keys):
             leaf = batch.get(key, None)
