@@ -199,5 +199,5 @@ POOLS: dict[str, Pool] = {
 SKIP = {
     f"{name}.{method}": "takes records that estimators make themselves"
     for name in MODULES
-    for method in ("estimate", "returns_of")
+    for method in ("estimate", "returns_of", "explain_scan", "count_substituted")
 }

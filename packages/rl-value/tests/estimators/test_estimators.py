@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -937,3 +938,15 @@ def test_a_group_of_entries_is_no_input():
     net = TensorDictModule(lambda both: both["x"][:, :1], ["both"], ["state_value"])
     with pytest.raises(TypeError, match=r"'both': expected a tensor.*Name its leaves in in_keys"):
         GAE(gamma=0.9, lmbda=0.9, value_network=net)(batch)
+
+
+def test_value_estimate_refuses_next_values_that_are_no_tensor():
+    estimator = TD0Estimator(gamma=0.5, value_network=None)
+    with pytest.raises(TypeError, match=r"next_value: expected a tensor or None, got 2 \(int\)"):
+        estimator.value_estimate(trajectories([3]), next_value=2)
+
+
+def test_skip_existing_is_a_flag():
+    assert TD0Estimator(gamma=0.5, value_network=None, skip_existing=np.True_).skip_existing
+    with pytest.raises(TypeError, match="skip_existing: expected True, False or None"):
+        TD0Estimator(gamma=0.5, value_network=None, skip_existing=np.zeros(3))

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
@@ -17,6 +18,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
+from rl_tensordict.arguments import check_type
 from rl_value.arguments import check_fraction, drop_useless
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_tensordict, takes_names
@@ -117,6 +119,8 @@ class ValueEstimator(NamedModule):
         _refuse_legacy(drop_useless(legacy, USELESS))
         check_fraction("gamma", gamma)
         check_network("value_network", value_network)
+        flag = bool | int | np.bool_ | None
+        check_type("skip_existing", skip_existing, flag, "True, False or None")
         refuse_shared_states({"value_network": value_network})
         self.gamma = gamma
         self.value_network = value_network
@@ -321,6 +325,8 @@ class ValueEstimator(NamedModule):
             raise ValueError(msg)
         check_tensordict(tensordict)
         _check_parameters(params=params, target_params=target_params)
+        if next_value is not None:
+            check_type("next_value", next_value, Tensor, "a tensor or None")
         steps = self._transitions(tensordict, time_dim)
         batch, dim = steps.batch, steps.time_dim
 
