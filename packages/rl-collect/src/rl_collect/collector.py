@@ -149,6 +149,7 @@ class Collector(CollectorInterface):
         self.env: EnvBase = env
         self.devices = Devices.of(env.device, self.policy, **options.devices)
         self.batches = self._assembler()
+        self._named_device = options.named_device
 
     def _assembler(self) -> BatchAssembler:
         options, devices, acting = self.options, self.devices, self.policy
@@ -179,7 +180,7 @@ class Collector(CollectorInterface):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return with_device(self.batches.play(), self.options.named_device)
+        return with_device(self.batches.play(), self._named_device)
 
     @property
     def frames(self) -> int:
@@ -235,7 +236,7 @@ class Collector(CollectorInterface):
             return self._delivered_batch(batch)
 
     def _delivered_batch(self, batch: TensorDictBase) -> TensorDictBase | None:
-        options, batch = self.options, with_device(batch, self.options.named_device)
+        options, batch = self.options, with_device(batch, self._named_device)
         if options.postproc is not None:
             batch = options.postproc(batch)
             if not isinstance(batch, TensorDictBase):

@@ -44,6 +44,7 @@ class BatchAssembler:
         self._env, self._runner, self._options, self._store = env, runner, options, store
         self.num_steps = options.num_steps(env)
         self._with_ids = options.track_traj_ids
+        self._cuts_episodes = options.cuts_episodes
         self._reward_keys = [(keys.NEXT, *keys.as_tuple(key)) for key in env.reward_keys]
         self._ids = TrajectoryIds(env.batch_size, options.producer)
         self._groups = GroupStarts(env.done_groups)
@@ -236,7 +237,7 @@ class BatchAssembler:
         )
         markers: dict[tuple[str, ...], Tensor]
         markers = {keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps} if self._with_ids else {}
-        if self._options.cuts_episodes:
+        if self._cuts_episodes:
             markers[keys.MID_EPISODE] = self._first_mid_episode(batch.shape).to(device)
         version = torch.full(batch.shape, self.policy_version, device=device)
         mark(batch, is_init.unsqueeze(-1), markers | {keys.POLICY_VERSION: version})
