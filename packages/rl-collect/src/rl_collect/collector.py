@@ -145,7 +145,6 @@ class Collector(CollectorInterface):
         if auto_register_policy_transforms and self.policy is not None:
             env = wire_policy(env, self.policy)
         check_keys(self.policy, env)
-        options.check_sizes(env)
         self.env: EnvBase = env
         self.devices = Devices.of(env.device, self.policy, **options.devices)
         self.batches = self._assembler()
@@ -153,6 +152,7 @@ class Collector(CollectorInterface):
 
     def _assembler(self) -> BatchAssembler:
         options, devices, acting = self.options, self.devices, self.policy
+        options.check_sizes(self.env)
         to_env, to_policy, store = (
             mover(device, synchronise=not options.no_cuda_sync)
             for device in (devices.env, devices.policy, devices.storing)
