@@ -14,7 +14,7 @@ from rl_envs import (
 from rl_envs.rollouts import RolloutPlayer, RolloutRequest, column_steps
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, GroupsEnv, MultiAgentEnv
 from rl_envs.testing.plain_rollout import plain_rollout
-from rl_specs import Binary
+from rl_specs import Binary, Bounded
 from rl_transforms import (
     ActionMask,
     InitTracker,
@@ -157,6 +157,16 @@ def test_values_of_every_batch_of_a_player_are_checked(is_kept):
         player.play(request)
     env.check_values = False
     assert player.play(request)["next", "observation"].max() == 20
+
+
+def test_a_player_checks_values_against_the_specs_of_now():
+    env = short()
+    player = RolloutPlayer(env)
+    request = RolloutRequest(3, break_when_any_done=False)
+    player.play(request)
+    env.observation_spec = Bounded(7.0, 8.0, (4,))
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
+        player.play(request)
 
 
 def test_a_player_follows_specs_that_change():
