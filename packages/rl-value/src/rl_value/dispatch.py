@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, Self, TypeVar
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
@@ -121,6 +121,15 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
                 raise TypeError(msg)
             leaves[(names | more)[name]] = value
         return build(nest(leaves), _shared_shape(leaves))
+
+
+def check_parameters(**given: object) -> None:
+    """Raise for parameters that are no tensordict."""
+    for name, other in given.items():
+        if other is not None and not isinstance(other, TensorDictBase | TensorDictParams):
+            msg = f"{name}: expected a tensordict of parameters, got {type(other).__name__}. "
+            msg += "Call TensorDict.from_module(network)."
+            raise TypeError(msg)
 
 
 def check_tensordict(batch: object) -> None:

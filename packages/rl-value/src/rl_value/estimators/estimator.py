@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, TensorDictParams
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from tensordict.nn.utils import skip_existing as skipping
 from torch import Tensor
@@ -21,7 +21,7 @@ from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_tensordict.arguments import check_type
 from rl_value.arguments import check_fraction, drop_useless
 from rl_value.direct_call import check_network, held_out
-from rl_value.dispatch import NamedModule, check_tensordict, takes_names
+from rl_value.dispatch import NamedModule, check_parameters, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import (
     MissingNext,
     ValueCallConfig,
@@ -324,7 +324,7 @@ class ValueEstimator(NamedModule):
             msg = "shifted=True reads values and next values at once: it takes no target_params."
             raise ValueError(msg)
         check_tensordict(tensordict)
-        _check_parameters(params=params, target_params=target_params)
+        check_parameters(params=params, target_params=target_params)
         if next_value is not None:
             check_type("next_value", next_value, Tensor, "a tensor or None")
         steps = self._transitions(tensordict, time_dim)
@@ -451,15 +451,6 @@ class ValueEstimator(NamedModule):
 def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Call a function outside of compiled code."""
     return call(*args, **settings)
-
-
-def _check_parameters(**given: object) -> None:
-    """Raise for parameters that are no tensordict."""
-    for name, other in given.items():
-        if other is not None and not isinstance(other, TensorDictBase | TensorDictParams):
-            msg = f"{name}: expected a tensordict of parameters, got {type(other).__name__}. "
-            msg += "Call TensorDict.from_module(network)."
-            raise TypeError(msg)
 
 
 def _full(values: Tensor) -> Tensor:
