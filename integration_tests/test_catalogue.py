@@ -391,7 +391,7 @@ def test_collected_steps_do_not_depend_on_the_batch_size(transform):
 )
 class TestEveryTransformOfSamples:
     def test_an_environment_refuses_it(self, transform):
-        with pytest.raises(ValueError, match="cannot sit in a environment"):
+        with pytest.raises(ValueError, match="cannot sit in an environment"):
             TransformedEnv(PicturesEnv(), transform)
 
     def test_a_buffer_hands_out_transformed_rows_and_keeps_its_own(self, transform):
