@@ -54,11 +54,14 @@ def section(of: str, folder: Path) -> str:
     """
     if "." in of and not (folder / of.rpartition(".")[2]).is_dir():
         return MODULE.format(module=of, imported="\n   :ignore-module-all:")
-    names = vars(import_module(of))
+    module = import_module(of)
+    # what a module imports only when asked for is among its members once it was
+    found = {name: getattr(module, name) for name in getattr(module, "__all__", [])}
+    vars(module).update(found)
     others = [
         name
-        for name in names.get("__all__", [])
-        if (home := getattr(names[name], "__module__", of).split(".")[0]).startswith("rl_")
+        for name, value in found.items()
+        if (home := getattr(value, "__module__", of).split(".")[0]).startswith("rl_")
         and home != of.split(".")[0]
     ]
     left_out = f"\n   :exclude-members: {', '.join(others)}" if others else ""

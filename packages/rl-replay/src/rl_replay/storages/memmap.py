@@ -38,6 +38,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         ValueError: Another device than the CPU, or a size out of range.
 
     Example:
+        >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     storage = LazyMemmapStorage(9, scratch_dir=folder)
         ...     _ = storage.extend(torch.arange(5))
@@ -84,6 +85,7 @@ class LazyMemmapStorage(LazyTensorStorage):
                 not know.
 
         Example:
+            >>> import tempfile
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     first = LazyMemmapStorage(9, scratch_dir=folder)
             ...     _ = first.extend(torch.arange(5))
