@@ -9,6 +9,7 @@ from rl_tensordict.arguments import (
     check_number,
     check_type,
     check_whole,
+    drop_useless,
     key_list,
     number_tensor,
     shown,
@@ -101,3 +102,10 @@ def test_devices_are_read_by_name():
 def test_a_device_beyond_64_bits_is_refused_by_name():
     with pytest.raises(ValueError, match=r"device: expected a torch.device or its name"):
         as_device("device", 2**63)
+
+
+def test_arguments_without_effect_are_dropped_with_a_warning_where_a_reason_is_given():
+    reasons = {"loud": "there is one algorithm", "silent": ""}
+    with pytest.warns(DeprecationWarning, match=r"loud has no effect: there .* Leave it") as caught:
+        assert drop_useless({"loud": 1, "silent": 2, "other": 3}, reasons) == {"other": 3}
+    assert [warning.filename for warning in caught] == [__file__]

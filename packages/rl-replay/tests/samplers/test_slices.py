@@ -194,13 +194,23 @@ def test_span_that_leaves_no_row_is_an_error():
         SliceSampler(num_slices=4, span=2).sample(stored(trajectories([5])), 8)
 
 
+@pytest.mark.parametrize("kind", [SliceSampler, SliceSamplerWithoutReplacement])
+def test_arguments_without_effect_warn_at_their_caller_and_unknown_ones_are_refused(kind):
+    for name in ("cache_values", "compile", "use_gpu"):
+        with pytest.warns(DeprecationWarning, match=f"{name} has no effect: .*Leave it out") as one:
+            kind(slice_len=7, **{name: True})
+        assert [warning.filename for warning in one] == [__file__]
+    with pytest.raises(TypeError, match="unexpected argument 'slice_length'"):
+        kind(slice_len=7, slice_length=7)
+
+
 def test_explicit_boundaries_replace_markers():
     storage = stored(TensorDict({"a": torch.arange(7)}, [7]), capacity=7)
     for bounds in (
         {"ends": torch.tensor([0, 0, 1, 0, 0, 0, 1], dtype=torch.bool)},
         {"trajectories": torch.tensor([4, 4, 4, 2, 2, 2, 2])},
     ):
-        sampler = SliceSampler(slice_len=7, cache_values=True, **bounds)
+        sampler = SliceSampler(slice_len=7, **bounds)
         assert set(slices_of(storage, seeded(sampler), 7 * 50)) == {(0, 1, 2), (3, 4, 5, 6)}
     wrong = SliceSampler(slice_len=7, ends=torch.zeros(5, dtype=torch.bool))
     with pytest.raises(ValueError, match="each of the 7 rows of the storage: got 5"):

@@ -5,9 +5,11 @@ Made for the packages of this family: names change with the minor version only.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -116,3 +118,20 @@ def as_device(name: str, value: Any) -> torch.device:
         return torch.device(value)
     except (RuntimeError, ValueError) as error:  # the latter of numbers beyond 64 bits
         raise ValueError(msg) from error
+
+
+def drop_useless(given: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Leave out arguments that have no effect, with a warning where a reason is given.
+
+    The warning points at the first caller outside of the package that calls this.
+    """
+    level, frame = 1, inspect.currentframe()
+    inner = frame and frame.f_back
+    package = inner.f_globals.get("__name__", "").partition(".")[0] if inner else ""
+    while inner is not None and inner.f_globals.get("__name__", "").startswith(f"{package}."):
+        level, inner = level + 1, inner.f_back
+    for name in given:
+        if reasons.get(name):
+            msg = f"{name} has no effect: {reasons[name]}. Leave it out."
+            warnings.warn(msg, DeprecationWarning, stacklevel=level + 1)
+    return {name: value for name, value in given.items() if name not in reasons}

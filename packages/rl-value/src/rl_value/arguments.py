@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,18 +11,6 @@ from torch import Tensor
 from rl_layout.internals import array_of
 
 FLOATS = (torch.float32, torch.float64)
-
-
-def drop_useless(given: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
-    """Leave out arguments that have no effect, with a warning where a reason is given."""
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("rl_value."):
-        level, frame = level + 1, frame.f_back
-    for name in given:
-        if reasons.get(name):
-            msg = f"{name} has no effect: {reasons[name]}. Leave it out."
-            warnings.warn(msg, DeprecationWarning, stacklevel=level)
-    return {name: value for name, value in given.items() if name not in reasons}
 
 
 def is_transformed() -> bool:

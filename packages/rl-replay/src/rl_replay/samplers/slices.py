@@ -26,11 +26,17 @@ from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict.arguments import drop_useless
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
 
 _NOTHING = np.zeros(0, dtype=np.int64)
+USELESS = {
+    "cache_values": "the boundaries are always known",
+    "compile": "slices are drawn by numpy, in time that the batch alone decides",
+    "use_gpu": "slices are drawn on the CPU, and one copy takes a sample to the storage's device",
+}
 
 
 class TrajectorySampler(Sampler):
@@ -161,6 +167,11 @@ def end_keys_of(
     return [end_key] if end_key is not None else list(end_keys or ())
 
 
+def _refuse(given: dict[str, object]) -> None:
+    for name in given:
+        raise TypeError(f"unexpected argument {name!r}.")
+
+
 class SliceSamplerWithoutReplacement(TrajectorySampler):
     """Draws one slice of each trajectory in an epoch, in a random order.
 
@@ -185,8 +196,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         strict_length: Only take trajectories at least as long as a slice. Otherwise a shorter one
             gives a shorter slice, and the sample is smaller.
         shuffle: Take trajectories in a random order, rather than by their oldest rows.
-        compile: Accepted and without effect.
-        use_gpu: Accepted and without effect.
+        legacy: `compile` and `use_gpu`, which have no effect and are deprecated.
 
     Raises:
         TypeError: Neither `num_slices` nor `slice_len`, or a key of a wrong type.
@@ -218,10 +228,9 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         truncated_key: NestedKey | None = keys.NEXT_TRUNCATED,
         strict_length: bool = False,
         shuffle: bool = True,
-        compile: bool | dict[str, object] = False,
-        use_gpu: bool | torch.device = False,
+        **legacy: object,
     ) -> None:
-        del compile, use_gpu
+        _refuse(drop_useless(legacy, USELESS))
         super().__init__(
             SliceShape(num_slices, slice_len),
             traj_key=traj_key,
@@ -335,22 +344,20 @@ class SliceSampler(TrajectorySampler):
         traj_key: A column of ids that also tells trajectories apart.
         ends: Instead of any column: bool, one for each row of a storage that is written no more.
         trajectories: Instead of any column: ids, one for each row of such a storage.
-        cache_values: Accepted and without effect: the boundaries are always known.
         truncated_key: Where the last row of a slice is marked, with its done flag; None
             marks neither.
         strict_length: Only take trajectories at least as long as a slice. Otherwise a shorter one
             gives a shorter slice, and the sample is smaller.
         pad_output: Lay each slice out to the full length with copies of its last row, which
             `("collector", "mask")` and the id -1 tell apart. Not with `strict_length`.
-        compile: Accepted and without effect.
         span: Draw slices that begin before their trajectory or end after it as well, and cut them
             off there: True by up to all rows but one, a number by up to so many; a pair for the two
             sides.
-        use_gpu: Accepted and without effect.
         by: "trajectory" draws every trajectory equally often, "step" every place of a slice: each
             step from which a slice can continue (a shorter trajectory: its first), and with `span`
             each place that reaches out. With `span=True` every stored step is in `slice_len`
             places, so that all of them are sampled equally often.
+        legacy: `cache_values`, `compile` and `use_gpu`, which have no effect and are deprecated.
 
     Raises:
         TypeError: Neither `num_slices` nor `slice_len`, or a key of a wrong type.
@@ -380,16 +387,14 @@ class SliceSampler(TrajectorySampler):
         traj_key: NestedKey | None = None,
         ends: torch.Tensor | None = None,
         trajectories: torch.Tensor | None = None,
-        cache_values: bool = False,
         truncated_key: NestedKey | None = keys.NEXT_TRUNCATED,
         strict_length: bool = False,
         pad_output: bool = False,
-        compile: bool | dict[str, object] = False,
         span: SliceSpan = False,
-        use_gpu: bool | torch.device = False,
         by: By = "trajectory",
+        **legacy: object,
     ) -> None:
-        del cache_values, compile, use_gpu
+        _refuse(drop_useless(legacy, USELESS))
         super().__init__(
             SliceShape(num_slices, slice_len),
             traj_key=traj_key,

@@ -18,8 +18,8 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
-from rl_tensordict.arguments import check_type
-from rl_value.arguments import check_fraction, drop_useless
+from rl_tensordict.arguments import check_type, drop_useless
+from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import (

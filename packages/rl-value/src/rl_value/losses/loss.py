@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
-from rl_value.arguments import drop_useless
+from rl_tensordict.arguments import drop_useless
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
