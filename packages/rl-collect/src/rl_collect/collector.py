@@ -21,7 +21,7 @@ from rl_collect.inputs.devices import (
     set_generators,
     with_device,
 )
-from rl_collect.inputs.environments import Makers, limit_trajectories, make_env
+from rl_collect.inputs.environments import EnvSource, limit_trajectories, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.options import CollectorOptions
@@ -101,7 +101,7 @@ class Collector(CollectorInterface):
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
-        create_env_fn: Makers,
+        create_env_fn: EnvSource,
         policy: Any = None,
         *,
         frames_per_batch: int,

@@ -11,11 +11,10 @@ from rl_layout.arguments import check_mapping
 from rl_layout.keys import next_key
 from rl_tensordict import as_key, as_tuple
 from rl_tensordict.arguments import shown
+from rl_tensordict.types import KeyPath
 
-Key = tuple[str, ...]
 
-
-def carried_states(module: Any) -> set[Key]:
+def carried_states(module: Any) -> set[KeyPath]:
     """Find the states that a module carries: what it reads, and writes for the next step."""
     in_keys, out_keys = getattr(module, "in_keys", None), getattr(module, "out_keys", None)
     if isinstance(in_keys, list | tuple) and isinstance(out_keys, list | tuple):
@@ -53,7 +52,7 @@ def refuse_shared_states(networks: Mapping[str, Any]) -> None:
         carry their recurrent state under one key, 'h'
     """
     check_mapping(networks, "networks", "modules by the name of their role, as {'actor': ...}")
-    owners: dict[Key, tuple[str, nn.Module]] = {}
+    owners: dict[KeyPath, tuple[str, nn.Module]] = {}
     for path, module, states in _carriers(networks):
         for key in sorted(states):
             if key not in owners:
@@ -62,7 +61,7 @@ def refuse_shared_states(networks: Mapping[str, Any]) -> None:
                 _refuse(key, owners[key], (path, module))
 
 
-def _carriers(networks: Mapping[Any, Any]) -> Iterator[tuple[str, nn.Module, set[Key]]]:
+def _carriers(networks: Mapping[Any, Any]) -> Iterator[tuple[str, nn.Module, set[KeyPath]]]:
     """Each module that carries states of its own, not those of a module inside it."""
     seen: set[nn.Module] = set()
     for role, network in networks.items():
@@ -90,7 +89,7 @@ def _same_network(one: nn.Module, other: nn.Module) -> bool:
     return bool(parameters[0]) and parameters[0] == parameters[1] and read[0] == read[1]
 
 
-def _refuse(key: Key, *owners: tuple[str, nn.Module]) -> None:
+def _refuse(key: KeyPath, *owners: tuple[str, nn.Module]) -> None:
     first, second = (f"{path!r} ({type(module).__name__})" for path, module in owners)
     mine, other = f"actor_{key[-1]}", f"critic_{key[-1]}"
     msg = (

@@ -16,7 +16,7 @@ from rl_slabs.rows.rows import positive
 from rl_slabs.rows.selection import RowIndex, require_inside, select
 from rl_slabs.rows.tensordict_leaves import TensordictReader, ValidatedLeaves
 from rl_slabs.rows.unpack import build_unpack
-from rl_slabs.schema import PACKED_LEAF_BYTES, Field, Key
+from rl_slabs.schema import PACKED_LEAF_BYTES, Field
 from rl_tensordict import Leaves, leaves_of
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "SIDE",
     "Field",
     "FileHandle",
-    "Key",
     "Leaves",
     "RowIndex",
     "TensordictReader",

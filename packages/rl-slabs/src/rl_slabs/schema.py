@@ -14,11 +14,10 @@ from tensordict import TensorDictBase
 from rl_slabs.arguments import key_list, whole
 from rl_slabs.dtypes import carrier, dtype_named, name_of
 from rl_tensordict import as_tuple, leaves_of
+from rl_tensordict.types import NestedKey
 
 PACKED_LEAF_BYTES = 256
 """Leaves of at most this many bytes a row share one packed row; larger ones have own arrays."""
-
-Key = str | tuple[str, ...]
 
 
 class HasZero(Protocol):
@@ -51,7 +50,7 @@ class Field:
     offset: int | None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> NestedKey:
         """The leaf's key as tensordict spells it: a string, or a tuple for a nested key."""
         return self.path[0] if len(self.path) == 1 else self.path
 
@@ -96,7 +95,7 @@ class RowSchema:
 
     def __init__(
         self,
-        leaves: Mapping[Key, tuple[torch.dtype, Iterable[int]]],
+        leaves: Mapping[NestedKey, tuple[torch.dtype, Iterable[int]]],
         *,
         packed_bytes: int = PACKED_LEAF_BYTES,
     ) -> None:
@@ -184,7 +183,7 @@ class RowSchema:
             True
         """
         try:
-            leaves: dict[Key, tuple[torch.dtype, Iterable[int]]] = {
+            leaves: dict[NestedKey, tuple[torch.dtype, Iterable[int]]] = {
                 tuple(part["path"]): (dtype_named(part["dtype"]), tuple(part["shape"]))
                 for part in plain["fields"]
             }
@@ -236,7 +235,7 @@ class RowSchema:
         """Bytes of one row, own arrays and padding included."""
         return self.row_bytes + sum(field.nbytes for field in self.large)
 
-    def select(self, keys: Iterable[Key]) -> tuple[Field, ...]:
+    def select(self, keys: Iterable[NestedKey]) -> tuple[Field, ...]:
         """The leaves that `keys` name, in the schema's order; a group's key means all in it.
 
         Raises:
@@ -290,7 +289,7 @@ class RowSchema:
             "Cast, reshape or select the leaves, or make a slab with the second schema."
         )
 
-    def __getitem__(self, key: Key) -> Field:
+    def __getitem__(self, key: NestedKey) -> Field:
         try:
             return self._by_path[_path(key)]
         except KeyError:
@@ -299,7 +298,7 @@ class RowSchema:
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str | tuple) and _path(key) in self._by_path
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[NestedKey]:
         return (field.key for field in self.fields)
 
     def __len__(self) -> int:

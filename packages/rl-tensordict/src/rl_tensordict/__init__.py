@@ -14,10 +14,11 @@ from rl_tensordict.entries import (
 )
 from rl_tensordict.flatten import leaves, nest, tensors
 from rl_tensordict.module_calls import Call, ModuleCalls
-from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple, is_key, sibling
+from rl_tensordict.nested_keys import as_key, as_tuple, is_key, sibling
 from rl_tensordict.notes import add_notes, note_call
 from rl_tensordict.step_sequence import StepSequence
 from rl_tensordict.tensor_step import TensorStep, outputs_of, write_step
+from rl_tensordict.types import NestedKey
 from rl_tensordict.verified_calls import VerifiedCalls
 
 __all__ = [

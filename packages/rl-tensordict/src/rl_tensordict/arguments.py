@@ -17,7 +17,8 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
-from rl_tensordict.nested_keys import NestedKey, as_tuple
+from rl_tensordict.nested_keys import as_tuple
+from rl_tensordict.types import NestedKey
 
 PLAIN = (str, bytes, int, float, complex, list, tuple, dict, type(None))
 

@@ -12,7 +12,8 @@ from rl_tensordict.arguments import check_collection
 from rl_tensordict.construction import Entries, build_flat
 from rl_tensordict.flatten import leaves
 from rl_tensordict.internals import HAS_NAMES_FLAG, HAS_STORE
-from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple
+from rl_tensordict.nested_keys import as_key, as_tuple
+from rl_tensordict.types import NestedKey
 
 
 def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:

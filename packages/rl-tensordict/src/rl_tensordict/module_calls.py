@@ -30,20 +30,20 @@ from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import HOOKS, has_hooks, is_stock_module, is_stock_sequence
 from rl_tensordict.nested_keys import as_tuple
 from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of
+from rl_tensordict.types import KeyPath
 
-Key: TypeAlias = tuple[str, ...]
-Values: TypeAlias = dict[Key, Any]
-KeyedCall: TypeAlias = tuple[Callable[..., Any], Sequence[Key], Sequence[Key]]
+Values: TypeAlias = dict[KeyPath, Any]
+KeyedCall: TypeAlias = tuple[Callable[..., Any], Sequence[KeyPath], Sequence[KeyPath]]
 
-DROPPED: Key = ("_",)  # the key of an output that is not written
+DROPPED: KeyPath = ("_",)  # the key of an output that is not written
 
 
 class Call(NamedTuple):
     """One call of a module: on tensors, or on a tensordict, where `reason` says why."""
 
     function: Callable[..., Any]
-    in_keys: Sequence[Key] | None  # None where it takes and returns a tensordict
-    out_keys: Sequence[Key] | None  # ("_",) is dropped
+    in_keys: Sequence[KeyPath] | None  # None where it takes and returns a tensordict
+    out_keys: Sequence[KeyPath] | None  # ("_",) is dropped
     is_exact: bool = False  # computes what `forward` does in every mode, not only when acting
     reason: str = ""
     # lists the calls that `step` makes, valid until the parts of the module change
@@ -114,13 +114,13 @@ class ModuleCalls:
         return not self.reason
 
     @property
-    def in_keys(self) -> list[Key] | None:
+    def in_keys(self) -> list[KeyPath] | None:
         """Inputs that the calls do not compute themselves; None where they are unknown."""
         if len(self.calls) == 1:
             only = self.calls[0].in_keys
             return None if only is None else list(dict.fromkeys(only))
-        made: set[Key] = set()
-        read: dict[Key, None] = {}
+        made: set[KeyPath] = set()
+        read: dict[KeyPath, None] = {}
         for call in self.calls:
             if call.in_keys is None or call.out_keys is None:
                 return None
@@ -129,9 +129,9 @@ class ModuleCalls:
         return list(read)
 
     @property
-    def out_keys(self) -> list[Key] | None:
+    def out_keys(self) -> list[KeyPath] | None:
         """What the calls write; None where that is unknown."""
-        written: dict[Key, None] = {}
+        written: dict[KeyPath, None] = {}
         for call in self.calls:
             if call.out_keys is None:
                 return None
@@ -167,7 +167,7 @@ class ModuleCalls:
         """
         return run_steps(self._steps[:last], values)
 
-    def run_mixed(self, values: Mapping[Key, Any], batch_size: torch.Size) -> Values:
+    def run_mixed(self, values: Mapping[KeyPath, Any], batch_size: torch.Size) -> Values:
         """Make all calls, those on a tensordict as well.
 
         Arguments are not checked; errors of the functions come as they are.
@@ -190,7 +190,7 @@ class ModuleCalls:
             made |= written
         return made
 
-    def find_failure(self, values: Mapping[Key, Any]) -> tuple[Call, Values] | None:
+    def find_failure(self, values: Mapping[KeyPath, Any]) -> tuple[Call, Values] | None:
         """Find the call that fails, by making the calls again; for notes on errors.
 
         Args:
@@ -222,7 +222,7 @@ def run_steps(steps: Iterable[Any], values: Values) -> Values:
 
 
 def through_tensordict(
-    function: Callable[..., Any], values: Mapping[Key, Any], batch_size: torch.Size
+    function: Callable[..., Any], values: Mapping[KeyPath, Any], batch_size: torch.Size
 ) -> Values:
     """Call a function on a tensordict of the values; returns what it writes."""
     root: TensorDictBase = build(nest(values), batch_size)
@@ -338,5 +338,5 @@ def children_of(sequence: Any) -> list[Any]:
     raise TypeError(msg)
 
 
-def _keys(names: Iterable[Any]) -> list[Key]:
+def _keys(names: Iterable[Any]) -> list[KeyPath]:
     return [as_tuple(name) for name in names]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-NestedKey: TypeAlias = str | tuple[str, ...]
+from rl_tensordict.types import NestedKey
 
 
 def is_key(index: Any) -> bool:

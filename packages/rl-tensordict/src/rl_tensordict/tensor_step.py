@@ -10,8 +10,9 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential, skip_exist
 from torch import Tensor
 
 from rl_tensordict.entries import put, require
-from rl_tensordict.nested_keys import NestedKey, as_key, as_tuple
+from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.notes import note_call
+from rl_tensordict.types import NestedKey
 
 StepCall: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
 """A function on tensors, with the keys of its inputs and of its outputs."""

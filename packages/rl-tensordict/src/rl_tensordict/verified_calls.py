@@ -9,8 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl_tensordict.module_calls import Key, ModuleCalls, Values, run_steps, through_tensordict
+from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
 from rl_tensordict.nested_keys import as_key
+from rl_tensordict.types import KeyPath
 
 Run: TypeAlias = Callable[[Values], Values]
 
@@ -54,12 +55,12 @@ class VerifiedCalls:
         return self._is_verified
 
     @property
-    def in_keys(self) -> list[Key] | None:
+    def in_keys(self) -> list[KeyPath] | None:
         """Inputs of the policy that it does not compute itself; None where they are unknown."""
         return self._calls.in_keys
 
     @property
-    def out_keys(self) -> list[Key] | None:
+    def out_keys(self) -> list[KeyPath] | None:
         """What the policy writes; None where that is unknown."""
         return self._calls.out_keys
 
@@ -100,7 +101,7 @@ class VerifiedCalls:
         if self._calls.is_stale():
             self._start(ModuleCalls(self.policy))
 
-    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+    def __call__(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy on a step's root.
 
         Arguments are not checked; errors of the policy come as they are.
@@ -150,7 +151,7 @@ class VerifiedCalls:
 
         return call
 
-    def _verify(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+    def _verify(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy and the calls under one generator state, and compare."""
         self._is_verified = True
         calls = self._calls

@@ -13,8 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import ModuleCalls, NestedKey, as_key, as_tuple, build, find, nest, require
-
-Key = tuple[str, ...]
+from rl_tensordict.types import KeyPath
 
 
 def check_network(name: str, network: Any, method: str = "forward") -> None:
@@ -57,7 +56,7 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
 
 def outputs_from(
     network: TensorDictModuleBase,
-    given: Iterable[tuple[Mapping[Key, Tensor], int]],  # inputs [K, ...] by key, and K
+    given: Iterable[tuple[Mapping[KeyPath, Tensor], int]],  # inputs [K, ...] by key, and K
     wanted: NestedKey,
 ) -> list[Tensor]:
     """Evaluate a network once for each of some inputs, as `output_of` does on a batch."""
@@ -122,13 +121,13 @@ def _note(out_keys: Iterable[NestedKey], given: Mapping[Any, Any]) -> str:
 
 
 def _direct_output(
-    calls: ModuleCalls, read: Callable[[Key], Any], wanted: NestedKey, batch_dims: int
+    calls: ModuleCalls, read: Callable[[KeyPath], Any], wanted: NestedKey, batch_dims: int
 ) -> Tensor | None:
     """The output of a network that is calls on tensors; None for others and missing outputs."""
     # also None for an output without a dimension of its own: `forward` of a critic refuses it
     if not calls.is_forward():
         return None
-    inputs: dict[Key, Any] = {}
+    inputs: dict[KeyPath, Any] = {}
     for key in calls.in_keys or []:
         value = inputs[key] = read(key)
         if value is None:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import build, find, names_of, put, put_group
+from rl_tensordict.types import KeyPath
 
-Prefix = tuple[str, ...]
 GROUP = keys.TRAJ_IDS[:1]
 
 
@@ -60,7 +60,7 @@ class GroupStarts:
     # A group begins with its environment. Where the root has no done flag a group is reset for
     # itself, and begins again after its own end.
 
-    def __init__(self, groups: list[Prefix]) -> None:
+    def __init__(self, groups: list[KeyPath]) -> None:
         self._groups = [prefix for prefix in groups if prefix]
         self._resets_itself = () not in groups
         self._over: dict[str, Tensor] = {}  # of the step before, by the number of the group

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from rl_collect.arguments import as_flags, check_sizes, check_state
+from rl_tensordict.types import Flags
 
-Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
 
 PRODUCER_BITS = 31

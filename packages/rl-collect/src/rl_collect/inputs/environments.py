@@ -9,10 +9,10 @@ from rl_envs import EnvBase, SerialEnv, TransformedEnv
 from rl_layout import keys
 from rl_transforms import StepCounter
 
-Makers = EnvBase | Callable[..., EnvBase] | Sequence[EnvBase | Callable[..., EnvBase]]
+EnvSource = EnvBase | Callable[..., EnvBase] | Sequence[EnvBase | Callable[..., EnvBase]]
 
 
-def make_env(create_env_fn: Makers, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
+def make_env(create_env_fn: EnvSource, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
     """Make the environment that a collector plays."""
     given = dict(kwargs or {})
     if isinstance(create_env_fn, EnvBase):

@@ -16,7 +16,7 @@ from rl_collect.inputs.devices import mover, with_device
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.multi.concat import join
-from rl_collect.multi.options import Makers, MultiOptions, check_picklable, makers_of
+from rl_collect.multi.options import MultiOptions, WorkerMakers, check_picklable, makers_of
 from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
@@ -79,7 +79,7 @@ class MultiCollector(CollectorInterface):
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
-        create_env_fn: Makers,
+        create_env_fn: WorkerMakers,
         policy: Any = None,
         *,
         sync: bool = False,
@@ -404,7 +404,7 @@ class MultiSyncCollector(MultiCollector):
         True
     """
 
-    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+    def __init__(self, create_env_fn: WorkerMakers, policy: Any = None, **options: Any) -> None:
         super().__init__(create_env_fn, policy, sync=True, **options)
 
 
@@ -416,5 +416,5 @@ class MultiAsyncCollector(MultiCollector):
         True
     """
 
-    def __init__(self, create_env_fn: Makers, policy: Any = None, **options: Any) -> None:
+    def __init__(self, create_env_fn: WorkerMakers, policy: Any = None, **options: Any) -> None:
         super().__init__(create_env_fn, policy, sync=False, **options)

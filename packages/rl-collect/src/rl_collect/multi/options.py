@@ -15,7 +15,7 @@ from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
 
-Makers = Callable[..., Any] | Sequence[Callable[..., Any]]
+WorkerMakers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
 
 def check_picklable(policy: Any, start_method: str | None) -> None:
@@ -34,7 +34,7 @@ def check_picklable(policy: Any, start_method: str | None) -> None:
             raise TypeError(msg)
 
 
-def makers_of(create_env_fn: Makers, num_workers: int | None) -> list[Callable[..., Any]]:
+def makers_of(create_env_fn: WorkerMakers, num_workers: int | None) -> list[Callable[..., Any]]:
     """List a function for each worker."""
     if isinstance(create_env_fn, Sequence):
         if num_workers not in (None, len(create_env_fn)):

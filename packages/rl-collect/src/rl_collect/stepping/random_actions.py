@@ -12,8 +12,7 @@ from torch import Tensor
 from rl_envs import EnvBase, PolicyPlan
 from rl_layout import keys
 from rl_tensordict import TensorStep, build, nest
-
-Key = tuple[str, ...]
+from rl_tensordict.types import KeyPath
 
 
 class RandomActions(TensorStep):
@@ -50,7 +49,9 @@ class RandomActions(TensorStep):
             root.set(key, value)
         return root
 
-    def _act(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> dict[Key, Tensor]:
+    def _act(
+        self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size
+    ) -> dict[KeyPath, Tensor]:
         self._plan.refresh()
         made = self._plan(values, batch_size)
         drawn = self._env.rand_action(build(nest(values), batch_size))

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.batched.serial import (
-    Makers,
+    EnvMakers,
     environment_makers,
     one_per_worker,
     saved_states,
@@ -24,13 +24,14 @@ from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
 from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_whole
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import has_form, leaves_of
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs
+from rl_tensordict.types import Array
 from rl_workers import StartMethod, WorkerPool
 
 
@@ -77,7 +78,7 @@ class ParallelEnv(EnvBase):
     def __init__(  # noqa: PLR0913 - four of them are the field's
         self,
         num_workers: int,
-        create_env_fn: Makers,
+        create_env_fn: EnvMakers,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         *,
         num_processes: int | None = None,

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_whole
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
+from rl_tensordict.types import Array
 from rl_workers import Portable
 
-Makers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
+EnvMakers = Callable[[], EnvBase] | Sequence[Callable[[], EnvBase]]
 
 
 class SerialEnv(EnvBase):
@@ -52,7 +53,7 @@ class SerialEnv(EnvBase):
     def __init__(
         self,
         num_workers: int,
-        create_env_fn: Makers,
+        create_env_fn: EnvMakers,
         create_env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         makers = environment_makers(num_workers, create_env_fn)
@@ -216,7 +217,7 @@ def _row(columns: RowArrays, i: int) -> dict[tuple[str, ...], Array]:
     return {key: column[i] for key, column in columns.items()}
 
 
-def environment_makers(num_workers: int, create_env_fn: Makers) -> list[Portable]:
+def environment_makers(num_workers: int, create_env_fn: EnvMakers) -> list[Portable]:
     """One function for each worker, which can travel to another process."""
     makers = one_per_worker(num_workers, create_env_fn, "create_env_fn")
     return [Portable(make, makes="an environment") for make in makers]

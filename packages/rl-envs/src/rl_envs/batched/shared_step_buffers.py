@@ -6,13 +6,11 @@ from typing import Any
 
 import torch
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Environment
 from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
 from rl_layout import keys
 from rl_slabs import RowSchema, Slab
-
-Key = tuple[str, ...]
+from rl_tensordict.types import Array, KeyPath
 
 RESET = "_reset"
 _ROOT = "root"
@@ -27,8 +25,8 @@ class SharedStepBuffers:
 
     def __init__(self, slab: Slab, rows: slice | None = None) -> None:
         self.slab = slab
-        self.root: dict[Key, Array] = {}  # [rows, *B, ...], inputs of a step
-        self.after: dict[Key, Array] = {}  # [rows, *B, ...], its results, keys without "next"
+        self.root: dict[KeyPath, Array] = {}  # [rows, *B, ...], inputs of a step
+        self.after: dict[KeyPath, Array] = {}  # [rows, *B, ...], its results, keys without "next"
         for field in slab.schema.fields:
             column = slab.columns()[field.key][rows or slice(None)]
             part = {_ROOT: self.root, keys.NEXT: self.after}.get(field.path[0])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
+from rl_tensordict.types import Array
 
-Array: TypeAlias = np.ndarray[Any, Any]
 RowArrays: TypeAlias = Mapping[tuple[str, ...], Array]

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
 from rl_tensordict import build, build_flat, find, nest
-
-Key = tuple[str, ...]
+from rl_tensordict.types import Array, KeyPath
 
 
 class RowBinding:
@@ -57,10 +56,10 @@ class RowBinding:
         if done.any():
             self.reset(t + 1, done)
 
-    def set_policy_next_keys(self, names: set[Key]) -> None:
+    def set_policy_next_keys(self, names: set[KeyPath]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environment."""
 
-    def _column(self, columns: Mapping[Key, Array], t: int) -> dict[Any, Array]:
+    def _column(self, columns: Mapping[KeyPath, Array], t: int) -> dict[Any, Array]:
         # the ellipsis keeps a row without dimensions an array that can be written to
         return {key: column[(*self._before, t, ...)] for key, column in columns.items()}
 
@@ -95,7 +94,7 @@ class OneColumn:
         self._binding.start(mask)
         return self._copied(self._shown)
 
-    def _copied(self, rows: Sequence[tuple[Key, Array]]) -> TensorDictBase:
+    def _copied(self, rows: Sequence[tuple[KeyPath, Array]]) -> TensorDictBase:
         leaves = {key: torch.from_numpy(row.copy()) for key, row in rows}
         if self._env.device.type != "cpu":
             leaves = {key: leaf.to(self._env.device) for key, leaf in leaves.items()}
@@ -108,8 +107,8 @@ class OneColumn:
 def grouped(
     tree: Mapping[str, Any],
     batch_size: torch.Size,
-    group_sizes: Mapping[Key, torch.Size],
-    prefix: Key = (),
+    group_sizes: Mapping[KeyPath, torch.Size],
+    prefix: KeyPath = (),
 ) -> TensorDictBase:
     """Build nested leaves; each group has a batch size of its own."""
     entries = {
@@ -121,7 +120,7 @@ def grouped(
     return build(entries, batch_size)
 
 
-def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[Key, Array]:
+def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[KeyPath, Array]:
     """Make a row of zeros `[*B, ...]` for each leaf."""
     return {key: torch.zeros(spec.shape, dtype=spec.dtype).numpy() for key, spec in leaves}
 

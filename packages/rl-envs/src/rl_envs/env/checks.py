@@ -8,8 +8,8 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Environment
+from rl_tensordict.types import Array
 from rl_transforms import StepCounter, Transform
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rl_envs.env.done import Prefix
+from rl_tensordict.types import KeyPath
 
 
 def can_sync(env: Any) -> bool:
@@ -17,11 +17,11 @@ def can_sync(env: Any) -> bool:
     return bool(env.waits_for_device) if inner is None else can_sync(inner)
 
 
-def selects_no_row(masks: Mapping[Prefix, Tensor]) -> bool:
+def selects_no_row(masks: Mapping[KeyPath, Tensor]) -> bool:
     """Whether every mask is False everywhere: there is nothing to reset."""
     return not any(bool(mask.any()) for mask in masks.values())
 
 
-def selects_every_row(masks: Mapping[Prefix, Tensor]) -> bool:
+def selects_every_row(masks: Mapping[KeyPath, Tensor]) -> bool:
     """Whether every mask is True everywhere: all rows are to be reset."""
     return all(bool(mask.all()) for mask in masks.values())

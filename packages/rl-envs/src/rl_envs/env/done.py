@@ -11,12 +11,12 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_specs import Binary, Composite
+from rl_tensordict.types import KeyPath
 
-Prefix = tuple[str, ...]
 RESET = "_reset"
 
 
-def groups_of(names: Iterable[Prefix]) -> list[Prefix]:
+def groups_of(names: Iterable[KeyPath]) -> list[KeyPath]:
     """List the prefixes of the groups with done flags, the root's `()` first."""
     prefixes = {key[:-1]: None for key in names if key[-1] in keys.DONE_KEYS}
     return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
@@ -35,7 +35,7 @@ def complete_done_spec(full_done_spec: Composite) -> Composite:
 
 
 def derive_flags(
-    flags: dict[str, Any], prefix: Prefix, what: str, *, waits: bool = True
+    flags: dict[str, Any], prefix: KeyPath, what: str, *, waits: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Derive done, terminated and truncated of one group from the given flags."""
     # done is terminated | truncated; done alone means that the task ended, truncated alone that
@@ -73,7 +73,7 @@ def derive_flags(
     return either, terminated, truncated
 
 
-def ends(step: TensorDictBase, groups: list[Prefix]) -> dict[Prefix, Tensor]:
+def ends(step: TensorDictBase, groups: list[KeyPath]) -> dict[KeyPath, Tensor]:
     """Return the `done` flag of each group whose rows a step may end."""
     # where the root has a flag it alone decides; otherwise each group decides for itself
     deciding = [()] if () in groups else groups

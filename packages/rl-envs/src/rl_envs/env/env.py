@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_envs.env import arguments, checks
 from rl_envs.env.arguments import check_whole
 from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
-from rl_envs.env.done import Prefix, ends
+from rl_envs.env.done import ends
 from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import merge, reset_masks, with_masks, without_masks
 from rl_envs.env.rendering import Renderable
@@ -24,6 +24,7 @@ from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.request import copy_to_out, on_own_device, without_steps
 from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
+from rl_tensordict.types import KeyPath
 from rl_transforms import Place
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -571,7 +572,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     def reset_checked(
         self,
         tensordict: TensorDictBase | None,
-        masks: Mapping[Prefix, Tensor],
+        masks: Mapping[KeyPath, Tensor],
         kwargs: dict[str, Any],
     ) -> TensorDictBase:
         """Reset, then check the result and complete its flags, on a copy."""

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import torch
 from tensordict import TensorDictBase
 
-from rl_envs.env.arrays import Array, RowArrays
-from rl_envs.env.done import Prefix
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.layout import EnvLayout
 from rl_layout import keys
 from rl_specs import Composite
+from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Compose
 
 
@@ -69,7 +69,7 @@ class Environment(Protocol):
         """Keys of all rewards."""
 
     @property
-    def done_groups(self) -> list[Prefix]:
+    def done_groups(self) -> list[KeyPath]:
         """Prefixes of the groups with done flags."""
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

@@ -11,8 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
-from rl_envs.env.done import Prefix, derive_flags, groups_of
+from rl_envs.env.done import derive_flags, groups_of
 from rl_envs.env.leaf_checks import (
     ArrayTest,
     array_test,
@@ -32,8 +31,8 @@ from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
 from rl_layout import keys
 from rl_specs import NonTensor, StackedComposite, TensorSpec
 from rl_tensordict import find
+from rl_tensordict.types import Array, KeyPath
 
-Key = tuple[str, ...]
 NO_SIZES = torch.Size()
 
 
@@ -51,7 +50,7 @@ class EnvLayout:
     reward: SpecLeaves
     done: SpecLeaves
     state: SpecLeaves  # what a step reads alongside observations and actions
-    group_sizes: Mapping[Prefix, torch.Size]  # of each nested group
+    group_sizes: Mapping[KeyPath, torch.Size]  # of each nested group
 
     @cached_property
     def after(self) -> SpecLeaves:
@@ -69,7 +68,7 @@ class EnvLayout:
         return [*self.action, *self.observation, *self.state]
 
     @cached_property
-    def groups(self) -> list[Prefix]:
+    def groups(self) -> list[KeyPath]:
         """The prefix of each group with done flags, the root's `()` first."""
         return groups_of(key for key, _ in self.done)
 
@@ -85,12 +84,12 @@ class EnvLayout:
         return any(isinstance(spec, NonTensor) for _, spec in self.after)
 
     @cached_property
-    def tests(self) -> dict[Key, ArrayTest]:
+    def tests(self) -> dict[KeyPath, ArrayTest]:
         """A quick test of the values of each entry under `"next"`, observations among them."""
         return {key: array_test(spec) for key, spec in self.after}
 
     @cached_property
-    def choice_tests(self) -> dict[Key, ArrayTest]:
+    def choice_tests(self) -> dict[KeyPath, ArrayTest]:
         """A quick test of the choices of each action."""
         return {key: choice_test(spec) for key, spec in self.action}
 
@@ -99,7 +98,9 @@ class EnvLayout:
         return [self.tests[key] for key, _ in self.after]
 
     @cached_property
-    def _actions(self) -> list[tuple[Key, TensorSpec, torch.Size, torch.dtype | None, ArrayTest]]:
+    def _actions(
+        self,
+    ) -> list[tuple[KeyPath, TensorSpec, torch.Size, torch.dtype | None, ArrayTest]]:
         tests = self.choice_tests
         return [(key, leaf, leaf.shape, leaf.dtype, tests[key]) for key, leaf in self.action]
 
@@ -126,7 +127,7 @@ class EnvLayout:
         return True
 
     @cached_property
-    def _shown_forms(self) -> list[tuple[Key, torch.Size, torch.dtype | None]]:
+    def _shown_forms(self) -> list[tuple[KeyPath, torch.Size, torch.dtype | None]]:
         # attributes of a spec cost a call each
         return [(key, spec.shape, spec.dtype) for key, spec in self.shown]
 
@@ -169,7 +170,7 @@ class EnvLayout:
             check_values(self.after, self._after_tests, after, "step")
         return after
 
-    def check_arrays(self, after: Mapping[Key, Array]) -> None:
+    def check_arrays(self, after: Mapping[KeyPath, Array]) -> None:
         """Raise for results `[*B, ...]` of a step outside their specs, and NaN."""
         for (key, spec), test in zip(self.after, self._after_tests, strict=True):
             if not test(after[key]):
@@ -190,7 +191,7 @@ class EnvLayout:
     @staticmethod
     def complete_done(
         tensordict: TensorDictBase,
-        groups: Iterable[Prefix],
+        groups: Iterable[KeyPath],
         what: str,
         *,
         waits: bool = True,
@@ -212,7 +213,7 @@ class EnvLayout:
     # resets
 
     def complete_reset(
-        self, root: TensorDictBase, masks: Mapping[Prefix, Tensor], *, waits: bool
+        self, root: TensorDictBase, masks: Mapping[KeyPath, Tensor], *, waits: bool
     ) -> TensorDictBase:
         """Check what a reset returned, and complete its done flags, in place."""
         lead = self.lead_of(root)
@@ -241,7 +242,7 @@ class EnvLayout:
         check_values(self.observation, tests, root, "reset")
 
 
-def check_not_done(flags: Iterable[Tensor], prefix: Prefix, mask: Tensor | None) -> None:
+def check_not_done(flags: Iterable[Tensor], prefix: KeyPath, mask: Tensor | None) -> None:
     """Raise for flags that are set in rows that were reset, all of them where the mask is None."""
     for flag in flags:
         over = flag if mask is None else flag & fit_mask(mask, flag)

@@ -11,7 +11,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.spec_leaves import SpecLeaves, leaves_of, matches
 from rl_layout import keys
 from rl_specs import (
@@ -25,6 +24,7 @@ from rl_specs import (
     Unbounded,
 )
 from rl_tensordict import find
+from rl_tensordict.types import Array
 
 ArrayTest: TypeAlias = Callable[[Array], bool]
 

@@ -9,18 +9,19 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from rl_envs.env.done import RESET, Prefix
+from rl_envs.env.done import RESET
 from rl_layout import keys
 from rl_tensordict import build
+from rl_tensordict.types import KeyPath
 
 
 def reset_masks(
-    tensordict: TensorDictBase | None, groups: list[Prefix], batch_size: torch.Size
-) -> dict[Prefix, Tensor]:
+    tensordict: TensorDictBase | None, groups: list[KeyPath], batch_size: torch.Size
+) -> dict[KeyPath, Tensor]:
     """Read the `_reset` masks `[*B, ..., 1]` by prefix; empty means that every row is reset."""
     if tensordict is None:
         return {}
-    masks: dict[Prefix, Tensor] = {}
+    masks: dict[KeyPath, Tensor] = {}
     for prefix in {(): None, **dict.fromkeys(groups)}:
         mask = tensordict.get((*prefix, RESET), None)
         if mask is not None:
@@ -29,7 +30,7 @@ def reset_masks(
     return masks
 
 
-def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
+def _check(mask: Tensor, prefix: KeyPath, batch_size: torch.Size) -> None:
     if mask.dtype != torch.bool:
         msg = f"{keys.as_key((*prefix, RESET))!r}: expected dtype torch.bool, got {mask.dtype}."
         raise TypeError(msg)
@@ -41,7 +42,7 @@ def _check(mask: Tensor, prefix: Prefix, batch_size: torch.Size) -> None:
         raise ValueError(msg)
 
 
-def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+def without_masks(tensordict: TensorDictBase, masks: Mapping[KeyPath, Tensor]) -> TensorDictBase:
     """Return a root without masks and `"next"`; leaves are shared."""
     kept = tensordict.copy()
     for key in (keys.NEXT, *((*prefix, RESET) for prefix in masks)):
@@ -50,7 +51,7 @@ def without_masks(tensordict: TensorDictBase, masks: Mapping[Prefix, Tensor]) ->
     return kept
 
 
-def with_masks(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDictBase:
+def with_masks(kept: TensorDictBase, masks: Mapping[KeyPath, Tensor]) -> TensorDictBase:
     """Return a root with the masks as `_reset`, each in the shape of a done flag."""
     root = kept.copy()
     for prefix, mask in masks.items():
@@ -61,8 +62,8 @@ def with_masks(kept: TensorDictBase, masks: Mapping[Prefix, Tensor]) -> TensorDi
 def merge(
     old: TensorDictBase,
     new: TensorDictBase,
-    masks: Mapping[Prefix, Tensor],
-    prefix: Prefix = (),
+    masks: Mapping[KeyPath, Tensor],
+    prefix: KeyPath = (),
 ) -> TensorDictBase:
     """Merge a reset root into the old one: new values where the mask is True, else old ones."""
     # prefix: of the subtree; a leaf obeys the mask of the nearest group above it. Where shape or
@@ -87,7 +88,10 @@ def merge(
 
 
 def _merge_stacks(
-    old: TensorDictBase, new: LazyStackedTensorDict, masks: Mapping[Prefix, Tensor], prefix: Prefix
+    old: TensorDictBase,
+    new: LazyStackedTensorDict,
+    masks: Mapping[KeyPath, Tensor],
+    prefix: KeyPath,
 ) -> TensorDictBase:
     """Merge lazily stacked tensordicts part by part, whose leaves may differ in shape."""
     dim = new.stack_dim
@@ -114,7 +118,7 @@ def _merge_objects(before: Any, fresh: Any, mask: Tensor) -> Any:
     return NonTensorStack(*[_merge_objects(*pair) for pair in pairs], stack_dim=0)
 
 
-def mask_of(masks: Mapping[Prefix, Tensor], prefix: Prefix) -> Tensor:
+def mask_of(masks: Mapping[KeyPath, Tensor], prefix: KeyPath) -> Tensor:
     """Find the mask of the nearest group above a leaf."""
     # a leaf outside all groups is reset where any group is
     for depth in range(len(prefix), -1, -1):

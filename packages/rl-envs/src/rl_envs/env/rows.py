@@ -8,10 +8,11 @@ from typing import Any, cast
 
 from tensordict import TensorDictBase
 
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding, bind_rows
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.row_arguments import explain_arguments
+from rl_tensordict.types import Array
 from rl_transforms import Compose
 
 

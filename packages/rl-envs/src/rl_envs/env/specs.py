@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from rl_envs.env.done import Prefix, complete_done_spec
+from rl_envs.env.done import complete_done_spec
 from rl_envs.env.layout import EnvLayout
 from rl_envs.env.spec_leaves import leaves_of, sizes_of_groups
 from rl_layout import keys
 from rl_specs import Binary, Composite, TensorSpec, Unbounded
+from rl_tensordict.types import KeyPath
 
 DERIVED = ("layout", "_one_column")
 
@@ -147,7 +148,7 @@ class EnvSpecs:
         return list(self.full_done_spec.keys(True, True))
 
     @property
-    def done_groups(self) -> list[Prefix]:
+    def done_groups(self) -> list[KeyPath]:
         """Prefix of each group with done flags of its own; `()` is the root."""
         return self.layout.groups
 

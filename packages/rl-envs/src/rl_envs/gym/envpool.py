@@ -13,18 +13,18 @@ from gymnasium.vector.utils import batch_space
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.leaf_checks import cast_action, check_form
 from rl_envs.env.spec_leaves import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.column_steps import check_rows, truncate_last
-from rl_envs.rollouts.columns import Columns, Key
+from rl_envs.rollouts.columns import Columns
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
+from rl_tensordict.types import Array, KeyPath
 
 
 class EnvPoolEnv(GymVectorEnv):
@@ -312,7 +312,7 @@ class PoolSteps:
         size = torch.Size([len(rows)])
         if self.plan is None:
             drawn = self.env.single_action_spec.rand((len(rows),))
-            made: dict[Key, Tensor] = dict(keys.leaves(drawn))
+            made: dict[KeyPath, Tensor] = dict(keys.leaves(drawn))
         else:
             made = self._fitted(self.plan(self._roots(rows, self._read), size))
         if not self._is_checked:
@@ -320,7 +320,7 @@ class PoolSteps:
         for key, value in made.items():
             self.columns.arrays[key][rows, self._column[rows]] = value.numpy()
 
-    def _fitted(self, made: dict[Key, Tensor]) -> dict[Key, Tensor]:
+    def _fitted(self, made: dict[KeyPath, Tensor]) -> dict[KeyPath, Tensor]:
         """Cast actions to the dtype of their specs; every time, since numpy would cast the rest."""
         cast = {
             key: cast_action(key, spec, made[key])
@@ -329,11 +329,11 @@ class PoolSteps:
         }
         return {**made, **cast} if cast else made
 
-    def _roots(self, rows: Array, names: Iterable[Key]) -> dict[Key, Tensor]:
+    def _roots(self, rows: Array, names: Iterable[KeyPath]) -> dict[KeyPath, Tensor]:
         arrays, at = self.columns.arrays, self._column[rows]
         return {key: torch.from_numpy(np.asarray(arrays[key][rows, at])) for key in names}
 
-    def _check(self, made: dict[Key, Tensor], size: torch.Size) -> None:
+    def _check(self, made: dict[KeyPath, Tensor], size: torch.Size) -> None:
         """Check what the policy writes, once, and make columns for it."""
         nexts = [keys.as_key(key) for key in made if key[0] == keys.NEXT]
         if nexts:

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
@@ -22,6 +22,7 @@ from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value
 from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_tensordict import build, nest
+from rl_tensordict.types import Array
 
 
 class GymEnv(EnvBase):

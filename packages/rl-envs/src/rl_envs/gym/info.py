@@ -11,16 +11,15 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv, VectorWrapper
 
-from rl_envs.env.arrays import Array
 from rl_envs.gym.spaces.specs import DTYPES, space_of_spec
 from rl_envs.gym.spaces.tree import Space
 from rl_layout import keys
 from rl_specs import TensorSpec
 from rl_tensordict import nest
+from rl_tensordict.types import Array, KeyPath
 
 InfoKeys = Sequence[keys.NestedKey] | Mapping[keys.NestedKey, TensorSpec]
-Path = tuple[str, ...]
-Find = Callable[[Any, Path], Any]
+Find = Callable[[Any, KeyPath], Any]
 
 
 class ShowInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -142,7 +141,7 @@ class InfoPart:
             self._unseen = set()
             warnings.warn(msg, stacklevel=2)
 
-    def _entry(self, path: Path, info: Any) -> Any:
+    def _entry(self, path: KeyPath, info: Any) -> Any:
         value, blank = self._find(info, path), self._blank[path]
         if value is None:
             return blank
@@ -161,7 +160,7 @@ class InfoPart:
         return np.where(rows, value, blank).astype(blank.dtype)
 
 
-def entry_of(info: Any, path: Path) -> Any:
+def entry_of(info: Any, path: KeyPath) -> Any:
     """Read an entry of nested dictionaries; None if it is missing."""
     for name in path:
         if not isinstance(info, Mapping) or name not in info:
@@ -170,7 +169,7 @@ def entry_of(info: Any, path: Path) -> Any:
     return info
 
 
-def batch_entry_of(info: Any, path: Path) -> Any:
+def batch_entry_of(info: Any, path: KeyPath) -> Any:
     """Read an entry `[B, ...]` of a vector's info, and its mask `[B]`; None where no row has it."""
     # the mask is None where all rows have the entry
     entry = entry_of(info, path)
@@ -182,7 +181,7 @@ def _infos_of(env: Any) -> list[Any]:
     return [first, env.step(env.action_space.sample())[-1]]
 
 
-def _space_of(path: Path, infos: list[Any], find: Find, num_dims: int) -> Space:
+def _space_of(path: KeyPath, infos: list[Any], find: Find, num_dims: int) -> Space:
     """Derive the space of an entry from sampled infos, a step's before a reset's."""
     came = [value for value in (find(info, path) for info in reversed(infos)) if value is not None]
     key = keys.as_key(path)

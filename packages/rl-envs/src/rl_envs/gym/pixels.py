@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_envs.env.arrays import Array
+from rl_tensordict.types import Array
 
 PIXELS = "pixels"
 

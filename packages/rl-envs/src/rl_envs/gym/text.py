@@ -7,8 +7,8 @@ import torch
 from gymnasium import spaces
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.env.arrays import Array
 from rl_specs import Categorical
+from rl_tensordict.types import Array
 
 END = 0
 """The number after the last character of a text."""

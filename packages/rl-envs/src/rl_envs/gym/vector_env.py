@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arguments import check_kind
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
@@ -26,6 +26,7 @@ from rl_envs.gym.spaces.values import batch_reader_of_space, writer_of_space
 from rl_envs.gym.wrappers import wrappers_for
 from rl_layout import keys
 from rl_specs import Composite
+from rl_tensordict.types import Array
 
 DISABLED = AutoresetMode.DISABLED
 FLAGS = {(name,) for name in keys.DONE_KEYS}

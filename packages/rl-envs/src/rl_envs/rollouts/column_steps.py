@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.leaf_checks import (
     ArrayTest,
@@ -20,12 +19,13 @@ from rl_envs.env.leaf_checks import (
     check_value,
     passes,
 )
-from rl_envs.rollouts.columns import Columns, Key
+from rl_envs.rollouts.columns import Columns
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
 from rl_tensordict import build, find, nest
+from rl_tensordict.types import Array, KeyPath
 
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
 KEPT_BYTES = 2**24  # columns that are larger are made anew for each batch, and not copied
@@ -89,7 +89,7 @@ class ColumnSteps:
             self._read = plan.in_keys
         self._binding: Binding | None = None
         self._tests: list[tuple[Array, ArrayTest]] | None = None
-        self._writers: dict[Key, Callable[[int, Tensor], None]] = {}
+        self._writers: dict[KeyPath, Callable[[int, Tensor], None]] = {}
         self._has_received = False
 
     def fits(self, env: Environment, request: RolloutRequest) -> bool:
@@ -209,7 +209,7 @@ class ColumnSteps:
         if not all(test(rows[:num_played]) for rows, test in self._tests):
             check_rows(self.env, batch)
 
-    def _writer(self, key: Key) -> Callable[[int, Tensor], None]:
+    def _writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         if key not in self._writers:
             self._writers[key] = self.columns.writer(key)
         return self._writers[key]
@@ -277,7 +277,7 @@ class ColumnSteps:
         return self.plan is not None and self.plan.is_verified and self._has_received
 
     @property
-    def _given(self) -> set[Key]:
+    def _given(self) -> set[KeyPath]:
         """Entries that the policy writes under `"next"`."""
         return {key[1:] for key in self._written if key[0] == keys.NEXT}
 
@@ -296,7 +296,7 @@ class ColumnSteps:
             drawn = spec.rand((stop - start,)).movedim(0, time)
             self.columns.tensors[key].narrow(time, start, stop - start).copy_(drawn)
 
-    def _receive(self, made: dict[Key, Tensor], *, resumes: bool) -> None:
+    def _receive(self, made: dict[KeyPath, Tensor], *, resumes: bool) -> None:
         """Check what the policy writes, once, and make columns for it."""
         given = build(nest(made), self.env.batch_size)
         fitted = self.env.layout.fit_actions(given, checks_values=self.env.check_values)

@@ -9,12 +9,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
 from rl_tensordict import build, nest
-
-Key = tuple[str, ...]
+from rl_tensordict.types import Array, KeyPath
 
 
 class Columns:
@@ -25,13 +23,13 @@ class Columns:
         # to read along time
         self.time_first = time_first
         self.batch_size, self.num_steps = batch_size, num_steps
-        self.tensors: dict[Key, Tensor] = {}
-        self.arrays: dict[Key, Array] = {}
-        self.by_time: dict[Key, Array] = {}  # views [T, *B, ...]
-        self._forms: dict[Key, tuple[torch.Size, torch.dtype]] = {}  # of one step
-        self._first: tuple[int, dict[Key, Tensor]] | None = None  # so many steps, for `batch`
+        self.tensors: dict[KeyPath, Tensor] = {}
+        self.arrays: dict[KeyPath, Array] = {}
+        self.by_time: dict[KeyPath, Array] = {}  # views [T, *B, ...]
+        self._forms: dict[KeyPath, tuple[torch.Size, torch.dtype]] = {}  # of one step
+        self._first: tuple[int, dict[KeyPath, Tensor]] | None = None  # so many steps, for `batch`
         # leaves that may come in another dtype, from the next `writer` on
-        self.casts: dict[Key, Callable[[Tensor], Tensor]] = {}
+        self.casts: dict[KeyPath, Callable[[Tensor], Tensor]] = {}
 
     def add_leaves(self, leaves: SpecLeaves) -> None:
         """Add a column of zeros for each leaf of some specs `[*B, ...]`."""
@@ -39,7 +37,7 @@ class Columns:
             assert spec.dtype is not None
             self.add(key, spec.shape[len(self.batch_size) :], spec.dtype)
 
-    def add(self, key: Key, shape: torch.Size, dtype: torch.dtype) -> None:
+    def add(self, key: KeyPath, shape: torch.Size, dtype: torch.dtype) -> None:
         """Add a column of zeros."""
         rows, time = self.batch_size, len(self.batch_size)
         if self.time_first:
@@ -51,18 +49,18 @@ class Columns:
         self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
-    def at(self, t: int, names: Iterable[Key]) -> dict[Key, Tensor]:
+    def at(self, t: int, names: Iterable[KeyPath]) -> dict[KeyPath, Tensor]:
         """Views `[*B, ...]` of one step, by key."""
         time = len(self.batch_size)
         return {key: self.tensors[key].select(time, t) for key in names}
 
-    def reader(self, key: Key) -> Callable[[int], Tensor]:
+    def reader(self, key: KeyPath) -> Callable[[int], Tensor]:
         """Return a function that reads one leaf at a step, as a view `[*B, ...]`."""
         # bound to the array of now: after `grow` it is to be made again
         by_time, view = self.by_time[key], torch.from_numpy
         return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
 
-    def writer(self, key: Key) -> Callable[[int, Tensor], None]:
+    def writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         """Return a function that writes one leaf at a step, of the column's shape and dtype."""
         # bound to the array of now: after `grow` it is to be made again
         by_time, cast = self.by_time[key], self.casts.get(key)
@@ -78,11 +76,11 @@ class Columns:
 
         return write
 
-    def write(self, t: int, key: Key, value: Tensor) -> None:
+    def write(self, t: int, key: KeyPath, value: Tensor) -> None:
         """Write one leaf of one step."""
         self.writer(key)(t, value)
 
-    def _refuse(self, key: Key, value: Tensor) -> None:
+    def _refuse(self, key: KeyPath, value: Tensor) -> None:
         found, expected = (
             f"{tuple(shape)} {dtype}"
             for shape, dtype in ((value.shape, value.dtype), self._forms[key])
@@ -90,7 +88,7 @@ class Columns:
         msg = f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}."
         raise ValueError(msg)
 
-    def fits(self, key: Key, value: Tensor) -> bool:
+    def fits(self, key: KeyPath, value: Tensor) -> bool:
         """Whether a value `[*B, ...]` has the shape and dtype of its column."""
         return (value.shape, value.dtype) == self._forms[key]
 

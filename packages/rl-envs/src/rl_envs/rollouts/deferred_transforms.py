@@ -9,14 +9,14 @@ from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_tensordict import build
+from rl_tensordict.types import KeyPath
 from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
 
-Key = tuple[str, ...]
 TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a root
 
 
 def split_for(
-    transforms: Iterable[Transform], in_keys: Sequence[Key]
+    transforms: Iterable[Transform], in_keys: Sequence[KeyPath]
 ) -> tuple[list[Transform], list[Transform]]:
     """Split transforms into those for every step and those for the finished batch."""
     # as Compose.split does; an InitTracker can wait as well where the policy does not read it

@@ -8,19 +8,18 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arrays import Array
 from rl_envs.env.done import RESET, derive_flags
 from rl_envs.env.interface import Environment
 from rl_envs.env.leaf_checks import cast_action
 from rl_envs.env.partial_reset import fit_mask
 from rl_envs.rollouts.column_steps import truncate_last, why_not_shown
-from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.policy_plan import PolicyPlan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_layout import keys
 from rl_tensordict import build, nest
+from rl_tensordict.types import Array, KeyPath
 
-Leaves = dict[Key, Tensor]
+Leaves = dict[KeyPath, Tensor]
 
 
 def why_not_tensors(

@@ -10,12 +10,10 @@ from tensordict import TensorDictBase
 
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_calls, check_kind
-from rl_envs.env.arrays import Array
 from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns
-from rl_envs.rollouts.columns import Key
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
@@ -23,6 +21,7 @@ from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.tensordict_steps import TensorDictSteps
 from rl_layout import keys
 from rl_tensordict import find, nest
+from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Transform
 
 
@@ -111,7 +110,7 @@ class RolloutPlayer:
         self._plan: PolicyPlan | None = None
         self._columns: ColumnSteps | None = None
         self._parts_of: Any = None  # the layout that the parts are of
-        self._parts: dict[tuple[Key, ...] | None, tuple[Environment, list[Transform]]] = {}
+        self._parts: dict[tuple[KeyPath, ...] | None, tuple[Environment, list[Transform]]] = {}
 
     def explain(self, request: RolloutRequest, root: TensorDictBase | None = None) -> str:
         """Say how steps are taken, and why in no faster way.
@@ -284,7 +283,7 @@ class RolloutPlayer:
             env.leftover = replace(steps.leftover, last=last, is_whole=stepping is env)
         return apply_deferred(waiting, batch)
 
-    def _split(self, in_keys: list[Key] | None) -> tuple[Environment, list[Transform]]:
+    def _split(self, in_keys: list[KeyPath] | None) -> tuple[Environment, list[Transform]]:
         """The environment to step and the transforms that wait, while its specs stay."""
         if self._parts_of is not self.env.layout:
             self._parts_of, self._parts = self.env.layout, {}

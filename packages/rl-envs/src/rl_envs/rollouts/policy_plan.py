@@ -12,9 +12,9 @@ from rl_envs.env.arguments import check_kind
 from rl_envs.rollouts.columns import Columns
 from rl_layout import keys, refuse_shared_states
 from rl_tensordict import ModuleCalls, VerifiedCalls, is_key
+from rl_tensordict.types import KeyPath
 
-Key: TypeAlias = tuple[str, ...]
-Values: TypeAlias = dict[Key, Any]
+Values: TypeAlias = dict[KeyPath, Any]
 
 
 class PolicyPlan(VerifiedCalls):
@@ -46,7 +46,7 @@ class PolicyPlan(VerifiedCalls):
         if self.may_share(keys.NEXT):
             refuse_shared_states({"policy": policy})
 
-    def __call__(self, values: Mapping[Key, Tensor], batch_size: torch.Size) -> Values:
+    def __call__(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy on a step's root.
 
         Args:
@@ -69,7 +69,7 @@ class PolicyPlan(VerifiedCalls):
             error.add_note(failure_note(self.policy, values, batch_size))
             raise
 
-    def check_reads(self, shown: Iterable[Key]) -> None:
+    def check_reads(self, shown: Iterable[KeyPath]) -> None:
         """Raise for an attempt to read what is not there.
 
         Args:
@@ -124,7 +124,7 @@ def policy_plan(policy: Any) -> PolicyPlan:
     return PolicyPlan(policy)
 
 
-def failure_note(policy: Any, values: Mapping[Key, Any], batch_size: torch.Size) -> str:
+def failure_note(policy: Any, values: Mapping[KeyPath, Any], batch_size: torch.Size) -> str:
     """Say which call of a policy fails on a step's root, and what it is given."""
     call, given = ModuleCalls(policy).find_failure(values) or (None, values)
     function = policy if call is None else call.function
@@ -144,7 +144,7 @@ def _described(leaf: Any) -> str:
 
 
 def bind_plan(
-    plan: PolicyPlan, columns: Columns, names: Sequence[Key], written: Sequence[Key]
+    plan: PolicyPlan, columns: Columns, names: Sequence[KeyPath], written: Sequence[KeyPath]
 ) -> Callable[[int], None]:
     """Return a function that acts on one step: it reads the root and writes the outputs."""
     # columns.writer raises where an output changes its shape or dtype; after `Columns.grow` the
@@ -162,7 +162,7 @@ def bind_plan(
 
 
 def _same_keys(
-    plan: PolicyPlan, written: set[Key], batch_size: torch.Size
+    plan: PolicyPlan, written: set[KeyPath], batch_size: torch.Size
 ) -> Callable[[Values], Values]:
     """Return a function that calls the plan itself; its outputs are compared at every step."""
 

@@ -13,8 +13,8 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from rl_envs.env.arguments import check_whole
-from rl_envs.env.arrays import Array
 from rl_layout import keys
+from rl_tensordict.types import Array
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.rollouts.columns import Columns, Key
+from rl_envs.rollouts.columns import Columns
 from rl_layout import keys
+from rl_tensordict.types import KeyPath
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class SurplusSteps:
 
     # leaves [B, S + 1, ...] by key. ("collector", "mask") says which of the first S are steps that
     # no rollout has returned; the last column holds a root alone
-    columns: Mapping[Key, Tensor]
-    written: Set[Key]  # keys that the policy wrote
+    columns: Mapping[KeyPath, Tensor]
+    written: Set[KeyPath]  # keys that the policy wrote
     last: TensorDictBase | None = None  # [B], the last step that was returned, or None
     # whether it has passed every transform, the deferrable ones included
     is_whole: bool = False
@@ -34,7 +35,7 @@ class SurplusSteps:
 
     @classmethod
     def of(
-        cls, columns: Columns, written: Set[Key], num_played: int, num_returned: int
+        cls, columns: Columns, written: Set[KeyPath], num_played: int, num_returned: int
     ) -> SurplusSteps:
         """Copy the steps after the first T real ones of each row, and the root after them."""
         # num_played: S columns, with the root in column S; num_returned: T

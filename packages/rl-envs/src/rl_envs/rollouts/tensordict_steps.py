@@ -9,12 +9,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from rl_envs.env.arrays import Array
-from rl_envs.env.done import Prefix, ends
+from rl_envs.env.done import ends
 from rl_envs.env.interface import Environment
 from rl_envs.rollouts.policy_plan import PolicyPlan, failure_note
 from rl_envs.rollouts.request import Goal
 from rl_layout import keys, refuse_shared_states
+from rl_tensordict.types import Array, KeyPath
 
 
 class TensorDictSteps:
@@ -95,7 +95,7 @@ def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
     return acted
 
 
-def truncate(step: TensorDictBase, groups: list[Prefix]) -> TensorDictBase:
+def truncate(step: TensorDictBase, groups: list[KeyPath]) -> TensorDictBase:
     """Return a step marked as truncated, unless it is terminated; other leaves are shared."""
     marked = step.copy()
     for prefix in groups:

@@ -11,14 +11,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
-from rl_envs.env.arrays import Array, RowArrays
+from rl_envs.env.arrays import RowArrays
 from rl_envs.env.interface import Environment
 from rl_layout import keys
 from rl_tensordict import build, nest
+from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Compose, InitTracker, TensorDictPrimer
 from rl_transforms.numpy_steps import At, LeafView, NumpyPipeline, bind_steps
 
-Key = tuple[str, ...]
 PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
 
 
@@ -64,7 +64,7 @@ class TransformedBinding:
         self.env, self.base = env, env.inner
         self._rows = env.batch_size
         self._time = len(self._rows)
-        self._given: set[Key] = set()  # what the policy writes under "next"
+        self._given: set[KeyPath] = set()  # what the policy writes under "next"
         self._root, self._after = dict(root), dict(after)
         steps = {array.shape[self._time] for array in (*root.values(), *after.values())}
         self._num_steps = max(steps)
@@ -93,7 +93,7 @@ class TransformedBinding:
         # where rows are reset while others step: bool [B, T], False where a row was only reset,
         # and the observations of those rows
         self._real: Array | None = None
-        self._fresh: dict[Key, Array] = {}
+        self._fresh: dict[KeyPath, Array] = {}
         if base.resets_by_stepping:
             sizes = (*self._rows, self._num_steps)
             inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
@@ -111,7 +111,7 @@ class TransformedBinding:
             for key in self._carried
         ]
 
-    def _own(self, key: Key, leaf: Any, columns: RowArrays) -> Array:
+    def _own(self, key: KeyPath, leaf: Any, columns: RowArrays) -> Array:
         """The column that the environment inside writes: the given one where it fits."""
         shape = (*self._rows, self._num_steps, *leaf.shape[self._time :])
         dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
@@ -121,7 +121,7 @@ class TransformedBinding:
             return np.zeros(shape, dtype)
         return given
 
-    def _passive_columns(self) -> dict[Key, Array] | None:
+    def _passive_columns(self) -> dict[KeyPath, Array] | None:
         """Columns that a step copies from the root, where no transform does anything else."""
         members = list(self.env.outer)
         if self.base.done_groups != [()] or any(type(one) not in PASSIVE for one in members):
@@ -137,7 +137,7 @@ class TransformedBinding:
                 self._after[one.name,][...] = False
         return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
 
-    def set_policy_next_keys(self, names: set[Key]) -> None:
+    def set_policy_next_keys(self, names: set[KeyPath]) -> None:
         """Set the entries of `"next"` that the policy writes."""
         self._given = {key for key in names if key in self._after}
         self._results = [*self._raw_after, *(self._given - self._raw_after.keys())]
@@ -171,7 +171,7 @@ class TransformedBinding:
         self._pipeline.run(t)
         return self._is_over(t, truly)
 
-    def _copy_carried(self, carries: dict[Key, Array], t: int) -> bool:
+    def _copy_carried(self, carries: dict[KeyPath, Array], t: int) -> bool:
         over = self._binding.step(t)
         for key, column in carries.items():
             if key not in self._given:
@@ -271,12 +271,12 @@ class TransformedBinding:
         found: Array = column[place]
         return found
 
-    def _at(self, views: dict[Key, Tensor], t: int, names: Iterable[Key]) -> TensorDictBase:
+    def _at(self, views: dict[KeyPath, Tensor], t: int, names: Iterable[KeyPath]) -> TensorDictBase:
         return build(nest({key: views[key].select(self._time, t) for key in names}), self._rows)
 
     def _write(
         self,
-        columns: dict[Key, Array],
+        columns: dict[KeyPath, Array],
         new: TensorDictBase,
         old: TensorDictBase,
         t: int,
@@ -295,7 +295,7 @@ class TransformedBinding:
                 np.copyto(place, array, where=where)
 
 
-def _tensors(arrays: RowArrays) -> dict[Key, Tensor]:
+def _tensors(arrays: RowArrays) -> dict[KeyPath, Tensor]:
     return {key: torch.from_numpy(array) for key, array in arrays.items()}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from tensordict import is_tensor_collection
 
-from rl_replay.data.pytree import Path, put_together, take_apart
+from rl_replay.data.pytree import put_together, take_apart
+from rl_tensordict.types import KeyPath
 
 Collate = Callable[[Any], Any]
 
@@ -69,7 +70,7 @@ def _require_dims(found: int, dim: int) -> None:
         )
 
 
-def _another_shape(place: int, path: Path, first: list[int], found: list[int]) -> ValueError:
+def _another_shape(place: int, path: KeyPath, first: list[int], found: list[int]) -> ValueError:
     where = f" at {path}" if path else ""
     return ValueError(
         f"elements of a list must have the same shapes: the first has {first}{where}, element "

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from rl_replay.data.containers import container, container_name
-
-Path = tuple[str, ...]
+from rl_tensordict.types import KeyPath
 
 
 class Branch(NamedTuple):
@@ -65,13 +64,13 @@ class Branch(NamedTuple):
         return mine.union(*(below.class_names() for below in self.below if below is not None))
 
 
-def take_apart(tree: Any) -> tuple[Branch | None, dict[Path, torch.Tensor]]:
+def take_apart(tree: Any) -> tuple[Branch | None, dict[KeyPath, torch.Tensor]]:
     """The form of a tree, and its leaves by the names that lead to them."""
-    leaves: dict[Path, torch.Tensor] = {}
+    leaves: dict[KeyPath, torch.Tensor] = {}
     return _take_apart(tree, (), leaves), leaves
 
 
-def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()) -> Any:
+def put_together(branch: Branch, leaf_at: Callable[[KeyPath], Any], path: KeyPath = ()) -> Any:
     """The tree of a form."""
     parts = [
         leaf_at((*path, name)) if below is None else put_together(below, leaf_at, (*path, name))
@@ -84,7 +83,7 @@ def put_together(branch: Branch, leaf_at: Callable[[Path], Any], path: Path = ()
     return tuple(parts) if branch.kind == "tuple" else container(branch.kind)(*parts)
 
 
-def _take_apart(tree: Any, path: Path, leaves: dict[Path, torch.Tensor]) -> Branch | None:
+def _take_apart(tree: Any, path: KeyPath, leaves: dict[KeyPath, torch.Tensor]) -> Branch | None:
     if isinstance(tree, Mapping):
         kind, parts = "dict", dict(tree)
     elif isinstance(tree, list | tuple):
@@ -102,7 +101,7 @@ def _take_apart(tree: Any, path: Path, leaves: dict[Path, torch.Tensor]) -> Bran
     return Branch(kind, tuple(parts), tuple(below))
 
 
-def _as_leaf(value: Any, path: Path) -> torch.Tensor:
+def _as_leaf(value: Any, path: KeyPath) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | Number | bool):

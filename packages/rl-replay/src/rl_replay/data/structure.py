@@ -14,9 +14,10 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.data.containers import container, container_name
-from rl_replay.data.pytree import Branch, Path, put_together, take_apart
+from rl_replay.data.pytree import Branch, put_together, take_apart
 from rl_slabs.internals import leaves_of
 from rl_tensordict import NestedKey, build, entries_of, nest
+from rl_tensordict.types import KeyPath
 
 Form = Literal["tensordict", "tensorclass", "tensor", "tree"]
 
@@ -108,7 +109,7 @@ class Structure:
         self,
         form: Form,
         element: torch.Size = torch.Size(),  # noqa: B008 - immutable
-        groups: Mapping[Path, tuple[torch.Size, str | None]] | None = None,
+        groups: Mapping[KeyPath, tuple[torch.Size, str | None]] | None = None,
         tree: Branch | str | None = None,
     ) -> None:
         self.form = form
@@ -256,7 +257,7 @@ class Structure:
             raise self.mismatch(data)
         return build(nest(self.leaves_by_path(data)), shape)
 
-    def leaves_by_path(self, data: Any) -> dict[Path, torch.Tensor]:
+    def leaves_by_path(self, data: Any) -> dict[KeyPath, torch.Tensor]:
         """The leaves of a tensor or tree; raises unless it has this structure."""
         tree, leaves = take_apart(data) if not is_tensor_collection(data) else (None, None)
         if leaves is None or (tree is None) != (self.form == "tensor"):
@@ -276,7 +277,7 @@ class Structure:
             f"{got or type(data).__name__}: convert them, or call empty() first."
         )
 
-    def _regrouped(self, cells: TensorDictBase, path: Path, batch: torch.Size) -> Any:
+    def _regrouped(self, cells: TensorDictBase, path: KeyPath, batch: torch.Size) -> Any:
         """The same leaves, with the batch dimensions and classes that groups had."""
         dims, kind = self.groups.get(path, (torch.Size(), None))
         entries = {
@@ -294,7 +295,7 @@ def is_time(data: Any, dim: int) -> bool:
     return bool(data.names[dim] == keys.TIME)
 
 
-def _groups(data: Any, batch_dims: int) -> Iterator[tuple[Path, tuple[torch.Size, str | None]]]:
+def _groups(data: Any, batch_dims: int) -> Iterator[tuple[KeyPath, tuple[torch.Size, str | None]]]:
     """Nested tensordicts with batch dimensions or classes of their own."""
     for name, value in data.items():
         if not is_tensor_collection(value) or not hasattr(value, "items"):
@@ -331,7 +332,7 @@ def _merged(data: TensorDictBase, shape: torch.Size, dims: int) -> TensorDictBas
     return build(nest(flat), shape)
 
 
-def _common_shape(leaves: Mapping[Path, torch.Tensor], ndim: int) -> torch.Size:
+def _common_shape(leaves: Mapping[KeyPath, torch.Tensor], ndim: int) -> torch.Size:
     shapes = {leaf.shape[:ndim] for leaf in leaves.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) < ndim:
         found = {".".join(path) or "tensor": list(leaf.shape) for path, leaf in leaves.items()}

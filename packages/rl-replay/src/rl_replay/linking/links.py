@@ -35,7 +35,6 @@ from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
 from rl_tensordict import NestedKey
 
-Path = tuple[str, ...]
 Step = tuple[int, ...]
 """What a row is called by its markers: every id that it has, then its step."""
 

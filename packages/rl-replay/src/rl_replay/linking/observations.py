@@ -17,8 +17,8 @@ from rl_replay.linking.marker_keys import MarkerKeys
 from rl_replay.linking.markers import MarkerColumns
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
+from rl_tensordict.types import KeyPath
 
-Path = tuple[str, ...]
 CURES = (
     "as where the rows of several environments are laid along the batch: use a storage with ndim=2 "
     "and batches [B, T], store ids and steps under ('collector', 'traj_ids') and ('collector', "
@@ -35,7 +35,7 @@ GAP_CURES = (
 """What to do where calls that hold one step of each environment differ in their number of rows."""
 
 _ENOUGH_PAIRS = 8  # fewer say little
-_MISSING: Path = keys.NEXT_MISSING
+_MISSING: KeyPath = keys.NEXT_MISSING
 
 
 class Gap(NamedTuple):
@@ -215,7 +215,7 @@ def words(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def rows_of(
-    leaves: Leaves | ValidatedLeaves, key: NestedKey, path: Path, rows: slice
+    leaves: Leaves | ValidatedLeaves, key: NestedKey, path: KeyPath, rows: slice
 ) -> NDArray[Any]:
     """Some rows of a leaf as numpy bits."""
     if isinstance(leaves, ValidatedLeaves):
@@ -226,7 +226,7 @@ def rows_of(
     return bits_of(leaf[rows], carrier(leaf.dtype))
 
 
-def lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Path, Path]]) -> bool:
+def lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[KeyPath, KeyPath]]) -> bool:
     """Whether an observation or a next observation is absent."""
     if isinstance(leaves, ValidatedLeaves):
         return False
@@ -281,7 +281,7 @@ def contradictions(
 
 
 def _on_host(
-    leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Any, tuple[Path, Path]]]
+    leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[Any, tuple[KeyPath, KeyPath]]]
 ) -> bool:
     if isinstance(leaves, ValidatedLeaves):
         return True
@@ -291,7 +291,7 @@ def _on_host(
 def _differs(
     leaves: Leaves | ValidatedLeaves,
     both: tuple[NestedKey, NestedKey],
-    paths: tuple[Path, Path],
+    paths: tuple[KeyPath, KeyPath],
     stride: int,
     joined: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
@@ -303,7 +303,7 @@ def _differs(
 
 
 def _laid_out(
-    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, paths: set[Path], extent: Extent
+    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, paths: set[KeyPath], extent: Extent
 ) -> tuple[Any, int]:
     """Some leaves reshaped to `[time, others]` or `[others, time]`, and the dimension of time."""
     if isinstance(leaves, ValidatedLeaves):

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_tensordict.types import Ints
 
-RowArray = NDArray[np.int64]
 AnyAddresses = NDArray[np.integer[Any]]
 
 _FEW_DISTANCES = 64
@@ -37,7 +37,7 @@ class Addresses:
         # others, or if they are too many to scan
         self._distances: set[int] | None = set() if alone else None
 
-    def set(self, positions: RowArray, addresses: AnyAddresses) -> None:
+    def set(self, positions: Ints, addresses: AnyAddresses) -> None:
         """Writes the addresses of some rows."""
         self.values[positions] = addresses
         if not self._on_host:
@@ -45,7 +45,7 @@ class Addresses:
             values = torch.from_numpy(addresses.astype(np.int32))
             self._live[places.to(device)] = values.to(device)
 
-    def of_slots(self, slots: RowArray) -> RowArray:
+    def of_slots(self, slots: Ints) -> Ints:
         """The addresses of overflow slots."""
         return slots + self.first_slot
 
@@ -53,21 +53,21 @@ class Addresses:
         """Which addresses are of slots."""
         return addresses >= self.first_slot
 
-    def slots(self, addresses: AnyAddresses) -> RowArray:
+    def slots(self, addresses: AnyAddresses) -> Ints:
         """The slots at addresses of slots."""
         return addresses.astype(np.int64) - self.first_slot
 
-    def slots_of_lane(self, lane: int) -> RowArray:
+    def slots_of_lane(self, lane: int) -> Ints:
         """The slots that rows of a lane name."""
         addresses = self.values[lane * self.lane_rows : (lane + 1) * self.lane_rows]
         return self.slots(addresses[self.in_slots(addresses)])
 
-    def places(self, numbers: RowArray) -> RowArray:
+    def places(self, numbers: Ints) -> Ints:
         """The positions of row ids."""
         lanes = (numbers >> LANE_SHIFT) * self.lane_rows
         return lanes + (numbers & LANE_MASK) % self.lane_rows
 
-    def distances(self, earlier: RowArray, later: RowArray) -> RowArray:
+    def distances(self, earlier: Ints, later: Ints) -> Ints:
         """Distances from earlier to later positions round the ring."""
         away = later - earlier
         # the later row may be at the start of the ring
@@ -93,7 +93,7 @@ class Addresses:
         if len(self._distances) > _FEW_DISTANCES:
             self._distances = None
 
-    def predecessors_of(self, positions: RowArray, numbers: RowArray) -> tuple[RowArray, RowArray]:
+    def predecessors_of(self, positions: Ints, numbers: Ints) -> tuple[Ints, Ints]:
         """The rows that name some rows: their positions and row ids."""
         if self._distances is None:
             # too many distances, or unknown ones: all addresses are searched

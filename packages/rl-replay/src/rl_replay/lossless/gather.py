@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.layout import SUCCESSOR, Key, LosslessLayout, Path
+from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Field, Rows
 from rl_slabs.internals import PARALLEL_ITEMS, as_cells, build_unpack, carrier, take_known_rows
-
-Array = NDArray[Any]
+from rl_tensordict.types import Array, KeyPath, NestedKey
 
 _INT32 = np.dtype(np.int32)
 
@@ -51,7 +50,7 @@ class LeafPiece(NamedTuple):
 class Large(NamedTuple):
     """A requested leaf with an array of its own."""
 
-    path: Path  # The path of the array among the stored rows
+    path: KeyPath  # The path of the array among the stored rows
     name: (
         str | None
     )  # Its name in the overflow table where the next observation is wanted, else None
@@ -61,7 +60,7 @@ class Large(NamedTuple):
 class GatherPlan:
     """The precomputed layout of a read of some leaves."""
 
-    def __init__(self, layout: LosslessLayout, keys: Sequence[Key] | None) -> None:
+    def __init__(self, layout: LosslessLayout, keys: Sequence[NestedKey] | None) -> None:
         fields = layout.schema.fields if keys is None else layout.schema.select(keys)
         pairs = {pair.next: pair for pair in layout.pairs}
         virtual = NEXT_MISSING if not layout.has_mark else None

@@ -9,11 +9,9 @@ import torch
 
 from rl_layout.keys import DONE_KEYS, NEXT, NEXT_MISSING, REWARD, STEPS_TO_NEXT_OBS
 from rl_slabs import Field, RowSchema
+from rl_tensordict.types import KeyPath, NestedKey
 
-Path = tuple[str, ...]
-Key = str | Path
-
-SUCCESSOR: Path = ("_successor",)
+SUCCESSOR: KeyPath = ("_successor",)
 """The extra leaf of a stored row, int32, in the row or apart: where its next observation lies.
 
 At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in overflow slot
@@ -24,15 +22,15 @@ At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in ove
 class ObservationPair(NamedTuple):
     """An observation and its leaf under `"next"`."""
 
-    root: Path  # The path of the observation
-    next: Path  # The path of the next observation
+    root: KeyPath  # The path of the observation
+    next: KeyPath  # The path of the next observation
     name: str  # Its name in the overflow table, where a nested leaf is one like any other
 
 
 class LosslessLayout:
     """The leaves that users read, those that a row stores, and those of an overflow slot."""
 
-    def __init__(self, schema: RowSchema, keys: Iterable[Key] | None = None) -> None:
+    def __init__(self, schema: RowSchema, keys: Iterable[NestedKey] | None = None) -> None:
         self.given = schema
         if SUCCESSOR in schema:
             raise KeyError(f"leaf {SUCCESSOR[0]!r} is this storage's own: rename yours.")
@@ -47,16 +45,16 @@ class LosslessLayout:
             ObservationPair(root, (NEXT, *root), f"{number}.{'.'.join(root)}")
             for number, root in enumerate(roots)
         )
-        leaves: dict[Key, tuple[torch.dtype, Iterable[int]]] = {
+        leaves: dict[NestedKey, tuple[torch.dtype, Iterable[int]]] = {
             field.path: (field.dtype, field.shape) for field in schema.fields
         }
         self.has_steps = STEPS_TO_NEXT_OBS in schema
         self.has_mark = NEXT_MISSING in schema
         self.may_miss = any(pair.next not in schema for pair in self.pairs)
-        nexts: dict[Key, tuple[torch.dtype, Iterable[int]]] = {
+        nexts: dict[NestedKey, tuple[torch.dtype, Iterable[int]]] = {
             pair.next: leaves[pair.root] for pair in self.pairs
         }
-        marks: dict[Key, tuple[torch.dtype, Iterable[int]]] = (
+        marks: dict[NestedKey, tuple[torch.dtype, Iterable[int]]] = (
             {NEXT_MISSING: (torch.bool, ())} if self.may_miss else {}
         )
         stored = {path: leaf for path, leaf in leaves.items() if path not in nexts}
@@ -80,7 +78,7 @@ class LosslessLayout:
                 "or a storage that is not lossless."
             )
 
-    def coming(self, present: Iterable[Path]) -> tuple[tuple[Field, ...], bool]:
+    def coming(self, present: Iterable[KeyPath]) -> tuple[tuple[Field, ...], bool]:
         """The leaves that a batch must have, and whether next observations are among them."""
         given = set(present)
         missing = [pair.next for pair in self.pairs if pair.next not in given]
@@ -98,13 +96,13 @@ class LosslessLayout:
         return tuple(fields), not missing
 
 
-def _found(schema: RowSchema) -> list[Path]:
+def _found(schema: RowSchema) -> list[KeyPath]:
     excluded = {*DONE_KEYS, REWARD}
     roots = [f.path for f in schema.fields if f.path[0] != NEXT and f.path[-1] not in excluded]
     return [path for path in roots if (NEXT, *path) in schema and _same(schema, path)]
 
 
-def _chosen(schema: RowSchema, keys: Iterable[Key]) -> list[Path]:
+def _chosen(schema: RowSchema, keys: Iterable[NestedKey]) -> list[KeyPath]:
     roots = [field.path for field in schema.select(keys)]
     for root in roots:
         if (NEXT, *root) in schema and not _same(schema, root):
@@ -115,6 +113,6 @@ def _chosen(schema: RowSchema, keys: Iterable[Key]) -> list[Path]:
     return roots
 
 
-def _same(schema: RowSchema, root: Path) -> bool:
+def _same(schema: RowSchema, root: KeyPath) -> bool:
     one, two = schema[root], schema[(NEXT, *root)]
     return (one.dtype, one.shape) == (two.dtype, two.shape)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
-from rl_replay.lossless.addresses import Addresses, RowArray
-from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout, Path
+from rl_replay.lossless.addresses import Addresses
+from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.observations import (
     Observations,
     bits,
@@ -22,6 +22,7 @@ from rl_replay.lossless.observations import (
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
+from rl_tensordict.types import Ints, KeyPath
 
 Back = NDArray[np.integer[Any]]
 
@@ -29,9 +30,9 @@ Back = NDArray[np.integer[Any]]
 class _Batch(NamedTuple):
     """Written rows that no older row is linked to yet."""
 
-    positions: RowArray  # [n]
+    positions: Ints  # [n]
     numbers: range
-    back: RowArray  # [n]
+    back: Ints  # [n]
 
 
 class SuccessorLinker:
@@ -60,7 +61,7 @@ class SuccessorLinker:
     def write(
         self,
         rows: slice | torch.Tensor,
-        positions: RowArray,
+        positions: Ints,
         numbers: range,
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
@@ -152,11 +153,11 @@ class SuccessorLinker:
 
     def resume(
         self,
-        positions: RowArray,
-        numbers: RowArray,
+        positions: Ints,
+        numbers: Ints,
         away: NDArray[np.int32],
         slots: NDArray[np.integer[Any]],
-        where: RowArray,
+        where: Ints,
     ) -> None:
         """Implements `LosslessRows.resume`; `where` maps each of `slots` to its slot here."""
         here = np.flatnonzero(positions >= 0)
@@ -178,11 +179,11 @@ class SuccessorLinker:
 
     def _leaves(
         self, cells: TensorDictBase | Leaves | ValidatedLeaves, count: int
-    ) -> tuple[dict[Path, Any], bool]:
+    ) -> tuple[dict[KeyPath, Any], bool]:
         """The leaves of a batch, on the CPU as arrays, and whether it has next observations."""
         if isinstance(cells, ValidatedLeaves):
             return {field.path: cells[field.key] for field in self.layout.given.fields}, True
-        leaves: dict[Path, Any] = dict(leaves_of(cells))
+        leaves: dict[KeyPath, Any] = dict(leaves_of(cells))
         fields, observes = self.layout.coming(leaves)
         match_leaves(leaves, fields, torch.Size([count]), exact=True)
         if self._on_host:
@@ -190,7 +191,7 @@ class SuccessorLinker:
         return leaves, observes
 
     def _observed_in(
-        self, leaves: dict[Path, Any], count: int, observes: bool
+        self, leaves: dict[KeyPath, Any], count: int, observes: bool
     ) -> NDArray[np.bool_]:
         """Which rows of a batch have a next observation, bool `[n]`."""
         if not observes:
@@ -201,8 +202,8 @@ class SuccessorLinker:
         return ~bits(mark)
 
     def _within(
-        self, leaves: dict[Path, Any], back: RowArray, observed: NDArray[np.bool_]
-    ) -> tuple[RowArray, NDArray[np.bool_]]:
+        self, leaves: dict[KeyPath, Any], back: Ints, observed: NDArray[np.bool_]
+    ) -> tuple[Ints, NDArray[np.bool_]]:
         """The successor of each row in the batch, and whether its observation is equal."""
         steps = None
         if self.layout.has_steps:
@@ -224,7 +225,7 @@ class SuccessorLinker:
         there = [[leaf.to(self._device) for leaf in side] for side in sides]
         return target, linked | equal_within_on_device(there[0], there[1], wanted)
 
-    def _make_room(self, lane: int, place: slice | RowArray, count: int) -> None:
+    def _make_room(self, lane: int, place: slice | Ints, count: int) -> None:
         """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
         addresses = self.addresses.values[place]
         in_slots = self.addresses.in_slots(addresses)
@@ -243,7 +244,7 @@ class SuccessorLinker:
             self.addresses.set(place[in_slots], np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
-    def link(self, positions: RowArray, numbers: RowArray, step: int, *, missing: bool) -> None:
+    def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""
         table = self.addresses
         places = table.places(numbers)
@@ -275,7 +276,7 @@ class SuccessorLinker:
         for lane in np.unique(lanes).tolist():
             self._side.release(lane, freed[lanes == lane])
 
-    def materialize(self, places: RowArray, numbers: RowArray) -> None:
+    def materialize(self, places: Ints, numbers: Ints) -> None:
         """Copies the next observations of linked rows into slots of their own."""
         # n-step rows reach one row from several distances
         places, first = np.unique(places, return_index=True)

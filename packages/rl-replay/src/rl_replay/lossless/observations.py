@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_layout.keys import STEPS_TO_NEXT_OBS
-from rl_replay.lossless.layout import LosslessLayout, ObservationPair, Path
+from rl_replay.lossless.layout import LosslessLayout, ObservationPair
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import bits_of, carrier
-
-Array = NDArray[Any]
-RowArray = NDArray[np.int64]
+from rl_tensordict.types import Array, Ints, KeyPath
 
 _CHUNK_BYTES = 1 << 20
 """Rows are gathered for a comparison in pieces that stay in the cache."""
@@ -40,9 +38,7 @@ class Observations:
         # as numpy sees them in rows and in slots, where it does
         self._columns = _columns(layout, rows, side) if on_host else None
 
-    def fill(
-        self, slots: RowArray, numbers: RowArray, leaves: Mapping[Path, Any], rows: RowArray
-    ) -> None:
+    def fill(self, slots: Ints, numbers: Ints, leaves: Mapping[KeyPath, Any], rows: Ints) -> None:
         """Copies next observations of some rows of a batch into overflow slots of their own."""
         if self._columns is None:
             pairs = self._layout.pairs
@@ -54,10 +50,10 @@ class Observations:
 
     def overwrite(
         self,
-        slots: RowArray,
+        slots: Ints,
         pairs: Sequence[ObservationPair],
-        leaves: Mapping[Path, Any],
-        rows: RowArray,
+        leaves: Mapping[KeyPath, Any],
+        rows: Ints,
     ) -> None:
         """Copies some of the next observations of a batch into slots that have owners."""
         if self._columns is not None:
@@ -70,22 +66,22 @@ class Observations:
 
     def _copy(
         self,
-        slots: RowArray,
+        slots: Ints,
         pairs: Sequence[ObservationPair],
-        leaves: Mapping[Path, Any],
-        rows: RowArray,
+        leaves: Mapping[KeyPath, Any],
+        rows: Ints,
     ) -> None:
         assert self._columns is not None  # the caller looked
         for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
             if pair in pairs:
                 column[slots] = bits(leaves[pair.next])[rows]
 
-    def stored(self, positions: RowArray) -> dict[Path, torch.Tensor]:
+    def stored(self, positions: Ints) -> dict[KeyPath, torch.Tensor]:
         """The observations of stored rows, as next observations of a batch."""
         pairs = self._layout.pairs
         return {pair.next: gather(self._view.get(pair.root), positions) for pair in pairs}
 
-    def equal(self, positions: RowArray, slots: RowArray) -> NDArray[np.bool_]:
+    def equal(self, positions: Ints, slots: Ints) -> NDArray[np.bool_]:
         """Whether each row's observation equals the one in an overflow slot, bool `[n]`."""
         same = np.ones(len(slots), dtype=np.bool_)
         if not same.size:
@@ -101,10 +97,10 @@ class Observations:
             same &= equal.cpu().numpy()
         return same
 
-    def steps(self, positions: RowArray) -> RowArray:
+    def steps(self, positions: Ints) -> Ints:
         """How far the next observations of n-step rows are away."""
         steps = gather(self._view.get(STEPS_TO_NEXT_OBS), positions)
-        found: RowArray = steps.cpu().numpy().reshape(-1)
+        found: Ints = steps.cpu().numpy().reshape(-1)
         return found
 
 
@@ -123,13 +119,13 @@ def bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
     return bits_of(leaf, carrier(leaf.dtype)) if isinstance(leaf, torch.Tensor) else leaf
 
 
-def gather(leaf: torch.Tensor, rows: RowArray) -> torch.Tensor:
+def gather(leaf: torch.Tensor, rows: Ints) -> torch.Tensor:
     """Some rows of a leaf of any dtype, `[k, *shape]`."""
     found = leaf.detach().resolve_conj().view(carrier(leaf.dtype))
     return found[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)
 
 
-def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) -> RowArray:
+def successors(back: NDArray[np.integer[Any]], steps: Ints | None = None) -> Ints:
     """The row of a batch whose observation each row's next one should equal; -1 for none."""
     # That is the row that continues it, and on n-step rows the one so many steps further on.
     count = len(back)
@@ -154,7 +150,7 @@ def successors(back: NDArray[np.integer[Any]], steps: RowArray | None = None) ->
 
 
 def equal_within(
-    roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: RowArray
+    roots: list[NDArray[Any]], nexts: list[NDArray[Any]], target: Ints
 ) -> NDArray[np.bool_]:
     """Which rows have a next observation equal, bit for bit, to the observation of row `target`."""
     rows = np.flatnonzero(target >= 0)
@@ -175,7 +171,7 @@ def equal_within(
 
 
 def equal_within_on_device(
-    roots: list[torch.Tensor], nexts: list[torch.Tensor], target: RowArray
+    roots: list[torch.Tensor], nexts: list[torch.Tensor], target: Ints
 ) -> NDArray[np.bool_]:
     """`equal_within` for tensors on any device; one copy of `[k]` flags to the host."""
     rows = np.flatnonzero(target >= 0)

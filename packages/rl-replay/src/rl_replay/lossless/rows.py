@@ -13,7 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_layout.keys import NEXT_MISSING
 from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.gather import Gather, GatherPlan, SuccessorRows
-from rl_replay.lossless.layout import SUCCESSOR, Key, LosslessLayout
+from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.linker import SuccessorLinker
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.update import update_rows
@@ -26,6 +26,7 @@ from rl_slabs.internals import (
     require_inside,
     select,
 )
+from rl_tensordict.types import NestedKey
 
 ALL_VALID = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""
@@ -65,7 +66,7 @@ class LosslessRows:
         self.joined = side.space is not None
         self._whole = GatherPlan(layout, None)
         self._unpack = self._whole.unpack[True, False]
-        self._plans: dict[tuple[Key, ...] | None, GatherPlan] = {None: self._whole}
+        self._plans: dict[tuple[NestedKey, ...] | None, GatherPlan] = {None: self._whole}
 
     @classmethod
     def zeros(
@@ -73,7 +74,7 @@ class LosslessRows:
         schema: RowSchema,
         capacity: int,
         *,
-        keys: Iterable[Key] | None = None,
+        keys: Iterable[NestedKey] | None = None,
         back: NDArray[np.integer[Any]] | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
@@ -147,7 +148,7 @@ class LosslessRows:
         self,
         rows: RowIndex,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
         contiguous: bool = False,
         device: torch.device | str | None = None,
     ) -> TensorDict:
@@ -174,7 +175,7 @@ class LosslessRows:
         positions: torch.Tensor,
         numbers: torch.Tensor,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
         unchanged: Callable[[], bool] | None = None,
     ) -> tuple[TensorDict, torch.Tensor]:
         """A copy of some rows, and which of them no writer changed in the meantime."""
@@ -290,7 +291,7 @@ class LosslessRows:
             "linked_share": max(0, live - slots - missing) / live if live else 1.0,
         }
 
-    def plan(self, keys: Sequence[Key] | None) -> GatherPlan:
+    def plan(self, keys: Sequence[NestedKey] | None) -> GatherPlan:
         """The layout of a read of some leaves, or of all."""
         chosen = None if keys is None else tuple(keys)
         if chosen not in self._plans:

@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.addresses import Addresses, RowArray
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.layout import LosslessLayout, ObservationPair
 from rl_replay.lossless.linker import SuccessorLinker
 from rl_slabs import Rows
 from rl_slabs.internals import leaves_of, match_fields
+from rl_tensordict.types import Ints
 
 
 def update_rows(
     linker: SuccessorLinker,
     rows: Rows,
     index: torch.Tensor,
-    numbers: RowArray,
+    numbers: Ints,
     cells: TensorDictBase,
     back: NDArray[np.integer[Any]],
 ) -> None:
@@ -54,7 +55,7 @@ def update_rows(
         linker.link(positions[older], (numbers - distances)[older], 1, missing=False)
 
 
-def _observed(addresses: Addresses, positions: RowArray, mark: torch.Tensor | None) -> RowArray:
+def _observed(addresses: Addresses, positions: Ints, mark: torch.Tensor | None) -> Ints:
     """Indices of the updated rows that are given a next observation."""
     if mark is None:
         return np.arange(len(positions))
@@ -71,7 +72,7 @@ def _require_all(
     layout: LosslessLayout,
     addresses: Addresses,
     nexts: Sequence[ObservationPair],
-    positions: RowArray,
+    positions: Ints,
 ) -> None:
     if len(nexts) < len(layout.pairs) and (addresses.values[positions] == 0).any():
         raise KeyError(

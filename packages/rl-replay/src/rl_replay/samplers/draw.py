@@ -6,14 +6,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_replay.samplers.slice_layout import SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
+from rl_tensordict.types import Ints
 
 By = Literal["trajectory", "step"]
-Ints = NDArray[np.int64]
 
 _LARGE = 1 << 62
 

@@ -16,9 +16,8 @@ from tensordict import TensorDict, is_tensor_collection
 from rl_layout import keys
 from rl_replay.trajectories.search import even_length
 from rl_tensordict import NestedKey, as_tuple, find, insert
+from rl_tensordict.types import Flags, Ints
 
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 SliceSpan = bool | int | tuple[bool | int, bool | int]
 TERMINATIONS = frozenset({keys.TERMINATED, "terminal", "terminals"})  # names of columns of ends
 TRUNCATIONS = frozenset({keys.TRUNCATED, "timeout", "timeouts"})

@@ -14,7 +14,6 @@ from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.samplers.draw import (
     By,
-    Ints,
     SliceBounds,
     by_step,
     by_trajectory,
@@ -27,6 +26,7 @@ from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanL
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless
+from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage

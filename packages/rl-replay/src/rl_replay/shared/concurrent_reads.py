@@ -16,15 +16,10 @@ from rl_replay.samplers.slice_layout import Slices
 from rl_replay.samplers.slices import TrajectorySampler
 from rl_replay.shared.files import MISSES
 from rl_replay.shared.memory import SharedMemory
-from rl_replay.storages.session import (
-    Chosen,
-    Ints,
-    RowsAfter,
-    RowSampler,
-    StoredSample,
-)
+from rl_replay.storages.session import Chosen, RowsAfter, RowSampler, StoredSample
 from rl_replay.storages.table import RowTable
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Ints
 
 _ROUNDS = 200
 _TRUSTING_ROUNDS = 8

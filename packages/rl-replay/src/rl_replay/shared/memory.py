@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_replay.linking.links import Links
-from rl_replay.lossless.layout import Key
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.shared.files import EMPTIED, MISSES, REACH, SharedFiles
@@ -26,6 +25,7 @@ from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import Slab
 from rl_tensordict import as_key, as_tuple
+from rl_tensordict.types import NestedKey
 
 
 class SharedMemory:
@@ -45,7 +45,7 @@ class SharedMemory:
         self._own: TrajectoryIndex | None = None
         _here.add(self)
 
-    def require_no_rows(self, came: Iterable[Key] | None, given: Iterable[Key]) -> None:
+    def require_no_rows(self, came: Iterable[NestedKey] | None, given: Iterable[NestedKey]) -> None:
         """Raises if rows with other keys were written since the buffer was emptied."""
         if came is not None and (rows := len(self.ring.window())):
             first, other = ([as_key(as_tuple(key)) for key in leaves] for leaves in (came, given))

@@ -26,7 +26,6 @@ from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import RowStore
 from rl_replay.storages.session import (
     Chosen,
-    Ints,
     RowsAfter,
     RowSampler,
     Session,
@@ -37,6 +36,7 @@ from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Span, Window
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Ints
 
 LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""

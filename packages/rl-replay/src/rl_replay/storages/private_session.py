@@ -18,7 +18,6 @@ from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.ring import PrivateRing
 from rl_replay.storages.session import (
     Chosen,
-    Ints,
     RowsAfter,
     RowSampler,
     Session,
@@ -30,6 +29,7 @@ from rl_replay.trajectories.build import PENDING_ROWS, fill_index, pending
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Span, Window
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Ints
 
 
 class PrivateSession(Session):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs import Rows, RowSchema
-from rl_slabs.internals import Key, Leaves, RowIndex, ValidatedLeaves, leaves_of
+from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
+from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 
@@ -50,7 +51,7 @@ class RowStore(Protocol):
         self,
         rows: RowIndex,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
         contiguous: bool = False,
         device: torch.device | str | None = None,
     ) -> TensorDict:

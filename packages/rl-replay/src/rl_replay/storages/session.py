@@ -21,8 +21,8 @@ from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Span, Window
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Ints
 
-Ints = NDArray[np.int64]
 Chosen: TypeAlias = tuple[torch.Tensor, dict[str, Any]]
 """Row numbers, int64 `[N]`, and what a sampler knows about them."""
 RowsAfter: TypeAlias = tuple[Ints, NDArray[np.bool_]]

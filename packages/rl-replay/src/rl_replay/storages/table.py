@@ -25,14 +25,7 @@ from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.single_row import OneRow
 from rl_slabs import Span
-from rl_slabs.internals import (
-    Key,
-    Leaves,
-    TensordictReader,
-    ValidatedLeaves,
-    leaves_of,
-    match_leaves,
-)
+from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
@@ -209,7 +202,7 @@ class RowTable:
         """The leaves of rows, integers and flags as they are stored if no value changes."""
         return with_exact_casts(leaves_of(cells), self.layout.schema)
 
-    def read_keys(self, positions: torch.Tensor, keys: Sequence[Key]) -> TensorDict:
+    def read_keys(self, positions: torch.Tensor, keys: Sequence[NestedKey]) -> TensorDict:
         """Copies some leaves of rows."""
         return self.store.read(positions.to(self.device), keys=keys)
 

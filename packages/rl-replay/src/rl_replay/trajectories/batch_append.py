@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rl_replay.trajectories.lane_tables import LaneTables
 from rl_replay.trajectories.tables import (
@@ -33,9 +32,7 @@ from rl_replay.trajectories.tables import (
     TAIL,
     TRAJECTORY,
 )
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from rl_tensordict.types import Flags, Ints
 
 
 class Runs(NamedTuple):

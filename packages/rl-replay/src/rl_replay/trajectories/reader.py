@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_replay.edges import edge
 from rl_replay.trajectories.search import numbers_of, pieces_with
@@ -30,9 +29,7 @@ from rl_replay.trajectories.tables import (
 )
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from rl_tensordict.types import Flags, Ints
 
 
 class TrajectoryReader:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rl_replay.trajectories.tables import JUMP, JUMP_START, ORIGIN, PREVIOUS, START, STRIDE
-
-Ints = NDArray[np.int64]
+from rl_tensordict.types import Ints
 
 # More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
 # and again for each time that its oldest piece went while it grew.

@@ -22,7 +22,8 @@ from rl_slabs.regular_file import open_regular, path_name
 from rl_slabs.rows.gather import zeroed
 from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.rows.selection import RowIndex
-from rl_slabs.schema import Key, RowSchema
+from rl_slabs.schema import RowSchema
+from rl_tensordict.types import NestedKey
 
 Kind = Literal["private", "shared", "mapped"]
 
@@ -307,7 +308,7 @@ class Slab:
         self,
         rows: RowIndex,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
         contiguous: bool = False,
         device: torch.device | str | None = None,
     ) -> TensorDict:
@@ -321,7 +322,7 @@ class Slab:
         return self.rows.read(rows, keys=keys, contiguous=contiguous, device=device)
 
     def write(
-        self, rows: RowIndex, source: TensorDictBase, *, keys: Sequence[Key] | None = None
+        self, rows: RowIndex, source: TensorDictBase, *, keys: Sequence[NestedKey] | None = None
     ) -> None:
         """Copy a tensordict into some rows; see `Rows.write`.
 
@@ -340,7 +341,7 @@ class Slab:
         """
         return self.rows.view()
 
-    def columns(self) -> dict[Key, NDArray[Any]]:
+    def columns(self) -> dict[NestedKey, NDArray[Any]]:
         """One live numpy array for each leaf, `[capacity, *shape]`; see `Rows.columns`.
 
         Example:

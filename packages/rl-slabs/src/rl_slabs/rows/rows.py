@@ -18,13 +18,13 @@ from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
 from rl_slabs.rows.unpack import build_unpack
-from rl_slabs.schema import Field, Key, RowSchema
+from rl_slabs.schema import Field, RowSchema
 from rl_tensordict import Leaves
+from rl_tensordict.types import KeyPath, NestedKey
 
 ALIGNMENT = 64
 """Own arrays begin at multiples of this many bytes: a cache line."""
 
-Path = tuple[str, ...]
 
 # from here on it pays to see a leaf's row as one opaque item, which takes 1 us a leaf
 _ROWS_FOR_CELLS = 256
@@ -59,7 +59,7 @@ class Rows:
         self,
         schema: RowSchema,
         packed: torch.Tensor | None,
-        arrays: dict[Path, torch.Tensor],
+        arrays: dict[KeyPath, torch.Tensor],
     ) -> None:
         self.schema = schema
         self.packed = packed
@@ -69,13 +69,13 @@ class Rows:
         self._words = packed.numpy() if packed is not None and packed.is_cpu else None
         self._whole = _Plan(schema, schema.fields)
         self._unpack = self._whole.unpack[True, False]
-        self._parts: dict[tuple[Key, ...], _Plan] = {}
+        self._parts: dict[tuple[NestedKey, ...], _Plan] = {}
         live = self.view()
         # leaf by leaf in the order of the schema's fields, in dtypes that can be moved
-        self._views: dict[Path, torch.Tensor] = {
+        self._views: dict[KeyPath, torch.Tensor] = {
             field.path: live.get(field.key).view(carrier(field.dtype)) for field in schema.fields
         }
-        self._columns: dict[Path, NDArray[Any]] = {
+        self._columns: dict[KeyPath, NDArray[Any]] = {
             path: view.numpy() for path, view in self._views.items() if view.is_cpu
         }
         self._whole.attach(self._columns)
@@ -156,7 +156,7 @@ class Rows:
         self,
         rows: RowIndex,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
         contiguous: bool = False,
         device: torch.device | str | None = None,
     ) -> TensorDict:
@@ -219,7 +219,7 @@ class Rows:
         rows: RowIndex,
         source: TensorDictBase | Leaves | ValidatedLeaves,
         *,
-        keys: Sequence[Key] | None = None,
+        keys: Sequence[NestedKey] | None = None,
     ) -> None:
         """Copy a tensordict into some rows. Everything is checked before anything is written.
 
@@ -287,7 +287,7 @@ class Rows:
             self.packed, list(self.arrays.values()), torch.Size([self._count])
         )
 
-    def columns(self) -> dict[Key, NDArray[Any]]:
+    def columns(self) -> dict[NestedKey, NDArray[Any]]:
         """One numpy array for each leaf, `[rows, *shape]`, live: the quickest way to write a row.
 
         A dtype that numpy lacks appears as integers of its size (bfloat16 as int16).
@@ -305,7 +305,7 @@ class Rows:
             raise TypeError("numpy sees rows on the CPU only: use view() on these.")
         return {field.key: self._columns[field.path] for field in self.schema.fields}
 
-    def _part(self, keys: tuple[Key, ...]) -> _Plan:
+    def _part(self, keys: tuple[NestedKey, ...]) -> _Plan:
         if keys not in self._parts:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
@@ -416,7 +416,7 @@ class _Plan:
         self.columns: list[NDArray[Any]] = []
         self.widest_first: list[tuple[int, NDArray[Any], bool]] = []
 
-    def attach(self, columns: Mapping[Path, NDArray[Any]]) -> None:
+    def attach(self, columns: Mapping[KeyPath, NDArray[Any]]) -> None:
         """Know where the leaves are written; there are no columns on a device."""
         if columns:
             self.columns = [columns[field.path] for field in self.fields]

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_slabs.dtypes import carrier
-from rl_slabs.schema import Key, RowSchema
+from rl_slabs.schema import RowSchema
 from rl_tensordict import entries_of
+from rl_tensordict.types import NestedKey
 
 
-class ValidatedLeaves(dict[Key, NDArray[Any]]):
+class ValidatedLeaves(dict[NestedKey, NDArray[Any]]):
     """Validated leaves by key, as numpy arrays: not checked again."""
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
+from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import FlatRows, LeafPath
 from rl_transforms.multi_step.on_sample import sums_ahead
-from rl_transforms.multi_step.trajectory_order import Array, TrajectoryOrder
+from rl_transforms.multi_step.trajectory_order import TrajectoryOrder
 
 FEW = 16  # steps up to which rewards are gathered as [K, n]; more are summed by doubling
 

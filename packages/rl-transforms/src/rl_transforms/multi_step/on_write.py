@@ -13,6 +13,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, names_of
 from rl_tensordict.arguments import check_whole
+from rl_tensordict.types import Array
 from rl_transforms.multi_step.checks import (
     check_group_flags,
     check_horizon,
@@ -24,7 +25,7 @@ from rl_transforms.multi_step.horizon import Horizon
 from rl_transforms.multi_step.on_sample import multi_step
 from rl_transforms.multi_step.own_ids import assign_ids, observed_pairs
 from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
-from rl_transforms.multi_step.trajectory_order import Array, TrajectoryOrder, calls_pending
+from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
 from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Transform
 

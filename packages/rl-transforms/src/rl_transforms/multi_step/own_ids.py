@@ -10,8 +10,9 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import contradictions, is_observed, keys
+from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, LeafPath
-from rl_transforms.multi_step.trajectory_order import Array, cuts_before
+from rl_transforms.multi_step.trajectory_order import cuts_before
 
 Pair = tuple[LeafPath, LeafPath]
 _OWN = (OWN_ID, OWN_STEP)

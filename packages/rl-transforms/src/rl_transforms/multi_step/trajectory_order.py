@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rl_layout import keys
+from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
 
-Array: TypeAlias = np.ndarray[Any, Any]
 FLAGS: tuple[tuple[str, ...], ...] = (
     (keys.IS_INIT,),
     keys.NEXT_DONE,

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict.types import Array, KeyPath
 from rl_transforms.transform import Transform
 
-Array: TypeAlias = np.ndarray[Any, Any]
-Key: TypeAlias = tuple[str, ...]
 Call: TypeAlias = Callable[[int], None]
 At: TypeAlias = Callable[[int], Array]
 Change: TypeAlias = Callable[[Array, Array], None]  # reads the first array, writes the second
@@ -58,10 +57,10 @@ class NumpyPipeline:
     def __init__(
         self,
         time: int,
-        root: Mapping[Key, Array],
-        raw: Mapping[Key, Array],
-        after: Mapping[Key, Array],
-        given: Iterable[Key] = (),
+        root: Mapping[KeyPath, Array],
+        raw: Mapping[KeyPath, Array],
+        after: Mapping[KeyPath, Array],
+        given: Iterable[KeyPath] = (),
         *,
         is_reset: bool = False,
     ) -> None:
@@ -123,7 +122,7 @@ class NumpyPipeline:
         }
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[KeyPath]:
         """The keys after the transforms bound so far."""
         return list(self._now)
 

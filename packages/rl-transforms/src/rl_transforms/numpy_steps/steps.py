@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict.types import Array
 from rl_transforms.dtypes.cast import DoubleToFloat, DTypeCastTransform
 from rl_transforms.episodes.end_of_life import EndOfLife
 from rl_transforms.episodes.init_tracker import InitTracker
@@ -20,7 +21,6 @@ from rl_transforms.keys.exclude import ExcludeTransform
 from rl_transforms.keys.rename import RenameTransform
 from rl_transforms.keys.select import SelectTransform
 from rl_transforms.numpy_steps.pipeline import (
-    Array,
     Binder,
     Change,
     LeafView,

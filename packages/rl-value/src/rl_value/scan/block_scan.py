@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_layout.internals import array_of
+from rl_tensordict.types import Flags
 from rl_value.arguments import is_transformed
 from rl_value.scan.doubling_scan import doubling_scan
 
 Floats = NDArray[Any]
-Flags = NDArray[np.bool_]
 BLOCKS = "numpy, in blocks"
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece
 FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy

@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from rl_envs.env.arrays import Array
-from rl_envs.gym.spaces.tree import parts_of_space
+from rl_envs.gym.spaces.tree import Space, parts_of_space
 from rl_envs.gym.text import Alphabet
 from rl_specs import (
     Binary,
@@ -24,8 +22,7 @@ from rl_specs import (
     TensorSpec,
     Unbounded,
 )
-
-Space = gymnasium.Space[Any]
+from rl_tensordict.types import Array
 
 SAME = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 # torch cannot draw or compare wide unsigned integers

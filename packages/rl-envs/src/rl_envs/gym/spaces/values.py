@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rl_envs.env.arrays import Array
 from rl_envs.gym.spaces.tree import Space
 from rl_envs.gym.text import Alphabet
+from rl_tensordict.types import Array
 
 
 def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any], None]:

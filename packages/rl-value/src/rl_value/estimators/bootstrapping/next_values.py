@@ -18,11 +18,11 @@ from rl_layout import keys, set_recurrent_mode
 from rl_layout.internals import array_of
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
+from rl_tensordict.types import KeyPath
 from rl_value.direct_call import outputs_from
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
     InputLeaf,
-    Key,
     SlotReader,
     UnrollLayout,
     n_step_slots,
@@ -35,9 +35,9 @@ from rl_value.estimators.transitions import Transitions, UnrolledValues
 class InputRoles:
     """Roles of the entries that a network reads."""
 
-    states: frozenset[Key]  # read, and written for the next step
+    states: frozenset[KeyPath]  # read, and written for the next step
     observed: tuple[NestedKey, ...]  # all others but markers
-    following: tuple[Key, ...]  # where the next observations are
+    following: tuple[KeyPath, ...]  # where the next observations are
     is_row_wise: bool  # it looks at single rows: it reads no marker, and keeps no state
 
 
@@ -87,7 +87,7 @@ def lacks_next(roles: InputRoles, batch: TensorDictBase) -> bool:
     return bool(absent)
 
 
-def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: Key) -> Any:
+def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: KeyPath) -> Any:
     """An input that must be there; where a state is missing, say who would have written it."""
     try:
         return require(batch, as_key(key))
@@ -103,7 +103,7 @@ def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: Ke
         raise KeyError(msg) from None
 
 
-def _check_alike(key: Key, root: Tensor, after: Tensor | None) -> None:
+def _check_alike(key: KeyPath, root: Tensor, after: Tensor | None) -> None:
     given: object = root
     if not isinstance(given, Tensor):
         got = type(given).__name__
@@ -188,8 +188,8 @@ def _side_by_side(
         steps = steps.without_next(steps.ends)
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
     stand_in = None if lost is None else lost[lasts]
-    rows: dict[Key, Tensor] = {}
-    ends: dict[Key, Tensor] = {}
+    rows: dict[KeyPath, Tensor] = {}
+    ends: dict[KeyPath, Tensor] = {}
     for key, root, after in input_leaves(network, steps.batch):
         assert root is not None  # such a network reads no marker
         last = segments.last(root if after is None else after)
@@ -215,7 +215,7 @@ def _side_by_side(
 
 def evaluate(
     network: TensorDictModuleBase,
-    given: Iterable[tuple[Mapping[Key, Tensor], int]],  # inputs [K, ...] by key, and K
+    given: Iterable[tuple[Mapping[KeyPath, Tensor], int]],  # inputs [K, ...] by key, and K
     wanted: NestedKey,
     params: TensorDictBase | None,
 ) -> list[Tensor]:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_layout.internals import flatten
+from rl_tensordict.types import KeyPath
 
-Key = tuple[str, ...]
-Inputs = dict[Key, Tensor]
-InputLeaf = tuple[Key, Tensor | None, Tensor | None]
+Inputs = dict[KeyPath, Tensor]
+InputLeaf = tuple[KeyPath, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
