@@ -14,12 +14,12 @@ from rl_slabs.internals import LANE_MASK, fence
 @contextmanager
 def loaded(memory: SharedMemory, store: RowStore, contents: Contents) -> Iterator[None]:
     """Drops all rows, and publishes the restored ones only after the block has written them all."""
-    _drop(memory, store)
     try:
+        _drop(memory, store)
         memory.back[:] = 0
         yield
         _publish(memory, contents)
-    except BaseException:
+    except BaseException:  # an index that is half cleared would stay so until its lane is written
         _drop(memory, store)
         raise
 
