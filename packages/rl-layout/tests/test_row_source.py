@@ -74,3 +74,10 @@ def test_distances_can_differ_from_row_to_row():
     assert (there.tolist(), proved.tolist()) == ([2, 3, 6], [True, False, True])
     there, proved = rows.before(torch.tensor([2, 4]), torch.tensor([2, 2]))
     assert (there.tolist(), proved.tolist()) == ([0, 2], [True, False])
+
+
+def test_padding_is_not_its_own_successor():
+    rows = BatchRows(trajectories([3]))
+    numbers = torch.tensor([0, 2])
+    for find in (rows.after, rows.before):
+        assert find(numbers, torch.tensor([0, 0]))[1].tolist() == [False, False]

@@ -123,7 +123,8 @@ class BatchRows:
         Returns:
             Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
         """
-        return rows + k, self._of(self._remaining, rows) >= k
+        # k is 0 on padding: no row is its own successor
+        return rows + k, (self._of(self._remaining, rows) >= k) & _at_least_one(k)
 
     def before(self, rows: Tensor, k: int | Tensor) -> tuple[Tensor, Tensor]:
         """Find the rows k steps earlier in the same segment.
@@ -135,7 +136,7 @@ class BatchRows:
         Returns:
             Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
         """
-        return rows - k, self._of(self._preceding, rows) >= k
+        return rows - k, (self._of(self._preceding, rows) >= k) & _at_least_one(k)
 
     def extent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Count the rows before and after each row in its segment.
@@ -166,3 +167,7 @@ class BatchRows:
         lasts = segments.scatter(segments.spread(segments.lasts), fill=-1).reshape(-1)
         remaining = lasts - self.numbers
         return remaining.clamp_min_(0) if segments.has_gaps else remaining  # padding: -1 - row
+
+
+def _at_least_one(k: int | Tensor) -> bool | Tensor:
+    return k >= 1

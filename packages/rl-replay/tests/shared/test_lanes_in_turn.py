@@ -6,13 +6,24 @@ import os
 import pickle
 import signal
 import threading
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_layout.testing import trajectories
-from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ReplayBuffer,
+    RoundRobinWriter,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
+from rl_transforms import CatFrames
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
@@ -133,3 +144,71 @@ def test_rows_that_are_refused_for_a_leaf_without_data_drop_no_old_ones() -> Non
         buffer.extend(trajectories([2], first_id=20))
         assert len(buffer) == 12
         assert torch.equal(buffer[:]["collector", "traj_ids"].unique()[-1], torch.tensor(20))
+
+
+def test_a_storage_that_extends_along_another_dimension_keeps_trajectories_whole(
+    tmp_path: Path,
+) -> None:
+    def steps(first: int) -> TensorDict:
+        seen = torch.arange(first, first + 4.0) + 100 * torch.arange(3.0).view(-1, 1)
+        done = torch.zeros(3, 3, 1, dtype=torch.bool)
+        after = {"observation": seen[:, 1:, None].clone(), "done": done}
+        return TensorDict({"observation": seen[:, :-1, None].clone(), "next": after}, [3, 3])
+
+    storage = LazyMemmapStorage(36, ndim=2, scratch_dir=tmp_path)
+    buffer = ReplayBuffer(storage=storage, dim_extend=0)
+    buffer.extend(steps(0))
+    buffer.empty()
+    buffer = ReplayBuffer(storage=storage, dim_extend=1)
+    other = pickle.loads(bytes(ForkingPickler.dumps(buffer)))
+    for writer, first in ((buffer, 0), (other, 3), (buffer, 6)):
+        writer.extend(steps(first))
+    assert storage.trajectories().lengths().tolist() == [9, 9, 9]
+
+
+def test_frames_are_stacked_while_the_only_lane_is_held() -> None:
+    storage = LazyTensorStorage(80, lossless=True, lanes=1)
+    names = ["observation", ("next", "observation")]
+    stack = CatFrames(N=3, dim=-1, in_keys=names)
+    buffer = TensorDictReplayBuffer(storage=storage, shared=True, batch_size=4, transform=stack)
+    rows = trajectories([9, 7, 8])
+    buffer.extend(rows)
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with storage.exclusive():
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait()
+    try:
+        sample = buffer.sample()
+    finally:
+        over.set()
+        thread.join()
+    stacked = stack(rows.clone())
+    for name in names:
+        assert torch.equal(sample[name], stacked[name][sample["index"]])
+
+
+def test_waiting_for_rows_of_a_shared_buffer_does_not_wait_for_its_writer() -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    class Slow(RoundRobinWriter):
+        def check(self, count: int) -> None:
+            inside.set()
+            over.wait(10)
+
+    buffer = ReplayBuffer(storage=LazyTensorStorage(64, lanes=1), shared=True, writer=Slow())
+    thread = threading.Thread(target=lambda: buffer.extend(torch.arange(3)))
+    thread.start()
+    inside.wait()
+    try:
+        with pytest.raises(TimeoutError, match="for 60 rows and got 0"):
+            buffer.wait_until(60, timeout=0.05)
+        assert thread.is_alive()
+    finally:
+        over.set()
+        thread.join()

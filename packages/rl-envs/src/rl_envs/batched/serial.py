@@ -121,6 +121,10 @@ class SerialEnv(EnvBase):
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
         return SerialBinding(self, root, after)
 
+    def bind_step(self, root: RowArrays, after: RowArrays) -> SerialBinding:
+        """Bind columns of one step: each environment as it is stepped by hand."""
+        return SerialBinding(self, root, after, is_one_step=True)
+
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         if tensordict is None:
             return stack_rows([env.reset(**kwargs) for env in self.envs])
@@ -163,10 +167,13 @@ class SerialEnv(EnvBase):
 class SerialBinding:
     """A `SerialEnv` bound to the columns of a batch: each environment to its own row."""
 
-    def __init__(self, env: SerialEnv, root: RowArrays, after: RowArrays) -> None:
+    def __init__(
+        self, env: SerialEnv, root: RowArrays, after: RowArrays, *, is_one_step: bool = False
+    ) -> None:
         self.env = env
         self.bindings: list[Binding] = [
-            inner.bind(_row(root, i), _row(after, i)) for i, inner in enumerate(env.envs)
+            (inner.bind_step if is_one_step else inner.bind)(_row(root, i), _row(after, i))
+            for i, inner in enumerate(env.envs)
         ]
 
     def start(self, mask: Array | None = None) -> None:

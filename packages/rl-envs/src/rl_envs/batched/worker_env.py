@@ -113,6 +113,8 @@ class EnvWorker:
         """Restore the state of each environment."""
         for env, state in zip(self.env.envs, states, strict=True):
             env.load_state_dict(state)
+        if self._rows is not None:  # transforms are bound to what they held
+            self._binding = bind_rows(self.env, self._rows.root, self._rows.after)
 
     def close(self) -> None:
         """Close the environments."""

@@ -82,7 +82,12 @@ class EnvRows:
             >>> rows["observation",].tolist()
             [0.0]
         """
-        bind_rows(cast("Environment", self), rows, {}).start(mask)
+        env = cast("Environment", self)
+        which = ... if mask is None else mask[..., 0]
+        for key, _ in env.layout.done:
+            if key in rows:  # a reset need not write flags that are False
+                rows[key][which] = False
+        bind_rows(env, rows, {}).start(mask)
 
     @explain_arguments
     def step_into(self, root: RowArrays, after: RowArrays) -> None:

@@ -97,15 +97,20 @@ class ColumnSteps:
         is_same = env is self.env and env.layout is self._layout
         return is_same and not request.breaks and request.max_steps == self._max_steps
 
+    def suits(self, plan: PolicyPlan | None) -> bool:
+        """Whether the columns are those of a policy: one that is flat writes the same each time."""
+        return plan is None or (plan.is_flat and plan.is_verified is self._has_received)
+
     def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:
         """Begin at a root, with surplus steps or a reset; returns how many steps there are."""
         self._goal = goal
         self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
         self._counted = 0  # in so many columns
         self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
-        was_played = self._binding is not None
+        was_played, continues = self._binding is not None, goal.request.continues
+        continues, self.has_next_root = continues and self.has_next_root, False
         binding = self._bound()
-        if root is None and goal.request.continues and self.has_next_root:
+        if root is None and continues:
             for column in self._shown_by_time():
                 column[0] = column[self._max_steps]
         elif root is None:
@@ -117,7 +122,6 @@ class ColumnSteps:
             for key, value in keys.leaves(root):
                 if key in self.columns.tensors:  # what can wait has no column
                     self._writer(key)(0, value)
-        self.has_next_root = False
         self._draw(self._first)
         self._acting = self._bound_plan() if was_played and self._is_known() else None
         return self._first

@@ -110,7 +110,7 @@ class RolloutPlayer:
         self._plan: PolicyPlan | None = None
         self._columns: ColumnSteps | None = None
         self._parts_of: Any = None  # the layout that the parts are of
-        self._parts: dict[tuple[KeyPath, ...] | None, tuple[Environment, list[Transform]]] = {}
+        self._parts: dict[object, tuple[Environment, list[Transform]]] = {}
 
     def explain(self, request: RolloutRequest, root: TensorDictBase | None = None) -> str:
         """Say how steps are taken, and why in no faster way.
@@ -201,10 +201,12 @@ class RolloutPlayer:
         env = self.env
         checks.check_open(env)
         own = env.own_steps(request, self.policy, root)
+        if own is None and not why_not_columns(env, request, root):
+            return self._play_columns(request, root)
+        if self._columns is not None:
+            self._columns.has_next_root = False
         if own is not None:
             return play_steps(env, own, request, root)
-        if not why_not_columns(env, request, root):
-            return self._play_columns(request, root)
         if not why_not_tensors(env, request, self._refreshed, root):
             steps: Steps = DeviceSteps(env, self._plan)
         else:
@@ -259,6 +261,10 @@ class RolloutPlayer:
 
     def _play_columns(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env, plan = self.env, self._refreshed()
+        if self._columns is not None and not self._columns.suits(plan):
+            if root is None and self.can_continue(request):
+                root = self._columns.next_root()
+            self._columns = None
         leftover = env.leftover if request.continues else None
         stepping, deferred = self._split([] if plan is None else plan.in_keys)
         if leftover is not None:
@@ -287,7 +293,9 @@ class RolloutPlayer:
         """The environment to step and the transforms that wait, while its specs stay."""
         if self._parts_of is not self.env.layout:
             self._parts_of, self._parts = self.env.layout, {}
-        names = None if in_keys is None else tuple(in_keys)
+        # a transform may wait, and may learn to count, after it was added
+        ways = [(one.online, one.rows_only) for one in getattr(self.env, "outer", ())]
+        names = None if in_keys is None else tuple(in_keys), *ways
         if names not in self._parts:
             stepping, deferred = self.env.split(in_keys)
             self._parts[names] = stepping, list(deferred)
@@ -296,7 +304,8 @@ class RolloutPlayer:
     def _steps_for(self, env: Environment, request: RolloutRequest, has_root: bool) -> ColumnSteps:
         kept = self._columns
         if kept is None or not self._fits(env, request):
-            kept = ColumnSteps(env, self._plan, request, is_kept=self._is_kept, has_root=has_root)
+            is_kept = self._is_kept and (self._plan is None or self._plan.is_flat)
+            kept = ColumnSteps(env, self._plan, request, is_kept=is_kept, has_root=has_root)
             self._columns = kept if kept.is_kept else None
         return kept
 

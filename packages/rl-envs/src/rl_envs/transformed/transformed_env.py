@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_kind
 from rl_envs.env.arrays import RowArrays
+from rl_envs.env.binding import RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
@@ -239,6 +240,12 @@ class TransformedEnv(EnvBase):
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
         return TransformedBinding(self, root, after)
+
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
+        """Bind columns of one step; done flags of groups alone go through tensordicts."""
+        if self.done_groups != [()]:
+            return RowBinding(self, root, after)
+        return self.bind(root, after)
 
     def _describe(self) -> None:
         """Derive the specs, in the order that transforms rely on."""

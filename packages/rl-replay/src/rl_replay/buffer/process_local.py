@@ -33,7 +33,8 @@ class ProcessLocal:
     def wait(self, storage: Storage, rows: int, timeout: float | None) -> bool:
         """Whether a storage has so many rows in time, written by any thread or process."""
         end = None if timeout is None else time.monotonic() + timeout
-        pause = _FIRST_PAUSE_S
+        if storage.is_shared:
+            return _poll(storage, rows, end)
         with self.written:
             self.waiting += 1
             try:
@@ -41,10 +42,7 @@ class ProcessLocal:
                     left = None if end is None else end - time.monotonic()
                     if left is not None and left <= 0:
                         return False
-                    # other processes cannot notify this one
-                    polls = storage.is_shared and (left is None or pause < left)
-                    self.written.wait(pause if polls else left)
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
+                    self.written.wait(left)
                 return True
             finally:
                 self.waiting -= 1
@@ -59,6 +57,18 @@ class ProcessLocal:
 
     def __reduce__(self) -> tuple[type[ProcessLocal], tuple[int]]:
         return ProcessLocal, (self.depth,)
+
+
+def _poll(storage: Storage, rows: int, end: float | None) -> bool:
+    """`ProcessLocal.wait` without a lock: writers of other processes cannot notify this one."""
+    pause = _FIRST_PAUSE_S
+    while len(storage) < rows:
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left <= 0:
+            return False
+        time.sleep(pause if left is None else min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return True
 
 
 _here: weakref.WeakSet[ProcessLocal] = weakref.WeakSet()

@@ -203,7 +203,8 @@ class LosslessRows:
             found = self._finish(plan, gathered, shape, False, None)
         if unchanged is not None and unchanged():
             return found, ALL_VALID
-        return found, self._valid(places, addresses, numbers.numpy())
+        valid = self._valid(places.reshape(-1), addresses, numbers.numpy().reshape(-1))
+        return found, valid.view(positions.shape)
 
     def _valid(
         self,
