@@ -18,6 +18,7 @@ from rl_envs import (
 from rl_envs.testing import GroupsEnv
 from rl_transforms import InitTracker, ObservationNorm, StepCounter
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 STEPS = RolloutRequest(4, break_when_any_done=False, continues=True)
 
 
@@ -94,7 +95,7 @@ def test_a_transform_that_counts_from_now_on_is_stepped():
 def test_parameters_of_a_loaded_state_act_in_workers():
     saved = SerialEnv(2, lambda: moved_pendulum(5.0))
     saved.reset()
-    env = ParallelEnv(2, moved_pendulum)
+    env = ParallelEnv(2, moved_pendulum, mp_start_method="fork")
     try:
         env.rand_step(env.reset())
         env.load_state_dict(saved.state_dict())
@@ -108,8 +109,8 @@ def test_parameters_of_a_loaded_state_act_in_workers():
 @pytest.mark.parametrize("transform", [InitTracker, StepCounter])
 def test_workers_step_groups_without_a_root_flag(transform):
     envs = [
-        kind(2, lambda: TransformedEnv(GroupsEnv(), transform()))
-        for kind in (ParallelEnv, SerialEnv)
+        ParallelEnv(2, lambda: TransformedEnv(GroupsEnv(), transform()), mp_start_method="fork"),
+        SerialEnv(2, lambda: TransformedEnv(GroupsEnv(), transform())),
     ]
     try:
         batches = []
