@@ -4,6 +4,7 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 """
 
 from rl_layout.compiled import LEAST_ROWS, is_of_use, run_compiled
+from rl_layout.extras import import_with_hypothesis
 from rl_layout.reference import continues
 from rl_layout.segments.cache import leaves_of
 from rl_layout.segments.cuts import cut_between
@@ -20,6 +21,7 @@ __all__ = [
     "cut_between",
     "flat_marker",
     "flatten",
+    "import_with_hypothesis",
     "is_of_use",
     "leaves_of",
     "run_compiled",

@@ -123,8 +123,7 @@ class BatchRows:
         Returns:
             Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
         """
-        # k is 0 on padding: no row is its own successor
-        return rows + k, (self._of(self._remaining, rows) >= k) & _at_least_one(k)
+        return rows + k, _reaches(self._of(self._remaining, rows), k)
 
     def before(self, rows: Tensor, k: int | Tensor) -> tuple[Tensor, Tensor]:
         """Find the rows k steps earlier in the same segment.
@@ -136,7 +135,7 @@ class BatchRows:
         Returns:
             Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
         """
-        return rows - k, (self._of(self._preceding, rows) >= k) & _at_least_one(k)
+        return rows - k, _reaches(self._of(self._preceding, rows), k)
 
     def extent(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Count the rows before and after each row in its segment.
@@ -169,5 +168,6 @@ class BatchRows:
         return remaining.clamp_min_(0) if segments.has_gaps else remaining  # padding: -1 - row
 
 
-def _at_least_one(k: int | Tensor) -> bool | Tensor:
-    return k >= 1
+def _reaches(counts: Tensor, k: int | Tensor) -> Tensor:
+    # a step count stored with padding may be 0, and no row is its own successor
+    return counts >= k if isinstance(k, int) else (counts >= k) & (k >= 1)

@@ -6,9 +6,9 @@ The strategies `flat_batches`, `batches` and `plain_batches` need hypothesis, as
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rl_layout.extras import import_with_hypothesis
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.segments.segments import Segments
 from rl_layout.synthetic import environments, ted, trajectories
@@ -54,14 +54,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}: there are {', '.join(__all__)}."
         raise AttributeError(msg)
-    try:
-        strategies = import_module("rl_layout.strategies")
-    except ModuleNotFoundError as error:
-        if error.name != "hypothesis":
-            raise
-        msg = (
-            f"rl_layout.testing.{name} is a hypothesis strategy and hypothesis is not installed: "
-            "pip install 'rl-layout[testing]', or use the builders of rl_layout.synthetic."
-        )
-        raise ImportError(msg) from error
-    return getattr(strategies, name)
+    what = f"rl_layout.testing.{name} is a hypothesis strategy"
+    instead = "use the builders of rl_layout.synthetic"
+    return getattr(import_with_hypothesis("rl_layout.strategies", what, instead), name)

@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -119,6 +119,14 @@ def as_device(name: str, value: Any) -> torch.device:
         return torch.device(value)
     except (RuntimeError, ValueError) as error:  # the latter of numbers beyond 64 bits
         raise ValueError(msg) from error
+
+
+def refuse_unknown(given: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
+    """Raise for the first argument that a function does not take, with its hint if there is one."""
+    for name in given:
+        hint = (hints or {}).get(name, "There is none of that name.")
+        msg = f"unexpected argument {name!r}. {hint}"
+        raise TypeError(msg)
 
 
 def drop_useless(given: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:

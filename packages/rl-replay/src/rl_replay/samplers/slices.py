@@ -25,7 +25,7 @@ from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_tensordict import NestedKey, as_key, as_tuple
-from rl_tensordict.arguments import drop_useless
+from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
@@ -167,11 +167,6 @@ def end_keys_of(
     return [end_key] if end_key is not None else list(end_keys or ())
 
 
-def _refuse(given: dict[str, object]) -> None:
-    for name in given:
-        raise TypeError(f"unexpected argument {name!r}.")
-
-
 class SliceSamplerWithoutReplacement(TrajectorySampler):
     """Draws one slice of each trajectory in an epoch, in a random order.
 
@@ -230,7 +225,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         shuffle: bool = True,
         **legacy: object,
     ) -> None:
-        _refuse(drop_useless(legacy, USELESS))
+        refuse_unknown(drop_useless(legacy, USELESS))
         super().__init__(
             SliceShape(num_slices, slice_len),
             traj_key=traj_key,
@@ -394,7 +389,7 @@ class SliceSampler(TrajectorySampler):
         by: By = "trajectory",
         **legacy: object,
     ) -> None:
-        _refuse(drop_useless(legacy, USELESS))
+        refuse_unknown(drop_useless(legacy, USELESS))
         super().__init__(
             SliceShape(num_slices, slice_len),
             traj_key=traj_key,

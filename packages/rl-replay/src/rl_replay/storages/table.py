@@ -198,11 +198,10 @@ class RowTable:
         self.store.repair(span.numbers, published=published)
         return not published
 
-    def arranged(self, dim_extend: int) -> RowTable:
-        """Says how far apart steps are, which may have changed since the first rows."""
+    def arrange(self, dim_extend: int) -> None:
+        """Sets the dimension of data along which rows are written from now on."""
         if self.layout.dim_extend != dim_extend:
             self.layout = self.layout._replace(dim_extend=dim_extend)
-        return self
 
     def with_casts(self, cells: TensorDictBase) -> Leaves:
         """The leaves of rows, integers and flags as they are stored if no value changes."""

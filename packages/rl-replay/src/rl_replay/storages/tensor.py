@@ -457,7 +457,7 @@ class TensorStorage(Storage):
         return self.session.capacity_for(columns)
 
     def _append(self, batch: Batch, marks: MarkerKeys | None = None) -> Span:
-        table = self._table.arranged(self.arrangement.dim_extend)
+        (table := self._table).arrange(self.arrangement.dim_extend)
         return table.append(self.session, table.with_casts(batch.cells), batch.extent, marks)
 
     def _make(self, data: Any, element: torch.Size | None) -> Batch:

@@ -7,9 +7,9 @@ extra.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rl_layout.internals import import_with_hypothesis
 from rl_replay.testing.conformance import check_sampler, check_storage, check_writer
 from rl_replay.testing.list_model import ListModel
 
@@ -31,14 +31,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}: there are {', '.join(__all__)}."
         raise AttributeError(msg)
-    try:
-        machines = import_module("rl_replay.testing.machines")
-    except ModuleNotFoundError as error:
-        if error.name != "hypothesis":
-            raise
-        msg = (
-            f"rl_replay.testing.{name} is a state machine of hypothesis and hypothesis is not "
-            "installed: pip install 'rl-replay[testing]', or use the check functions."
-        )
-        raise ImportError(msg) from error
+    what = f"rl_replay.testing.{name} is a state machine of hypothesis"
+    machines = import_with_hypothesis("rl_replay.testing.machines", what, "use the check functions")
     return getattr(machines, name)

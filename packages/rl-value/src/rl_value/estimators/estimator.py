@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
-from rl_tensordict.arguments import check_type, drop_useless
+from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict, takes_names
@@ -463,5 +463,4 @@ def _refuse_legacy(given: dict[str, Any]) -> None:
         if name in LEGACY:
             msg = f"{name} is not an argument: call set_keys({name.removesuffix('_key')}=...)."
             raise RuntimeError(msg)
-        msg = f"unexpected argument {name!r}."
-        raise TypeError(msg)
+    refuse_unknown(given)

@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
-from rl_tensordict.arguments import drop_useless
+from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
@@ -283,7 +283,6 @@ def _names(kinds: tuple[ValueEstimators, ...]) -> str:
 
 def refuse_moved(given: dict[str, Any]) -> None:
     """Raise for arguments that a loss does not take, and name the call that does."""
-    for name in drop_useless(given, USELESS):
-        hint = f"Use {MOVED[name]}." if name in MOVED else "There is none of that name."
-        msg = f"unexpected argument {name!r}. {hint}"
-        raise TypeError(msg)
+    refuse_unknown(
+        drop_useless(given, USELESS), {name: f"Use {call}." for name, call in MOVED.items()}
+    )
