@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-tensordict beside its public names: modules, calls, argument checks."""
+"""Arguments and modules for fuzzing rl-tensordict: its calls, and its argument checks."""
 
 from __future__ import annotations
 

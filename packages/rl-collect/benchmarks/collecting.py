@@ -432,7 +432,7 @@ def one_process(net: nn.Module, has_peer: bool) -> None:
 
 
 def by_batch_size(net: nn.Module) -> None:
-    """What a batch costs, by its frames: one environment, beside the loop by hand."""
+    """What a batch costs, by its frames: one environment, compared with the loop by hand."""
     print("\none environment: what a batch costs, in time of this thread")
     for frames in (1, 4, 16, 64, 256):
         loops = one_by_hand(net, frames), ours(GymEnv(NAME), net, frames)

@@ -108,7 +108,7 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
 
 
 def with_device(batch: TensorDictBase, device: torch.device | None) -> TensorDictBase:
-    """A batch that lies on a device, and names it as its own; None for no name."""
+    """Move a batch to a device, which becomes its `device`; None clears that attribute."""
     if device is not None:
         return batch.to(device)
     return batch if _names_no_device(batch) else batch.clear_device_()

@@ -255,8 +255,8 @@ class MultiCollector(CollectorInterface):
     @property
     def _lag(self) -> float:
         stats = self._workers.stats
-        behind: int = sum(self.policy_version - one["policy_version"] for one in stats)
-        return behind / len(stats)
+        staleness: int = sum(self.policy_version - one["policy_version"] for one in stats)
+        return staleness / len(stats)
 
     @between_batches
     def state_dict(self) -> dict[str, Any]:

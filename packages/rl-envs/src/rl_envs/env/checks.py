@@ -21,10 +21,10 @@ def check_open(env: Environment) -> None:
 
 
 def check_request(masks: Any, kwargs: Any) -> None:
-    """Raise unless these are the masks of a reset by group, and its further arguments by name."""
+    """Raise unless these are masks by group and keyword arguments of a reset."""
     check_kind(masks, Mapping, "the masks of a reset by group")
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
-        msg = f"expected a dictionary of further arguments of reset by name: got {kwargs!r}."
+        msg = f"expected a dictionary of keyword arguments of reset by name: got {kwargs!r}."
         raise TypeError(msg)
 
 

@@ -40,8 +40,8 @@ NO_SIZES = torch.Size()
 class EnvLayout:
     """Key and spec of each leaf of an environment's data, by its part in a step.
 
-    Rewards and flags are named without `"next"`. Sizes that come before the environment's own,
-    where it is not batch-locked, are called `lead`.
+    Rewards and flags are named without `"next"`. `lead` are leading batch sizes in front of the
+    environment's own, which one that is not batch-locked accepts.
     """
 
     batch_size: torch.Size  # [*B]

@@ -98,7 +98,7 @@ class ColumnSteps:
         return is_same and not request.breaks and request.max_steps == self._max_steps
 
     def suits(self, plan: PolicyPlan | None) -> bool:
-        """Whether the columns are those of a policy: one that is flat writes the same each time."""
+        """Whether the columns hold what a policy writes: a flat one writes the same each time."""
         return plan is None or (plan.is_flat and plan.is_verified is self._has_received)
 
     def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:

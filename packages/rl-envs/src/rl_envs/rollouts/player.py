@@ -26,7 +26,7 @@ from rl_transforms import Transform
 
 
 class Steps(Protocol):
-    """The steps of a rollout: how each is made, and where it is written."""
+    """Takes the steps of a rollout, and holds them."""
 
     keeps_root: bool  # whether the root after the last step is made, too
 
