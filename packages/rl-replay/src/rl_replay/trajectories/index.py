@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_replay.trajectories.invariants import check_invariants
 from rl_replay.trajectories.reader import TrajectoryReader
-from rl_replay.trajectories.snapshot import restore, state_of
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_replay.trajectories.writer import TrajectoryWriter
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+
+PENDING_ROWS = 4096
+"""So many rows are written before they are taken in, which costs less together than one by one."""
+
+_PIECE, _LONG = 1 << 20, 1 << 23
 
 
 class TrajectoryIndex(TrajectoryReader):
@@ -180,7 +185,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> TrajectoryIndex(3).state()["words"].shape
             (1, 16)
         """
-        return state_of(self.tables)
+        return self.tables.state()
 
     def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Restores the `state` of another index of the same size; equal seeds then draw the same.
@@ -197,7 +202,7 @@ class TrajectoryIndex(TrajectoryReader):
             >>> other.restore(index.state()), len(other)
             (None, 2)
         """
-        restore(self.tables, state)
+        self.tables.restore(state)
 
     def check(self, back: NDArray[np.integer]) -> None:
         """Compares all tables with a row-by-row reading. Slow: for tests.
@@ -223,3 +228,35 @@ class TrajectoryIndex(TrajectoryReader):
         if rest <= 0:
             return back[start : start + count]
         return np.concatenate((back[start : base + self.capacity], back[base : base + rest]))
+
+
+def pending(index: TrajectoryIndex | None, window: Window) -> int:
+    """How many rows of a window are not indexed yet."""
+    if index is None:
+        return len(window)
+    ends = [first + count for first, count in zip(window.first, window.counts, strict=True)]
+    return sum(
+        min(max(end - index.indexed(lane), 0), window.counts[lane]) for lane, end in enumerate(ends)
+    )
+
+
+def fill_index(
+    index: TrajectoryIndex, back: NDArray[np.integer], window: Window, *, piece: int = _PIECE
+) -> None:
+    """Indexes all rows of a window; millions of rows with a progress bar, if tqdm is installed."""
+    for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
+        starts = range(max(low, index.indexed(lane)), low + count, piece)
+        for start in _shown(starts, pending(index, window)):
+            index.catch_up_lane(lane, back, low, min(start + piece, low + count))
+    index.catch_up(back, window)
+
+
+def _shown(pieces: Iterable[int], rows: int) -> Iterable[int]:
+    if rows < _LONG or importlib.util.find_spec("tqdm") is None:
+        return pieces
+    from tqdm.auto import tqdm
+
+    bar: Iterable[int] = tqdm(
+        pieces, desc="trajectories", unit_scale=_PIECE, unit=" rows", leave=False
+    )
+    return bar

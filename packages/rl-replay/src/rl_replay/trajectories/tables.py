@@ -7,7 +7,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -31,6 +31,15 @@ BEGIN, STOP, TAIL, PLACE, BORN = range(5)
 INDEXED, LOW, STEPS, LIVE, PIECES, LONE, FREE_PIECES, FRESH_PIECE = range(8)
 FREE_TRAJECTORIES, FRESH_TRAJECTORY, BROKEN = range(8, 11)
 WORDS = 16
+
+# The counter of each table's used slots, which come first in the part of a lane
+_USED = {
+    "pieces": FRESH_PIECE,
+    "trajectories": FRESH_TRAJECTORY,
+    "live": LIVE,
+    "free_pieces": FREE_PIECES,
+    "free_trajectories": FREE_TRAJECTORIES,
+}
 
 NO_PIECE = -1
 """What `piece_of` says of a row that is not real."""
@@ -85,6 +94,58 @@ class TrajectoryTables:
         if found != wanted:
             raise ValueError(f"expected the arrays {wanted}, got {found}.")
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})  # type: ignore[arg-type]
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """A copy of the used parts, for a checkpoint."""
+        # an index made anew from the rows has its trajectories in other slots, and draws others
+        words = self.words.copy()
+        found = {"piece_of": [self.piece_of[rows] for rows in self._rows(words)]} | {
+            name: [getattr(self, name)[part] for part in self._parts(words, column)]
+            for name, column in _USED.items()
+        }
+        return {"words": words} | {name: np.concatenate(arrays) for name, arrays in found.items()}
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Fills tables from a `state`; the counters last."""
+        words = np.asarray(state["words"], dtype=np.int64)
+        room = len(self.live)
+        if words.shape != self.words.shape:
+            raise ValueError(
+                f"the state is of an index with counters {words.shape}, this one has "
+                f"{self.words.shape}: restore it into as many lanes."
+            )
+        # [lanes, counters]: none may exceed the rows of a lane
+        counts = np.append(words[:, LIVE:], (words[:, INDEXED] - words[:, LOW])[:, None], axis=1)
+        if (words < 0).any() or (counts < 0).any() or (counts > room // len(words)).any():
+            raise ValueError(f"the counters {words.tolist()} do not fit {room} rows.")
+        places: dict[str, list[slice] | list[NDArray[np.int64]]] = {
+            name: list(self._parts(words, column)) for name, column in _USED.items()
+        }
+        # rows wrap round their lane, so their positions are no slice
+        places["piece_of"] = list(self._rows(words))
+        for name, parts in places.items():
+            table, values = getattr(self, name), state[name]
+            sizes = [len(table[part]) for part in parts]
+            if values.shape != (sum(sizes), *table.shape[1:]):
+                raise ValueError(
+                    f"{name}: expected shape {(sum(sizes), *table.shape[1:])}, got {values.shape}."
+                )
+            for part, rows in zip(parts, np.split(values, np.cumsum(sizes)[:-1]), strict=True):
+                table[part] = rows
+        # last: until then the counters say that nothing is there
+        self.words[:] = words
+
+    def _parts(self, words: NDArray[np.int64], column: int) -> Iterator[slice]:
+        """The used slots of a table, lane by lane."""
+        capacity = len(self.live) // len(words)
+        for lane, count in enumerate(words[:, column].tolist()):
+            yield slice(lane * capacity, lane * capacity + count)
+
+    def _rows(self, words: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """The positions of the indexed rows, lane by lane."""
+        capacity = len(self.live) // len(words)
+        for lane, row in enumerate(words.tolist()):
+            yield np.arange(row[LOW], row[INDEXED]) % capacity + lane * capacity
 
 
 def positions_of(numbers: NDArray[np.int64], capacity: int, lanes: int) -> NDArray[np.int64]:
