@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rl_replay.trajectories.invariants import check_invariants
 from rl_replay.trajectories.reader import TrajectoryReader
-from rl_replay.trajectories.tables import TrajectoryTables
+from rl_replay.trajectories.tables import BROKEN, INDEXED, LOW, TrajectoryTables
 from rl_replay.trajectories.writer import TrajectoryWriter
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
@@ -129,6 +129,8 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.catch_up(np.array([1, 1, 1]), Window((2,), (3,))), index.lengths()
             (None, array([3]))
         """
+        if self.covers(window):
+            return
         for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
             self.catch_up_lane(lane, back, low, low + count)
 
@@ -161,10 +163,13 @@ class TrajectoryIndex(TrajectoryReader):
             >>> index.covers(Window((0,), (0,))), index.covers(Window((0,), (2,)))
             (True, False)
         """
-        return all(
-            not writer.broken and writer.low == low and writer.indexed == low + count
-            for writer, low, count in zip(self.writers, window.first, window.counts, strict=True)
-        )
+        # asked for every sample of slices: no property is called
+        for writer, first, count in zip(self.writers, window.first, window.counts, strict=True):
+            words = writer.words
+            low, end = words[LOW], words[INDEXED]
+            if words[BROKEN] or writer.first_number + low != first or end - low != count:
+                return False
+        return True
 
     def clear(self) -> None:
         """Drops every row; `catch_up` indexes them again.

@@ -358,7 +358,7 @@ class TrajectoryReader:
 
     def _at(self, random: Ints) -> Ints:
         """The trajectories that large random numbers select from the `live` lists of all lanes."""
-        total = len(self)
+        total = self._total(LIVE)
         if total == 0:
             raise ValueError("there is no trajectory yet: write rows before drawing.")
         places = random % total
