@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rl_replay.samplers import draw
+from rl_replay.samplers import slices
 from rl_replay.samplers.slice_layout import SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
 
@@ -63,7 +63,7 @@ def places_of(chains, length, minimum, reach):
 
 
 def rows_of(index, slots, begins, totals, length):
-    offsets, lengths = draw.inside(begins, totals, length)
+    offsets, lengths = slices.inside(begins, totals, length)
     if not len(slots):
         return Counter()
     parts = np.split(index.rows(slots, offsets, lengths), lengths.cumsum()[:-1])
@@ -85,8 +85,8 @@ def test_places_have_one_number_each(indexed, length, span, strict):
     index, chains = indexed
     reach, minimum = SpanLimits(*(min(side, length - 1) for side in span)), length if strict else 1
     window = index.window()
-    numbers = np.arange(draw.candidates(index, window, reach))
-    found = draw.begins_among(index, window, numbers, length, minimum, reach)
+    numbers = np.arange(slices.candidates(index, window, reach))
+    found = slices.begins_among(index, window, numbers, length, minimum, reach)
     assert rows_of(index, *found, length) == places_of(chains, length, minimum, reach)
 
 
@@ -98,10 +98,10 @@ def test_places_of_all_trajectories_have_one_number_each(indexed, length, span, 
     wanted = places_of(chains, length, minimum, reach)
     if not wanted:
         with pytest.raises(ValueError, match=f"no trajectory has {minimum} rows"):
-            draw.begins_of_all(index, length, minimum, reach)
+            slices.begins_of_all(index, length, minimum, reach)
         return
-    slots, totals, ends = draw.begins_of_all(index, length, minimum, reach)
-    which, begins = draw.begin_at(ends, np.arange(ends[-1]), reach)
+    slots, totals, ends = slices.begins_of_all(index, length, minimum, reach)
+    which, begins = slices.begin_at(ends, np.arange(ends[-1]), reach)
     assert rows_of(index, slots[which], begins, totals[which], length) == wanted
 
 
@@ -116,7 +116,7 @@ def test_steps_are_in_equally_many_places_with_a_whole_span(indexed, length, see
     times = Counter(row for place, count in places.items() for row in place * count)
     assert times == {row: length for chain in chains for row in chain}
     generator = torch.Generator().manual_seed(seed)
-    drawn = draw.by_step(index, 30, length, reach=reach, generator=generator)
+    drawn = slices.by_step(index, 30, length, reach=reach, generator=generator)
     parts = np.split(index.rows(*drawn), drawn.lengths.cumsum()[:-1])
     assert {tuple(part.tolist()) for part in parts} <= set(places)
 
@@ -127,7 +127,7 @@ def test_places_are_drawn_as_often_as_they_should_be():
     lengths = [2] * 190 + [6]
     index.append(0, np.concatenate([np.arange(n) > 0 for n in lengths]).astype(np.int64))
     reach, draws = SpanLimits(left=2, right=1), 4000
-    drawn = draw.by_step(
+    drawn = slices.by_step(
         index, draws, 4, minimum=4, reach=reach, generator=torch.Generator().manual_seed(0)
     )
     found = Counter(zip(drawn.offsets.tolist(), drawn.lengths.tolist(), strict=True))
@@ -138,4 +138,4 @@ def test_places_are_drawn_as_often_as_they_should_be():
 
 def test_draw_refuses_an_index_without_rows():
     with pytest.raises(ValueError, match="there is no trajectory yet: write rows"):
-        draw.by_step(TrajectoryIndex(5), 3, 2, reach=SpanLimits(left=1))
+        slices.by_step(TrajectoryIndex(5), 3, 2, reach=SpanLimits(left=1))

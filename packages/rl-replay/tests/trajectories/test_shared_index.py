@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rl_replay.samplers.draw import by_step, by_trajectory
 from rl_replay.samplers.slice_layout import Slices
+from rl_replay.samplers.slices import by_step, by_trajectory
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import BROKEN, TrajectoryTables, positions_of
 from rl_slabs import Arrays, Window

@@ -3,11 +3,8 @@
 from rl_replay.samplers.rows import RandomSampler, SamplerWithoutReplacement
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, mark_slices
-from rl_replay.samplers.slices import (
-    SliceSampler,
-    SliceSamplerWithoutReplacement,
-    TrajectorySampler,
-)
+from rl_replay.samplers.slices import SliceSampler, TrajectorySampler
+from rl_replay.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 
 __all__ = [
     "RandomSampler",

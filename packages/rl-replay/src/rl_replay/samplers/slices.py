@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 
 from rl_layout import keys
 from rl_replay.edges import edge
-from rl_replay.samplers.draw import (
-    By,
-    SliceBounds,
-    by_step,
-    by_trajectory,
-    place_in,
-    random_numbers,
-)
 from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_slabs import Window
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
@@ -31,12 +24,22 @@ from rl_tensordict.types import Ints
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
 
-_NOTHING = np.zeros(0, dtype=np.int64)
+By = Literal["trajectory", "step"]
+
+_LARGE = 1 << 62
 USELESS = {
     "cache_values": "the boundaries are always known",
     "compile": "slices are drawn by numpy, in time that the batch alone decides",
     "use_gpu": "slices are drawn on the CPU, and one copy takes a sample to the storage's device",
 }
+
+
+class SliceBounds(NamedTuple):
+    """Slices of trajectories."""
+
+    slots: Ints  # int64 [n], the trajectories
+    offsets: Ints  # int64 [n], first row of the slice, counted from the oldest of its trajectory
+    lengths: Ints  # int64 [n], rows of each slice
 
 
 class TrajectorySampler(Sampler):
@@ -167,161 +170,6 @@ def end_keys_of(
     return [end_key] if end_key is not None else list(end_keys or ())
 
 
-class SliceSamplerWithoutReplacement(TrajectorySampler):
-    """Draws one slice of each trajectory in an epoch, in a random order.
-
-    Rows may be written in mid-epoch. The epoch continues over the trajectories that were there when
-    it began: one that grew is taken as it is now, one that was overwritten is passed over, and
-    newer ones wait for the next epoch.
-
-    The last batch of an epoch has as many slices as are left.
-
-    Args:
-        num_slices: Slices of a batch; the batch size is a multiple of it.
-        slice_len: Rows of a slice; the batch size is a multiple of it. With `num_slices` too, the
-            batch size is their product.
-        drop_last: Leave out the last batch of an epoch where slices are missing.
-        end_key: A column of flags that also ends trajectories.
-        end_keys: Several such columns.
-        traj_key: A column of ids that also tells trajectories apart.
-        ends: Instead of any column: bool, one for each row of a storage that is written no more.
-        trajectories: Instead of any column: ids, one for each row of such a storage.
-        truncated_key: Where the last row of a slice is marked, with its done flag; None
-            marks neither.
-        strict_length: Only take trajectories at least as long as a slice. Otherwise a shorter one
-            gives a shorter slice, and the sample is smaller.
-        shuffle: Take trajectories in a random order, rather than by their oldest rows.
-        legacy: `compile` and `use_gpu`, which have no effect and are deprecated.
-
-    Raises:
-        TypeError: Neither `num_slices` nor `slice_len`, or a key of a wrong type.
-        ValueError: Arguments that exclude each other, or out of range.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-        >>> sampler = SliceSamplerWithoutReplacement(slice_len=2, shuffle=False)
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(9), sampler=sampler, batch_size=4
-        ... )
-        >>> _ = buffer.extend(trajectories([2, 2, 2]))
-        >>> [batch["collector", "traj_ids"].tolist() for batch in buffer]
-        [[7, 7, 8, 8], [9, 9]]
-    """
-
-    def __init__(  # noqa: PLR0913 - the arguments that the seed names
-        self,
-        *,
-        num_slices: int | None = None,
-        slice_len: int | None = None,
-        drop_last: bool = False,
-        end_key: NestedKey | None = None,
-        end_keys: Sequence[NestedKey] | None = None,
-        traj_key: NestedKey | None = None,
-        ends: torch.Tensor | None = None,
-        trajectories: torch.Tensor | None = None,
-        truncated_key: NestedKey | None = keys.NEXT_TRUNCATED,
-        strict_length: bool = False,
-        shuffle: bool = True,
-        **legacy: object,
-    ) -> None:
-        refuse_unknown(drop_useless(legacy, USELESS))
-        super().__init__(
-            SliceShape(num_slices, slice_len),
-            traj_key=traj_key,
-            end_keys=end_keys_of(end_key, end_keys),
-            ends=ends,
-            trajectories=trajectories,
-            truncated_key=truncated_key,
-        )
-        self.drop_last = drop_last
-        self.strict_length = strict_length
-        self.shuffle = shuffle
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin a new epoch with the next batch."""
-        self.ran_out = False
-        self._slots = self._born = _NOTHING
-
-    def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
-        """Take the next trajectories of the epoch.
-
-        Args:
-            index: The trajectories.
-            count: How many slices.
-            length: Rows of each, at most.
-
-        Raises:
-            ValueError: No trajectory is long enough, or with `drop_last` too few are.
-        """
-        minimum = length if self.strict_length else 1
-        slots, left = self._next(index, count, minimum)
-        if len(slots) < (count if self.drop_last else 1):
-            self._begin(index, count, minimum)
-            slots, left = self._next(index, count, minimum)
-        self._slots, self._born = self._slots[left:], self._born[left:]
-        self.ran_out = len(self._slots) < (count if self.drop_last else 1)
-        if self.ran_out:
-            self._slots = self._born = _NOTHING
-        random = random_numbers((len(slots),), self.generator)
-        return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The remaining trajectories of the epoch."""
-        rest = {"slots": self._slots, "born": self._born}
-        return {name: torch.from_numpy(array) for name, array in rest.items()} | {
-            "ran_out": self.ran_out
-        }
-
-    @edge
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues the epoch of another sampler.
-
-        Args:
-            state: What its `state_dict` returned.
-        """
-        self._slots, self._born = (torch.as_tensor(state[n]).numpy() for n in ("slots", "born"))
-        self.ran_out = bool(state["ran_out"])
-
-    def _begin(self, index: TrajectoryIndex, count: int, minimum: int) -> None:
-        slots = index.slots()
-        lengths = index.lengths_of(slots)
-        slots = slots[lengths >= minimum]
-        needed = count if self.drop_last else 1
-        if len(slots) < needed:
-            raise ValueError(
-                f"{len(slots)} of {len(lengths)} trajectories have {minimum} rows, the longest "
-                f"has {lengths.max(initial=0)}, and a batch takes {needed}: ask for shorter or "
-                "fewer slices, or wait for more rows."
-            )
-        born = index.born(slots)
-        if self.shuffle:
-            order = torch.randperm(len(slots), generator=self.generator).numpy()
-        else:
-            order = np.argsort(born)
-        self._slots, self._born = slots[order], born[order]
-
-    def _next(self, index: TrajectoryIndex, count: int, minimum: int) -> tuple[Ints, int]:
-        """The next trajectories that are still there, and how far that goes in the epoch."""
-        found: list[Ints] = []
-        place = missing = 0
-        while (missing := count - sum(map(len, found))) and place < len(self._slots):
-            part = slice(place, place + missing)
-            slots = self._slots[part]
-            good = index.alive(slots, self._born[part])
-            good &= index.lengths_of(slots) >= minimum
-            found.append(slots[good])
-            place += len(slots)
-        return np.concatenate(found) if found else _NOTHING, place
-
-    def __repr__(self) -> str:
-        return (
-            f"SliceSamplerWithoutReplacement({self.shape}, strict_length={self.strict_length}, "
-            f"drop_last={self.drop_last}, shuffle={self.shuffle})"
-        )
-
-
 class SliceSampler(TrajectorySampler):
     """Draws slices of consecutive rows, each of one trajectory, and lays them end to end.
 
@@ -369,8 +217,6 @@ class SliceSampler(TrajectorySampler):
         >>> buffer.sample()["is_init"].flatten().tolist()[:6]
         [True, False, False, True, False, False]
     """
-
-    without_replacement: ClassVar[type[Sampler] | None] = SliceSamplerWithoutReplacement
 
     def __init__(  # noqa: PLR0913 - the arguments that the seed names, and `by`
         self,
@@ -447,3 +293,134 @@ class SliceSampler(TrajectorySampler):
 
     def __repr__(self) -> str:
         return f"SliceSampler({self.shape}, by={self.by!r}, strict_length={self.strict_length})"
+
+
+def by_trajectory(
+    index: TrajectoryIndex,
+    count: int,
+    length: int,
+    *,
+    minimum: int = 1,
+    reach: SpanLimits | None = None,
+    generator: torch.Generator | None = None,
+) -> SliceBounds:
+    """Draws trajectories uniformly, then a place in each."""
+    random = random_numbers((2, count), generator)
+    slots = index.draw_by(random[0], minimum, generator)
+    return SliceBounds(slots, *place_in(index.lengths_of(slots), length, random[1], reach))
+
+
+def by_step(
+    index: TrajectoryIndex,
+    count: int,
+    length: int,
+    *,
+    minimum: int = 1,
+    reach: SpanLimits | None = None,
+    generator: torch.Generator | None = None,
+) -> SliceBounds:
+    """Draws uniformly among all places that a slice of this length can have."""
+    # A trajectory of n rows has one at each step from which the slice continues: n
+    # - length + 1; a shorter one has one, its first. With reach there are left more before these
+    # and up to right after, of which the last is the last row. So where left and right are length
+    # - 1 every row is in length places: all are drawn equally often.
+    reach = reach or SpanLimits()
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    missing, tries = count, 2 * count  # mostly one round is enough
+    while missing > 0 and tries <= 2 * max(len(index), count):
+        window = index.window()
+        drawn = torch.randint(candidates(index, window, reach), (tries,), generator=generator)
+        slots, begins, totals = begins_among(index, window, drawn.numpy(), length, minimum, reach)
+        parts.append((slots[:missing], begins[:missing], totals[:missing]))
+        missing -= len(parts[-1][0])
+        tries *= 2
+    if missing > 0:
+        slots, totals, ends = begins_of_all(index, length, minimum, reach)
+        drawn = torch.randint(int(ends[-1]), (missing,), generator=generator)
+        which, begins = begin_at(ends, drawn.numpy(), reach)
+        parts.append((slots[which], begins, totals[which]))
+    slots, begins, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return SliceBounds(slots, *inside(begins, totals, length))
+
+
+def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
+    """Random numbers so large that their remainders are uniform but for 2**-40 or so."""
+    numbers: Ints = torch.randint(_LARGE, shape, generator=generator).numpy()
+    return numbers
+
+
+def place_in(
+    totals: Ints, length: int, random: Ints, reach: SpanLimits | None = None
+) -> tuple[Ints, Ints]:
+    """Choose where a slice begins in each of some trajectories, every place equally likely."""
+    # A slice that exceeds its trajectory is cut off there; at least one row is left.
+    room = np.maximum(totals - length, 0)
+    if reach is None or not (reach.left or reach.right):
+        return random % (room + 1), np.minimum(totals, length)
+    last = _last_begin(totals, length, reach)
+    return inside(random % (last + reach.left + 1) - reach.left, totals, length)
+
+
+def candidates(index: TrajectoryIndex, window: Window, reach: SpanLimits) -> int:
+    """Size of the range of `begins_among`: one per row and per position before a trajectory."""
+    if not len(window):
+        raise ValueError("there is no trajectory yet: write rows before drawing.")
+    return len(window) + reach.left * len(index)
+
+
+def begins_among(
+    index: TrajectoryIndex,
+    window: Window,
+    numbers: Ints,
+    length: int,
+    minimum: int,
+    reach: SpanLimits,
+) -> tuple[Ints, Ints, Ints]:
+    """The beginnings of slices by number, one number for each place; other numbers are skipped."""
+    rows = len(window)
+    places = torch.from_numpy(np.minimum(numbers, rows - 1) if reach.left else numbers)
+    slots, begins = index.locate(window.numbers(places).numpy())
+    before = np.flatnonzero(numbers >= rows)
+    if before.size:
+        which, far = np.divmod(numbers[before] - rows, reach.left)
+        slots[before], begins[before] = index.draw_by(which), -1 - far
+    totals = index.lengths_of(slots)
+    good = (slots >= 0) & (totals >= minimum)
+    # a torn entry of a shared table may begin anywhere
+    good &= (begins >= -reach.left) & (begins <= _last_begin(totals, length, reach))
+    return slots[good], begins[good], totals[good]
+
+
+def begins_of_all(
+    index: TrajectoryIndex, length: int, minimum: int, reach: SpanLimits
+) -> tuple[Ints, Ints, Ints]:
+    """All trajectories, their lengths, and the cumulated number of places in them."""
+    slots = index.slots()
+    totals = index.lengths_of(slots)
+    places = _last_begin(totals, length, reach) + reach.left + 1
+    ends = np.where(totals >= minimum, places, 0).cumsum()
+    if not len(slots) or not ends[-1]:
+        raise ValueError(
+            f"no trajectory has {minimum} rows: the longest of {len(slots)} has "
+            f"{totals.max(initial=0)}. Ask for shorter ones, or wait for more rows."
+        )
+    return slots, totals, ends
+
+
+def begin_at(ends: Ints, numbers: Ints, reach: SpanLimits) -> tuple[Ints, Ints]:
+    """The trajectory of each place, and the beginning of the slice in it."""
+    which = ends.searchsorted(numbers, "right")
+    return which, numbers - np.append(0, ends)[which] - reach.left
+
+
+def inside(begins: Ints, totals: Ints, length: int) -> tuple[Ints, Ints]:
+    """Slices without the rows outside of their trajectories."""
+    ends = np.minimum(begins + length, totals)
+    begins = np.maximum(begins, 0)
+    return begins, ends - begins
+
+
+def _last_begin(totals: Ints, length: int, reach: SpanLimits) -> Ints:
+    """The beginning of the last place in trajectories of so many rows."""
+    room: Ints = np.maximum(totals - length, 0)
+    return np.minimum(room + reach.right, totals - 1) if reach.right else room
