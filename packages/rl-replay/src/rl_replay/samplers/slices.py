@@ -16,6 +16,7 @@ from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_replay.trajectories.reader import random_numbers
 from rl_slabs import Window
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless, refuse_unknown
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
 
 By = Literal["trajectory", "step"]
-
-_LARGE = 1 << 62
 USELESS = {
     "cache_values": "the boundaries are always known",
     "compile": "slices are drawn by numpy, in time that the batch alone decides",
@@ -68,13 +67,14 @@ class TrajectorySampler(Sampler):
         ...     def choose(self, index, count, length):
         ...         slots = index.slots()[:count]
         ...         lengths = np.minimum(index.lengths_of(slots), length)
-        ...         return Places(slots, np.zeros_like(slots), lengths)
+        ...         return SliceBounds(slots, np.zeros_like(slots), lengths)
         >>> Oldest(SliceShape(num_slices=2)).end_keys
         []
     """
 
     proven: ClassVar[bool] = True
     draws_slices: ClassVar[bool] = True
+    pad_output: bool = False
 
     def __init__(
         self,
@@ -146,7 +146,8 @@ class TrajectorySampler(Sampler):
         else:
             index = self._given.index(storage)
         places = self.choose(index, count, length)
-        return index.rows(*places), Slices(places.lengths)
+        numbers, slices = index.rows(*places), Slices(places.lengths)
+        return slices.pad(numbers, length) if self.pad_output else (numbers, slices)
 
     @abstractmethod
     def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
@@ -255,26 +256,6 @@ class SliceSampler(TrajectorySampler):
         if slice_len is not None:
             SpanLimits.of(span, slice_len)
 
-    def sample_slices(
-        self, storage: Storage, count: int, length: int
-    ) -> tuple[NDArray[np.int64], Slices]:
-        """Choose slices, for a batch or in place of overwritten ones.
-
-        Args:
-            storage: Where the rows are.
-            count: How many slices.
-            length: Rows of each, at most.
-
-        Returns:
-            Row ids, int64 `[N]`, and where each slice is among them.
-
-        Raises:
-            ValueError: No trajectory is long enough.
-            TypeError: The storage has no markers.
-        """
-        numbers, slices = super().sample_slices(storage, count, length)
-        return slices.pad(numbers, length) if self.pad_output else (numbers, slices)
-
     def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Draw slices of some trajectories.
 
@@ -341,12 +322,6 @@ def by_step(
         parts.append((slots[which], begins, totals[which]))
     slots, begins, totals = (np.concatenate(part) for part in zip(*parts, strict=True))
     return SliceBounds(slots, *inside(begins, totals, length))
-
-
-def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
-    """Random numbers so large that their remainders are uniform but for 2**-40 or so."""
-    numbers: Ints = torch.randint(_LARGE, shape, generator=generator).numpy()
-    return numbers
 
 
 def place_in(

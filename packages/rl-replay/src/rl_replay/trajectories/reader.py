@@ -202,7 +202,7 @@ class TrajectoryReader:
             >>> index.draw(2, minimum=3)
             array([0, 0])
         """
-        return self.draw_by(_random(count, generator), minimum, generator)
+        return self.draw_by(random_numbers((count,), generator), minimum, generator)
 
     def draw_by(
         self, random: Ints, minimum: int = 1, generator: torch.Generator | None = None
@@ -235,7 +235,7 @@ class TrajectoryReader:
                 return np.concatenate((slots, rest))
             # rejection sampling: twice as many each round, up to one try for each trajectory
             tries *= 2
-            more = self._at(_random(tries, generator))
+            more = self._at(random_numbers((tries,), generator))
             more = more[self.lengths_of(more) >= minimum]
             slots = np.concatenate((slots, more))[:count]
         return slots
@@ -399,9 +399,9 @@ class TrajectoryReader:
         return pieces, np.where(strides, steps, pieces[:, START]), real
 
 
-def _random(count: int, generator: torch.Generator | None) -> Ints:
-    # its remainder by any number of rows is as good as uniform
-    numbers: Ints = torch.randint(1 << 62, (count,), generator=generator).numpy()
+def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
+    """Random numbers so large that their remainders are uniform but for 2**-40 or so."""
+    numbers: Ints = torch.randint(1 << 62, shape, generator=generator).numpy()
     return numbers
 
 
