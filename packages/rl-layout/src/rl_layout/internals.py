@@ -6,7 +6,7 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 from rl_layout.compiled import LEAST_ROWS, is_of_use, run_compiled
 from rl_layout.extras import import_with_hypothesis
 from rl_layout.reference import continues
-from rl_layout.segments.cache import leaves_of
+from rl_layout.segments.cache import marker_leaves
 from rl_layout.segments.cuts import cut_between
 from rl_layout.segments.flat_views import array_of, flatten
 from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker
@@ -23,7 +23,7 @@ __all__ = [
     "flatten",
     "import_with_hypothesis",
     "is_of_use",
-    "leaves_of",
+    "marker_leaves",
     "run_compiled",
     "segments_of",
 ]

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.internals import batch_shape, leaves_of, segments_of
+from rl_layout.internals import batch_shape, marker_leaves, segments_of
 from rl_recurrent.arguments import refuse_batch
 from rl_tensordict import find, names_of
 
@@ -18,7 +18,7 @@ from rl_tensordict import find, names_of
 def recurrent_segments(batch: TensorDictBase) -> Segments:
     """Derive the segments of a batch; raise for an unmarked start of a trajectory."""
     require_is_init(batch)
-    shape, leaves = batch_shape(batch), leaves_of(batch)
+    shape, leaves = batch_shape(batch), marker_leaves(batch)
     segments = segments_of(batch, shape, leaves)
     if segments not in _checked:  # the same object as long as the markers live unchanged
         refuse_lost_starts(shape, leaves)

@@ -12,7 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
-from rl_layout.internals import batch_shape, leaves_of
+from rl_layout.internals import batch_shape, marker_leaves
 from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
 from rl_recurrent.backends.static.unroll import unroll_static
@@ -320,7 +320,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             is_init = require_is_init(batch)
             if not (torch.compiler.is_compiling() or is_init.is_cuda):
                 # names the row; elsewhere it would need a host sync
-                refuse_lost_starts(batch_shape(batch), leaves_of(batch))
+                refuse_lost_starts(batch_shape(batch), marker_leaves(batch))
             x, states = self._inputs(batch)
             inputs = batch, x, self._with_initial(states), network, self.settings
             return unroll_static(*inputs, every_state=every_state, burn_in=burn_in)

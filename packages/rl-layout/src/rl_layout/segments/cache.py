@@ -18,8 +18,8 @@ Made = TypeVar("Made")
 PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
 
 
-def leaves_of(batch: TensorDictBase) -> list[Tensor | None]:
-    """Read the marker leaves of a batch, unchecked."""
+def marker_leaves(batch: TensorDictBase) -> list[Tensor | None]:
+    """Read the markers of a batch, unchecked."""
     return [find(batch, place) for place in PLACES]
 
 
@@ -52,7 +52,7 @@ class Memo(Generic[Made]):
 
     def get(self, batch: TensorDictBase, make: Callable[[Markers], Made]) -> Made:
         """Return what was made of these markers, or make it."""
-        return self.get_of(batch_shape(batch), leaves_of(batch), make)
+        return self.get_of(batch_shape(batch), marker_leaves(batch), make)
 
     def get_of(
         self, shape: torch.Size, found: Sequence[Tensor | None], make: Callable[[Markers], Made]

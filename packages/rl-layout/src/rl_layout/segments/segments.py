@@ -18,7 +18,7 @@ from rl_layout import keys
 from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
-from rl_layout.segments.cache import Memo, leaves_of
+from rl_layout.segments.cache import Memo, marker_leaves
 from rl_layout.segments.contradiction import Comparison, compare_neighbours
 from rl_layout.segments.cuts import find_runs
 from rl_layout.segments.end_kind import EndKind
@@ -94,7 +94,7 @@ class Segments:
             >>> Segments.of(trajectories([2, 3])).starts.tolist()
             [0, 2]
         """
-        return segments_of(batch, batch_shape(batch), leaves_of(batch), compared)
+        return segments_of(batch, batch_shape(batch), marker_leaves(batch), compared)
 
     @classmethod
     def _of_markers(cls, markers: Markers, contradicted: Tensor | None = None) -> Segments:
