@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.internals import cut_between
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
 
@@ -19,6 +20,8 @@ FLAGS: tuple[tuple[str, ...], ...] = (
     keys.NEXT_TERMINATED,
     keys.NEXT_TRUNCATED,
 )
+NEIGHBOURS = slice(None, -1), slice(1, None)
+"""Each row but the last, and the row after it."""
 PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the producer
 
 
@@ -41,8 +44,9 @@ class TrajectoryOrder:
     def of(cls, rows: Mapping[tuple[str, ...], Tensor]) -> TrajectoryOrder:
         """Sort rows by their ids and steps, leaves ``[N]``."""
         ids, steps, is_init, ends = _markers(rows)
-        follows = _follows(ids, steps, is_init, ends)
-        run_ends = np.append(np.flatnonzero(~follows), len(ids) - 1)  # [R], in the order of arrival
+        cut = np.zeros(len(ids) - 1, dtype=bool)  # after each row but the last
+        cut_between(cut, NEIGHBOURS, alike=[ids], step=steps, is_init=is_init, ends=[ends])
+        run_ends = np.append(np.flatnonzero(cut), len(ids) - 1)  # [R], in the order of arrival
         lengths = run_ends.copy()  # np.diff with a first run that begins at row 0
         lengths[0] += 1
         lengths[1:] -= run_ends[:-1]
@@ -73,23 +77,21 @@ def calls_pending(order: TrajectoryOrder, waited: Array) -> Array:
 
 def cuts_before(rows: FlatRows) -> Array:
     """Rows of one call that a marker cuts from the row before them: bool ``[N]``."""
-    count, markers = len(rows), {}
-    for key in (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS):
-        if key in rows.leaves:
-            markers[key] = rows.leaves[key].cpu().numpy().reshape(-1)
-    cut = np.ones(count, dtype=bool)
-    cut[1:] = False
-    if keys.TRAJ_IDS in markers:
-        cut[1:] |= markers[keys.TRAJ_IDS][1:] != markers[keys.TRAJ_IDS][:-1]
-    if keys.TRAJ_STEP in markers:
-        cut[1:] |= markers[keys.TRAJ_STEP][1:] != markers[keys.TRAJ_STEP][:-1] + 1
-    if keys.MASK in markers:
+    wanted = (keys.TRAJ_IDS, keys.TRAJ_STEP, keys.MASK, *FLAGS)
+    leaves = {key: rows.leaves[key] for key in wanted if key in rows.leaves}
+    markers = {key: leaf.cpu().numpy().reshape(-1) for key, leaf in leaves.items()}
+    cut = np.zeros(len(rows), dtype=bool)
+    cut_between(
+        cut[1:],
+        NEIGHBOURS,
+        alike=[markers[keys.TRAJ_IDS]] if keys.TRAJ_IDS in markers else (),
+        step=markers.get(keys.TRAJ_STEP),
+        is_init=markers.get(FLAGS[0]),
+        ends=[markers[key] for key in FLAGS[1:] if key in markers],
+    )
+    if keys.MASK in markers:  # padding continues nothing, no other padding either
         cut[1:] |= ~(markers[keys.MASK][1:] & markers[keys.MASK][:-1])
-    if FLAGS[0] in markers:
-        cut[1:] |= markers[FLAGS[0]][1:]
-    for key in FLAGS[1:]:
-        if key in markers:
-            cut[1:] |= markers[key][:-1]
+    cut[0] = True
     return cut
 
 
@@ -110,25 +112,17 @@ def _markers(rows: Mapping[tuple[str, ...], Tensor]) -> tuple[Array, Array, Arra
     return numbers[:count], numbers[count:], is_init, ends
 
 
-def _follows(ids: Array, steps: Array, is_init: Array, ends: Array) -> Array:
-    """Whether each row continues the one before it: bool ``[N - 1]``."""
-    same = (ids[1:] == ids[:-1]) & (steps[1:] == steps[:-1] + 1)
-    follows: Array = same & ~is_init[1:] & ~ends[:-1]
-    return follows
-
-
 def _segments(
     ids: Array, steps: Array, is_init: Array, ends: Array, starts: Array, lasts: Array
 ) -> tuple[Array, Array]:
     """The last run of each run's segment, and whether that one is still open."""
     # Runs [R] are sorted by trajectory; those of one trajectory are in the order of arrival.
-    same = ids[starts[1:]] == ids[starts[:-1]]
-    joins = same & (steps[starts[1:]] == steps[lasts[:-1]] + 1)
-    joins &= ~is_init[starts[1:]] & ~ends[lasts[:-1]]
-    ends_segment = np.flatnonzero(~joins)  # runs that end a segment, the very last one left out
+    cut, pairs = np.zeros(len(lasts) - 1, dtype=bool), (lasts[:-1], starts[1:])
+    cut_between(cut, pairs, alike=[ids], step=steps, is_init=is_init, ends=[ends])
+    ends_segment = np.flatnonzero(cut)  # runs that end a segment, the very last one left out
     next_end = np.searchsorted(ends_segment, np.arange(len(lasts)))
     final = np.append(ends_segment, len(lasts) - 1)[next_end]
     # an earlier segment of the same trajectory was cut: only the newest one can continue
     is_open = ~ends[lasts]
-    is_open[:-1] &= ~same
+    is_open[:-1] &= ids[starts[1:]] != ids[starts[:-1]]
     return final, is_open[final]
