@@ -53,6 +53,13 @@ def test_build_flat_makes_what_the_public_constructor_makes(way):
     assert (made.device, made.names, made.is_locked) == (None, [None], False)
 
 
+@pytest.mark.parametrize("way", [build_flat, construction.build], ids=["attributes", "build"])
+def test_build_flat_names_dimensions_as_the_public_constructor_does(way):
+    made = way(entries(), torch.Size([5]), ["time"])
+    assert made.names == ["time"]
+    assert made[None, 1:].names == [None, "time"]
+
+
 def test_a_flat_tensordict_can_be_changed_indexed_and_stacked():
     made = build_flat(entries(), torch.Size([5]))
     made["next", "done"] = torch.zeros(5, 1, dtype=torch.bool)

@@ -241,6 +241,26 @@ def test_the_calls_of_a_foreign_step_are_listed_where_they_are_bound():
     assert policy.listed == 1
 
 
+class Changing(Steps):
+    """Lists its own step, or another call."""
+
+    others = ()
+
+    def step_calls(self):
+        return [*self.others] or [(self.step, self.in_keys, self.out_keys)]
+
+
+def test_bound_calls_stay_the_same_until_what_a_module_lists_changes():
+    policy = Changing()
+    calls = VerifiedCalls(policy)
+    calls(VALUES, ROWS)
+    run = calls.bound()
+    assert calls.bound() is run
+    policy.others = [(lambda seen: seen - 3, ["observation"], ["action"])]
+    found = calls.bound()(dict(VALUES))["action",]
+    assert torch.equal(found, VALUES["observation",] - 3)
+
+
 def test_calls_are_listed_and_verified_anew_after_a_part_was_replaced():
     policy = TensorDictSequential(linear())
     calls = VerifiedCalls(policy)

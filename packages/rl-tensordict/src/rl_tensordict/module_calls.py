@@ -49,14 +49,19 @@ class Call(NamedTuple):
     # lists the calls that `step` makes, valid until the parts of the module change
     listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
 
-    def steps(self) -> list[KeyedCall]:
+    def listing(self) -> list[Any]:
+        """List the calls that `step` makes, as the module does; none where it lists none."""
+        return [] if self.listed is None else list(self.listed())
+
+    def steps(self, listing: Iterable[Any] | None = None) -> list[KeyedCall]:
         """List the innermost calls on tensors, with their keys; refused of one on a tensordict."""
         if self.in_keys is None or self.out_keys is None:
             msg = f"a call on a tensordict has no steps on tensors: {self.reason or self.function}"
             raise TypeError(msg)
         if self.listed is None:
             return [(self.function, self.in_keys, self.out_keys)]
-        return [(call, _keys(read), _keys(made)) for call, read, made in self.listed()]
+        listing = self.listing() if listing is None else listing
+        return [(call, _keys(read), _keys(made)) for call, read, made in listing]
 
 
 class ModuleCalls:
@@ -68,6 +73,11 @@ class ModuleCalls:
             for a `forward` that makes them.
         watch: remember what `is_stale` compares with.
         reason: why the module is to be called on a tensordict, where that is known.
+
+    Attributes:
+        calls: the calls.
+        reason: why the module, or its first part that does, needs a tensordict; or nothing.
+        is_flat: whether every call is on tensors.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -91,6 +101,10 @@ class ModuleCalls:
             for part in parts:
                 _flatten(part, self.calls, visited)
         self._steps: list[Any] = [call[:3] for call in self.calls]
+        self.reason = ""
+        for call in reversed(self.calls):
+            self.reason = call.reason or self.reason
+        self.is_flat = not self.reason
         if watch:
             self._watch(visited, [module, module.module] if inside else [])
 
@@ -99,19 +113,6 @@ class ModuleCalls:
         self._hooks = [each.__dict__[name] for each in visited for name in HOOKS]
         self._modules = [each._modules for each in (*visited, *others)]
         self._children = [tuple(each.values()) for each in self._modules]
-
-    @property
-    def reason(self) -> str:
-        """Why the module, or its first part that does, needs a tensordict; or nothing."""
-        for call in self.calls:
-            if call.reason:
-                return call.reason
-        return ""
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether every call is on tensors."""
-        return not self.reason
 
     @property
     def in_keys(self) -> list[KeyPath] | None:

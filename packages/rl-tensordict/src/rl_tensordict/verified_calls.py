@@ -43,6 +43,7 @@ class VerifiedCalls:
 
     def _start(self, calls: ModuleCalls) -> None:
         self._calls, self._is_verified, self._fallback = calls, False, ""
+        self._bound: tuple[list[Any], Run] | None = None
 
     @property
     def is_flat(self) -> bool:
@@ -124,21 +125,26 @@ class VerifiedCalls:
 
         Returns:
             A function that makes all calls: it takes tensors by key, and adds to them what the
-            policy writes. None where the policy was not verified yet, or needs a tensordict.
+            policy writes. It is the same one until the calls change. None where the policy was
+            not verified yet, or needs a tensordict.
         """
-        if not self._is_verified or not self.is_flat:
+        calls = self._calls
+        if not self._is_verified or not calls.is_flat:
             return None
         # what a module lists as the calls of its step is made in the place of the step
-        steps = [step for call in self._calls.calls for step in call.steps()]
+        listings = [call.listing() for call in calls.calls]
+        if self._bound is None or self._bound[0] != listings:
+            pairs = zip(calls.calls, listings, strict=True)
+            steps = [step for call, listing in pairs for step in call.steps(listing)]
 
-        def run(values: Values) -> Values:
-            return run_steps(steps, values)
+            def run(values: Values) -> Values:
+                if not self.profile:
+                    return run_steps(steps, values)
+                with torch.profiler.record_function(self.profile):
+                    return run_steps(steps, values)
 
-        def run_in_range(values: Values) -> Values:
-            with torch.profiler.record_function(self.profile):
-                return run_steps(steps, values)
-
-        return run_in_range if self.profile else run
+            self._bound = listings, run
+        return self._bound[1]
 
     def on_tensordict(self) -> Callable[..., Any]:
         """Return the policy itself, in its range of the profiler if it has one."""
