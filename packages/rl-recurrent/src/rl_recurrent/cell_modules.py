@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from rl_recurrent.arguments import check_network_arguments, check_tensor
+from rl_recurrent.cells.cell import LayerWeights
 from rl_recurrent.cells.gru import gru_step
 from rl_recurrent.cells.lstm import lstm_step
-from rl_recurrent.cells.weights import LayerWeights
 from rl_tensordict.arguments import shown
 
 

@@ -12,8 +12,7 @@ from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
 from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
 from rl_recurrent.backends.static import scan
-from rl_recurrent.cells.cell import Cell, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import Cell, RowWeights, States
 from rl_recurrent.network import Network, run_layers
 
 DEFAULT = Settings()

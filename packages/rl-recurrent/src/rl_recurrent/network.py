@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl_recurrent.cells import CELLS
-from rl_recurrent.cells.cell import Cell, CellName, States
-from rl_recurrent.cells.weights import LayerWeights, RowWeights, unprojected
+from rl_recurrent.cells.cell import Cell, CellName, LayerWeights, RowWeights, States, unprojected
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import RowWeights
 
 
 def lstm_layer(

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from rl_recurrent.cells import CELLS
-from rl_recurrent.cells.cell import States
-from rl_recurrent.cells.weights import LayerWeights
+from rl_recurrent.cells.cell import LayerWeights, States
 from rl_recurrent.network import Network
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")

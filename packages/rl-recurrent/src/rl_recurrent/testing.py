@@ -12,8 +12,7 @@ from rl_layout import Segments
 from rl_recurrent import reference
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
-from rl_recurrent.cells.cell import Cell, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import Cell, RowWeights, States
 
 __all__ = ["Backend", "Cell", "RowWeights", "check_backend"]
 

@@ -11,7 +11,7 @@ from rl_recurrent.backends import pack, pad
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import RowWeights
 from rl_recurrent.functional import lstm
 from rl_recurrent.network import Network
 

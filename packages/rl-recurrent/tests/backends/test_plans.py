@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rl_layout import Segments
 from rl_recurrent.backends.pack import StepPlan, step_plan
 from rl_recurrent.backends.pad import BlockPlan, block_plan
-from rl_recurrent.backends.static.scan import window_steps
-from rl_recurrent.backends.static.windows import Windows
+from rl_recurrent.backends.static.scan import Windows, window_steps
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=8)
 

@@ -22,8 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Settings
-from rl_recurrent.cells.cell import Cell, Factors, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import Cell, Factors, RowWeights, States
 
 GATES = 1 << 18  # gates of a piece: 1 MB in float32
 MIN_ROWS = 128

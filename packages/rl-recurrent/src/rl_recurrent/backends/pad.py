@@ -21,8 +21,7 @@ from torch.nn.functional import pad
 from rl_layout import Segments
 from rl_recurrent.backends import pack
 from rl_recurrent.backends.dispatch import Settings, is_dense
-from rl_recurrent.cells.cell import Cell, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import Cell, RowWeights, States
 
 MAX_WASTE = 0.05  # share of a block's cells that may be empty
 SHUT = 1e4  # sigmoid of -SHUT and SHUT is exactly 0 and 1 in every dtype

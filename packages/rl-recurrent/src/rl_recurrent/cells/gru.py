@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from rl_recurrent.cells.cell import Cell, Factors, States
-from rl_recurrent.cells.weights import LayerWeights, RowWeights
+from rl_recurrent.cells.cell import Cell, Factors, LayerWeights, RowWeights, States
 
 
 def gru_step(x: Tensor, states: States, layer: LayerWeights) -> States:

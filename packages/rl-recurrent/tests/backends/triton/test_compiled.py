@@ -15,8 +15,7 @@ import importlib, json, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from rl_recurrent.backends.triton.frame import Frame
-from rl_recurrent.backends.triton.plan import make_plan
+from rl_recurrent.backends.triton.launch import Frame, make_plan
 
 kinds = dict.fromkeys(("num_segments", "begin", "end"), "i32")
 kinds |= dict.fromkeys(("order", "first", "length"), "*i64")

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rl_layout import Segments
+from rl_recurrent.backends.triton.launch import LaunchPlan
 from rl_recurrent.backends.triton.layer import planned_scan, scan
-from rl_recurrent.backends.triton.plan import LaunchPlan
 from rl_recurrent.cells import CELLS
 
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from rl_layout import contradictions, keys
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
-from rl_recurrent.cells.cell import Cell, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.cells.cell import Cell, RowWeights, States
 from rl_recurrent.network import Network, run_layers
 from rl_tensordict import find
 

@@ -13,20 +13,19 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Settings
-from rl_recurrent.backends.triton import gru_kernels, lstm_kernels
-from rl_recurrent.backends.triton.checks import check_gates
-from rl_recurrent.backends.triton.frame import Frame
-from rl_recurrent.backends.triton.plan import LaunchPlan, make_plan
-from rl_recurrent.cells.cell import Cell, States
-from rl_recurrent.cells.weights import RowWeights
+from rl_recurrent.backends.triton import gru_kernels, lstm_kernels, tiles
+from rl_recurrent.backends.triton.launch import Frame, LaunchPlan, make_plan
+from rl_recurrent.cells.cell import Cell, RowWeights, States
 
 Projection = tuple[Tensor, Tensor, Tensor]  # x, w_ih and the bias
+DTYPES = (torch.float32, torch.bfloat16)
 KERNELS: dict[str, ModuleType] = {"lstm": lstm_kernels, "gru": gru_kernels}
 
 
@@ -71,6 +70,38 @@ def scan(
         precision = "ieee"  # interpreted: a CPU has no tf32
     plan = make_plan(gates.shape[1] // cell.num_gates, len(segments), precision, gates.dtype)
     return planned_scan(cell, tensors, segments, plan, save=save, projection=projection)
+
+
+def check_gates(gates: Tensor, segments: Segments) -> None:
+    """Raise for a device or a dtype without kernels, and for segments on another device."""
+    if segments.starts.device != gates.device:
+        msg = (
+            f"expected segments on {gates.device} like the inputs, got {segments.starts.device}. "
+            "Move them there with segments.to(device)."
+        )
+        raise ValueError(msg)
+    dtypes = DTYPES if gates.is_cuda else DTYPES[:1]
+    if gates.dtype not in dtypes:
+        names = " or ".join(map(str, dtypes))
+        msg = f"backend 'triton': expected {names} on {gates.device.type}, got {gates.dtype}."
+        raise TypeError(msg)
+    if gates.is_cuda:
+        return
+    interpreting = triton.knobs.runtime.interpret
+    if gates.device.type == "cpu" and interpreting and not is_compiled():
+        return
+    # the variable is read when the kernels are decorated, at import
+    late = " TRITON_INTERPRET was set after the kernels were imported." if interpreting else ""
+    msg = (
+        f"backend 'triton': expected tensors on a CUDA device, got {gates.device}.{late} "
+        "Use backend 'pad', 'pack' or 'scan', which run there."
+    )
+    raise ValueError(msg)
+
+
+def is_compiled() -> bool:
+    """Whether the kernels were imported to be compiled, not interpreted."""
+    return isinstance(tiles.tanh, triton.runtime.JITFunction)
 
 
 def planned_scan(
