@@ -16,7 +16,7 @@ from rl_recurrent import Network, reference
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import RowWeights
-from rl_recurrent.functional import backend_layer
+from rl_recurrent.network import backend_layer
 from rl_recurrent.testing import layer_of
 
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_recurrent.backends import pack, pad
-from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
-from rl_recurrent.backends.static import scan
-from rl_recurrent.cells.cell import Cell, RowWeights, States
-from rl_recurrent.network import Network, run_layers
+from rl_recurrent.backends.dispatch import Settings
+from rl_recurrent.cells.cell import States
+from rl_recurrent.inputs import check_input, check_states
+from rl_recurrent.network import Network, unroll_checked
 
 DEFAULT = Settings()
 
@@ -118,124 +113,3 @@ def unroll(
         states = tuple(x.new_zeros(len(segments), *shape) for shape in shapes)
     check_states(states, (len(segments),), weight, shapes)
     return unroll_checked(x, segments, states, network, settings, every_state=every_state)
-
-
-def unroll_checked(
-    x: Tensor,
-    segments: Segments,
-    states: States,
-    network: Network,
-    settings: Settings,
-    *,
-    every_state: bool,
-) -> tuple[Tensor, States]:
-    """The same, of inputs and states that were checked."""
-    choice = choice_for(x, segments, network, settings, every_state=every_state)
-    # 16-bit networks are computed in float32 and their results rounded, as Triton kernels do
-    kernels = choice.backend == "triton" and x.is_cuda
-    narrow = x.dtype in (torch.float16, *([] if kernels else [torch.bfloat16]))
-    layout = SegmentRows(segments, settings, choice.backend, every_state)
-    rows = segments.gather(x)
-    # the dtype is that of the parameters, under autocast too
-    with torch.autocast(x.device.type, enabled=False):
-        if narrow:
-            wide = tuple(state.float() for state in states)
-            out, after = run_layers(network.float(), rows.float(), wide, layout)
-            out, after = out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
-        else:
-            out, after = run_layers(network, rows, states, layout)
-    return segments.scatter(out), after
-
-
-def choice_for(
-    x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
-) -> Choice:
-    """Choose the backend for these inputs, and say why."""
-    work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
-    return explain_backend(work, segments, settings)
-
-
-def check_input(x: Tensor, batch_shape: Sequence[int], weight: Tensor) -> None:
-    """Raise for inputs that do not fit the batch or the parameters, of which w_ih is given."""
-    expected = (*batch_shape, weight.shape[1])
-    if x.shape != expected:
-        msg = f"expected inputs of shape {list(expected)}: got {list(x.shape)}."
-        raise ValueError(msg)
-    if (x.dtype, x.device) != (weight.dtype, weight.device):
-        msg = (
-            f"expected inputs in {weight.dtype} on {weight.device}, as the parameters are: "
-            f"got {x.dtype} on {x.device}."
-        )
-        raise ValueError(msg)
-
-
-def check_states(
-    states: Sequence[Tensor],
-    batch: Sequence[int],
-    weight: Tensor,
-    shapes: Sequence[Sequence[int]],
-    *,
-    layers_first: bool = False,
-) -> None:
-    """Raise for states that do not fit: ``shapes`` are those of one row, layers and width."""
-    if len(states) != len(shapes):
-        msg = f"expected {len(shapes)} states: got {len(states)}."
-        raise ValueError(msg)
-    for name, state, (depth, width) in zip("hc", states, shapes, strict=False):
-        shape = (depth, *batch, width) if layers_first else (*batch, depth, width)
-        if state.shape != shape:
-            msg = f"expected the state {name} of shape {list(shape)}: got {list(state.shape)}."
-            raise ValueError(msg)
-        if (state.dtype, state.device) != (weight.dtype, weight.device):
-            msg = (
-                f"expected the state {name} in {weight.dtype} on {weight.device}: "
-                f"got {state.dtype} on {state.device}."
-            )
-            raise ValueError(msg)
-
-
-@dataclass(frozen=True)
-class SegmentRows:
-    """The real rows of segments, in which a backend runs a layer."""
-
-    segments: Segments
-    settings: Settings
-    backend: str  # one that runs here, not "auto"
-    every_state: bool  # states after every row, not at segment ends alone
-
-    def run(self, cell: Cell, x: Tensor, weights: RowWeights, states: States) -> States:
-        """Run one layer in one direction, by the backend."""
-        layer = backend_layer(self.backend)
-        return layer(cell, x, weights, states, self.segments, self.settings)
-
-    def wanted(self, states: States) -> States:
-        """The states of every row ``[M, H]``, or at segment ends ``[S, H]``."""
-        if self.every_state:
-            return states
-        ends = self.segments.offsets[1:] - 1
-        h, *cells = states
-        if self.backend != "pad":  # which returns cell states at segment ends already
-            cells = [c.index_select(0, ends) for c in cells]
-        return h.index_select(0, ends), *cells
-
-    def spread(self, h: Tensor) -> Tensor:
-        """States ``[S, P]`` in the first rows of segments, ``[M, P]``."""
-        rows = h.new_zeros(self.segments.num_real, h.shape[1])
-        return rows.index_copy(0, self.segments.offsets[:-1], h)
-
-    def mirror(self) -> Tensor:
-        """The row at the place of each in its reversed segment, int64 ``[M]``."""
-        offsets = self.segments.offsets
-        # first + last row of each segment: row r of a segment is read backwards at first + last - r
-        both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
-        return both - torch.arange(len(both), device=both.device)
-
-
-def backend_layer(backend: str) -> Callable[..., States]:
-    """The function of a backend that runs one layer in one direction."""
-    if backend == "triton":
-        # imported on use: triton is optional, and slow to import
-        from rl_recurrent.backends.triton import layer as triton
-
-        return triton.layer
-    return {"pad": pad.layer, "pack": pack.layer, "scan": scan.layer}[backend]

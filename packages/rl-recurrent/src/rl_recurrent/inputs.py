@@ -127,4 +127,43 @@ def _is_sequence(tensordict: TensorDictBase) -> bool:
     return bool(2 * follows.sum() > same.sum())
 
 
+def check_input(x: Tensor, batch_shape: Sequence[int], weight: Tensor) -> None:
+    """Raise for inputs that do not fit the batch or the parameters, of which w_ih is given."""
+    expected = (*batch_shape, weight.shape[1])
+    if x.shape != expected:
+        msg = f"expected inputs of shape {list(expected)}: got {list(x.shape)}."
+        raise ValueError(msg)
+    if (x.dtype, x.device) != (weight.dtype, weight.device):
+        msg = (
+            f"expected inputs in {weight.dtype} on {weight.device}, as the parameters are: "
+            f"got {x.dtype} on {x.device}."
+        )
+        raise ValueError(msg)
+
+
+def check_states(
+    states: Sequence[Tensor],
+    batch: Sequence[int],
+    weight: Tensor,
+    shapes: Sequence[Sequence[int]],
+    *,
+    layers_first: bool = False,
+) -> None:
+    """Raise for states that do not fit: ``shapes`` are those of one row, layers and width."""
+    if len(states) != len(shapes):
+        msg = f"expected {len(shapes)} states: got {len(states)}."
+        raise ValueError(msg)
+    for name, state, (depth, width) in zip("hc", states, shapes, strict=False):
+        shape = (depth, *batch, width) if layers_first else (*batch, depth, width)
+        if state.shape != shape:
+            msg = f"expected the state {name} of shape {list(shape)}: got {list(state.shape)}."
+            raise ValueError(msg)
+        if (state.dtype, state.device) != (weight.dtype, weight.device):
+            msg = (
+                f"expected the state {name} in {weight.dtype} on {weight.device}: "
+                f"got {state.dtype} on {state.device}."
+            )
+            raise ValueError(msg)
+
+
 _checked: WeakSet[Segments] = WeakSet()  # whose starts are all marked

@@ -13,8 +13,8 @@ from rl_layout import Segments
 from rl_recurrent.arguments import check_network_arguments, check_tensor
 from rl_recurrent.backends.dispatch import Settings, is_dense
 from rl_recurrent.cells.cell import States
-from rl_recurrent.functional import check_input, check_states, choice_for, unroll_checked
-from rl_recurrent.network import Network
+from rl_recurrent.inputs import check_input, check_states
+from rl_recurrent.network import Network, choice_for, unroll_checked
 
 
 class _CheckedNetwork(nn.RNNBase):

@@ -1,8 +1,8 @@
-"""The parameters of a recurrent network, and its layers, directions, projections and dropout."""
+"""A recurrent network: its parameters, and its run over the rows of segments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from rl_layout import Segments
+from rl_recurrent.backends import pack, pad
+from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
+from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, CellName, LayerWeights, RowWeights, States, unprojected
 
@@ -150,6 +154,88 @@ def _run_layer(
         hidden, c = rows.run(cell, x, cell.row_weights(whole), (torch.zeros_like(c), c))
         states = hidden @ layer.w_hr.t(), c
     return states[0], rows.wanted(states)
+
+
+def unroll_checked(
+    x: Tensor,
+    segments: Segments,
+    states: States,
+    network: Network,
+    settings: Settings,
+    *,
+    every_state: bool,
+) -> tuple[Tensor, States]:
+    """The same, of inputs and states that were checked."""
+    choice = choice_for(x, segments, network, settings, every_state=every_state)
+    # 16-bit networks are computed in float32 and their results rounded, as Triton kernels do
+    kernels = choice.backend == "triton" and x.is_cuda
+    narrow = x.dtype in (torch.float16, *([] if kernels else [torch.bfloat16]))
+    layout = SegmentRows(segments, settings, choice.backend, every_state)
+    rows = segments.gather(x)
+    # the dtype is that of the parameters, under autocast too
+    with torch.autocast(x.device.type, enabled=False):
+        if narrow:
+            wide = tuple(state.float() for state in states)
+            out, after = run_layers(network.float(), rows.float(), wide, layout)
+            out, after = out.to(x.dtype), tuple(state.to(x.dtype) for state in after)
+        else:
+            out, after = run_layers(network, rows, states, layout)
+    return segments.scatter(out), after
+
+
+def choice_for(
+    x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
+) -> Choice:
+    """Choose the backend for these inputs, and say why."""
+    work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
+    return explain_backend(work, segments, settings)
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """The real rows of segments, in which a backend runs a layer."""
+
+    segments: Segments
+    settings: Settings
+    backend: str  # one that runs here, not "auto"
+    every_state: bool  # states after every row, not at segment ends alone
+
+    def run(self, cell: Cell, x: Tensor, weights: RowWeights, states: States) -> States:
+        """Run one layer in one direction, by the backend."""
+        layer = backend_layer(self.backend)
+        return layer(cell, x, weights, states, self.segments, self.settings)
+
+    def wanted(self, states: States) -> States:
+        """The states of every row ``[M, H]``, or at segment ends ``[S, H]``."""
+        if self.every_state:
+            return states
+        ends = self.segments.offsets[1:] - 1
+        h, *cells = states
+        if self.backend != "pad":  # which returns cell states at segment ends already
+            cells = [c.index_select(0, ends) for c in cells]
+        return h.index_select(0, ends), *cells
+
+    def spread(self, h: Tensor) -> Tensor:
+        """States ``[S, P]`` in the first rows of segments, ``[M, P]``."""
+        rows = h.new_zeros(self.segments.num_real, h.shape[1])
+        return rows.index_copy(0, self.segments.offsets[:-1], h)
+
+    def mirror(self) -> Tensor:
+        """The row at the place of each in its reversed segment, int64 ``[M]``."""
+        offsets = self.segments.offsets
+        # first + last row of each segment: row r of a segment is read backwards at first + last - r
+        both = self.segments.spread(offsets[:-1] + offsets[1:] - 1)
+        return both - torch.arange(len(both), device=both.device)
+
+
+def backend_layer(backend: str) -> Callable[..., States]:
+    """The function of a backend that runs one layer in one direction."""
+    if backend == "triton":
+        # imported on use: triton is optional, and slow to import
+        from rl_recurrent.backends.triton import layer as triton
+
+        return triton.layer
+    return {"pad": pad.layer, "pack": pack.layer, "scan": scan.layer}[backend]
 
 
 def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:

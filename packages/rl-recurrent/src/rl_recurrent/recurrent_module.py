@@ -18,15 +18,16 @@ from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
 from rl_recurrent.backends.static.unroll import unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.cells.cell import CellName, States
-from rl_recurrent.functional import check_input, check_states, choice_for, unroll_checked
 from rl_recurrent.inputs import (
+    check_input,
+    check_states,
     recurrent_segments,
     refuse_lost_starts,
     refuse_sequence,
     require_is_init,
     require_sequence,
 )
-from rl_recurrent.network import Network
+from rl_recurrent.network import Network, choice_for, unroll_checked
 from rl_recurrent.single_step import explain_step, step_module
 from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
