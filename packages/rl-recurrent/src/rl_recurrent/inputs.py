@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.internals import batch_shape, marker_leaves, segments_of
+from rl_layout.internals import FIELDS, batch_shape, marker_leaves, segments_of
 from rl_recurrent.arguments import refuse_batch
 from rl_tensordict import find, names_of
 
@@ -28,6 +28,8 @@ def recurrent_segments(batch: TensorDictBase) -> Segments:
 
 def refuse_lost_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> None:
     """Raise if the other markers show a first row that ``is_init`` does not mark."""
+    if all(leaves[place] is None for place in _TELLING):
+        return
     flags = suspicious_rows(Markers.of_leaves(shape, leaves))
     if flags is not None and bool(flags.any()):
         _raise_lost_start(shape, int(flags.nonzero()[0]))
@@ -166,4 +168,6 @@ def check_states(
             raise ValueError(msg)
 
 
+# places of the markers that show where a trajectory starts, next to is_init
+_TELLING = [list(FIELDS).index(name) for name in ("done", "terminated", "truncated", "traj_step")]
 _checked: WeakSet[Segments] = WeakSet()  # whose starts are all marked

@@ -84,21 +84,14 @@ class LSTMModule(RecurrentModule):
         **options: Any,
     ) -> None:
         sizes = (input_size, hidden_size)
-        kwargs = {
-            "num_layers": num_layers,
-            "bias": bias,
-            "batch_first": batch_first,
-            "dropout": dropout,
-            "proj_size": proj_size,
-            "bidirectional": bidirectional,
-        }
-        super().__init__(lstm, LSTM, sizes, kwargs, **options)
+        shape: dict[str, Any] = {"num_layers": num_layers, "bias": bias, "dropout": dropout}
+        shape |= {"batch_first": batch_first, "bidirectional": bidirectional}
+        super().__init__(lstm, LSTM, sizes, {**shape, "proj_size": proj_size}, **options)
 
     @property
     def lstm(self) -> nn.RNNBase:
         """The network that holds the parameters."""
-        network: nn.RNNBase = self.network
-        return network
+        return self.network
 
 
 class GRUModule(RecurrentModule):
@@ -172,17 +165,11 @@ class GRUModule(RecurrentModule):
         **options: Any,
     ) -> None:
         sizes = (input_size, hidden_size)
-        kwargs = {
-            "num_layers": num_layers,
-            "bias": bias,
-            "batch_first": batch_first,
-            "dropout": dropout,
-            "bidirectional": bidirectional,
-        }
-        super().__init__(gru, GRU, sizes, kwargs, **options)
+        shape: dict[str, Any] = {"num_layers": num_layers, "bias": bias, "dropout": dropout}
+        shape |= {"batch_first": batch_first, "bidirectional": bidirectional}
+        super().__init__(gru, GRU, sizes, shape, **options)
 
     @property
     def gru(self) -> nn.RNNBase:
         """The network that holds the parameters."""
-        network: nn.RNNBase = self.network
-        return network
+        return self.network

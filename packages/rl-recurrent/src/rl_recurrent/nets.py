@@ -183,15 +183,17 @@ def run_network(
     check_tensor("input", x)
     if segments is not None:
         return _over_segments(module, x, states, segments, settings)
-    if x.ndim not in (2, 3):
+    if x.ndim == 2:
+        sequences = 0 if module.batch_first else 1
+        batched = None if states is None else tuple(state.unsqueeze(1) for state in states)
+        out, after = run_network(module, x.unsqueeze(sequences), batched, None, settings)
+        return out.squeeze(sequences), tuple(state.squeeze(1) for state in after)
+    if x.ndim != 3:
         msg = f"expected inputs [T, I] or [B, T, I], or segments=: got {list(x.shape)}."
         raise ValueError(msg)
-    if x.ndim == 2:
-        batched = None if states is None else tuple(state.unsqueeze(1) for state in states)
-        out, after = _over_sequences(module, x.unsqueeze(0), batched, settings)
-        return out[0], tuple(state.squeeze(1) for state in after)
     inputs = x if module.batch_first else x.transpose(0, 1)
-    out, after = _over_sequences(module, inputs, states, settings)
+    rows = dense_segments(inputs.shape[0], inputs.shape[1], x.device)
+    out, after = _over_segments(module, inputs, states, rows, settings)
     return out if module.batch_first else out.transpose(0, 1), after
 
 
@@ -204,14 +206,6 @@ def dense_segments(num_sequences: int, num_steps: int, device: torch.device) -> 
     lengths = torch.full((num_sequences,), num_steps, dtype=torch.int64, device=device)
     flat = Segments.from_lengths(lengths)
     return Segments(flat.starts, lengths, flat.kinds, torch.Size([num_sequences, num_steps]))
-
-
-def _over_sequences(
-    module: nn.RNNBase, x: Tensor, states: States | None, settings: Settings
-) -> tuple[Tensor, States]:
-    """Run over ``[B, T, I]`` with one trajectory per sequence."""
-    rows = dense_segments(x.shape[0], x.shape[1], x.device)
-    return _over_segments(module, x, states, rows, settings)
 
 
 def _over_segments(

@@ -12,7 +12,7 @@ from torch.nn.functional import dropout
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
-from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
+from rl_recurrent.backends.dispatch import Choice, Settings, Work, choose
 from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, CellName, LayerWeights, RowWeights, States, unprojected
@@ -188,7 +188,7 @@ def choice_for(
 ) -> Choice:
     """Choose the backend for these inputs, and say why."""
     work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
-    return explain_backend(work, segments, settings)
+    return choose(work, segments, settings.backend)
 
 
 @dataclass(frozen=True)

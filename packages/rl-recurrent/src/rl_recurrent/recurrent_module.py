@@ -71,6 +71,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     cell: ClassVar[CellName]
     default_states: ClassVar[tuple[str, ...]]
+    network: nn.RNNBase
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -304,7 +305,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
     @property
     def _weight(self) -> Tensor:
         """W_ih of the first layer: it has the width of inputs, the dtype and the device."""
-        weight: Tensor = self.network.weight_ih_l0
+        weight: Tensor = self.network.weight_ih_l0  # type: ignore[assignment]
         return weight
 
     def _one_step(self, tensordict: TensorDictBase) -> tuple[Tensor, States]:

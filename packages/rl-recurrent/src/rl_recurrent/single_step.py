@@ -23,7 +23,7 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     w_ih, w_hh, b_ih, b_hh = map(module._parameters.get, NAMES)
     if w_ih is None or w_hh is None or (module.bias and (b_ih is None or b_hh is None)):
         return step_network(x, states, Network.of(module))  # parametrized
-    cell = CELLS["lstm" if module.mode == "LSTM" else "gru"]
+    cell = CELLS[module.mode.lower()]
     before = tuple([state.select(1, 0) for state in states])  # [B, H]
     after = cell.torch_step(x, before, w_ih, w_hh, b_ih, b_hh)
     return after[0], tuple([state.unsqueeze(1) for state in after])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple
@@ -12,12 +12,7 @@ def read_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[str]
 ) -> list[NestedKey]:
     """Complete the keys that a module reads: input, states, ``"is_init"``."""
-    if key is not None and given is None:
-        return [key, *states, keys.IS_INIT]
-    if given is None or key is not None:
-        msg = f"expected in_key or in_keys, one of the two: got {key!r} and {given!r}."
-        raise ValueError(msg)
-    read = list(given)
+    read = _completed("in_key", key, given, [*states, keys.IS_INIT])
     if len(read) == len(states) + 1:
         read.append(keys.IS_INIT)
     if len(read) != len(states) + 2:
@@ -36,13 +31,20 @@ def written_keys(
     key: NestedKey | None, given: Sequence[NestedKey] | None, states: Sequence[NestedKey]
 ) -> list[NestedKey]:
     """Complete the keys that a module writes: output, next states."""
-    if key is not None and given is None:
-        return [key, *map(keys.next_key, states)]
-    if given is None or key is not None:
-        msg = f"expected out_key or out_keys, one of the two: got {key!r} and {given!r}."
-        raise ValueError(msg)
-    written = list(given)
+    written = _completed("out_key", key, given, map(keys.next_key, states))
     if len(written) != len(states) + 1:
         msg = f"expected out_keys of an output and {len(states)} states: got {written}."
         raise ValueError(msg)
     return written
+
+
+def _completed(
+    name: str, key: NestedKey | None, given: Sequence[NestedKey] | None, rest: Iterable[NestedKey]
+) -> list[NestedKey]:
+    """The keys that were given, or one key with the default names of the rest."""
+    if key is not None and given is None:
+        return [key, *rest]
+    if given is None or key is not None:
+        msg = f"expected {name} or {name}s, one of the two: got {key!r} and {given!r}."
+        raise ValueError(msg)
+    return list(given)

@@ -160,7 +160,11 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
         if not isinstance(value, kind):
             msg = f"{name}: expected {name.capitalize()}, got {shown(value)}."
             raise TypeError(msg)
-    asked = "auto" if settings is None else settings.backend
+    return choose(work, segments, "auto" if settings is None else settings.backend)
+
+
+def choose(work: Work, segments: Segments, asked: str) -> Choice:
+    """Choose a backend, which may be asked for; of arguments that were checked."""
     if asked != "auto":
         check_backend(asked, work)
         return Choice(asked, "asked for")

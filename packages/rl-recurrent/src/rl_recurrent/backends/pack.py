@@ -85,9 +85,9 @@ def _forward(
     states: Sequence[Tensor] = [state.index_select(0, plan.order) for state in initial]
     running, num_gates = plan.num_segments, -len(initial)
     for number, piece in enumerate(pieces):
-        piece_states = [_first_rows(part, piece) for part in memory[number % 2].unbind(0)]
+        piece_states = memory[number % 2][:, : len(piece.rows)].unbind(0)
         # inputs of all gates in one product over the rows of the piece, [R, G * H]
-        place = piece.of(gates) if keep else _first_rows(gates, piece)
+        place = piece.of(gates) if keep else gates[: len(piece.rows)]
         sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
         for count, *views in piece.steps(*cell.views(sums), *piece_states):
             if count != running:  # columns are sorted by length: the last ones have ended
@@ -136,7 +136,7 @@ class _Backward:
         for piece in reversed(self.pieces):
             x = self.x.index_select(0, piece.rows)
             before = [self._before(which, piece) for which in range(len(self.outputs))]
-            gates = _first_rows(self.memory, piece)
+            gates = self.memory[: len(piece.rows)]
             if saved_gates is not None:
                 gates.copy_(piece.of(saved_gates))
                 inner = None
@@ -236,10 +236,6 @@ def _piece_rows(width: int) -> int:
     return max(MIN_ROWS, GATES // width)
 
 
-def _first_rows(memory: Tensor, piece: StepBlock) -> Tensor:
-    return memory[: len(piece.rows)]
-
-
 @dataclass(frozen=True)
 class StepBlock:
     """Successive steps of a batch, each over all segments that are long enough."""
@@ -287,8 +283,7 @@ class StepPlan:
     @cached_property
     def inverse(self) -> Tensor:
         """Column of each segment, int64 ``[S]``."""
-        columns = torch.arange(self.num_segments, device=self.order.device)
-        return torch.empty_like(self.order).index_copy_(0, self.order, columns)
+        return self.order.argsort()
 
     def pieces(self, min_rows: int) -> list[StepBlock]:
         """Cut time into pieces of at least ``min_rows`` rows; the last may have fewer."""

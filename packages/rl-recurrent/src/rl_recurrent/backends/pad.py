@@ -132,10 +132,7 @@ class BlockPlan:
         # inverse of rows over real cells; each row has exactly one
         cells = torch.empty_like(real).index_copy_(0, rows[real], real)
         blocks = [_block(block.real) for block in time_blocks]
-        order = segments.order
-        columns = torch.arange(len(order), device=order.device)
-        inverse = torch.empty_like(order).index_copy_(0, order, columns)
-        return cls(order, inverse, blocks, rows, cells)
+        return cls(segments.order, segments.order.argsort(), blocks, rows, cells)
 
     def gather(self, x: Tensor) -> list[Tensor]:
         """Gather rows ``[M, I]`` into the blocks, ``[K, n, I]`` each."""

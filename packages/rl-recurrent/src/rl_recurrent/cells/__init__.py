@@ -1,7 +1,7 @@
 """What an LSTM and a GRU differ in, as one record each."""
 
-from rl_recurrent.cells.cell import Cell, CellName
+from rl_recurrent.cells.cell import Cell
 from rl_recurrent.cells.gru import GRU
 from rl_recurrent.cells.lstm import LSTM
 
-CELLS: dict[CellName, Cell] = {"lstm": LSTM, "gru": GRU}
+CELLS: dict[str, Cell] = {"lstm": LSTM, "gru": GRU}

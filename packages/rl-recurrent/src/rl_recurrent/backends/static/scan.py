@@ -105,7 +105,7 @@ def scan_rows(
     """Scan one layer over rows: the states after every row, ``[M, H]`` each."""
     # x [M, I]; w_ih [G * H, I]; w_hh [G * H, H]; bias [G * H]; states [K, H]; b_hn [H]; start, the
     # first rows of segments, bool [M]; source, the state that a first row starts from, int64 [M]
-    kind, windows = _cell(cell), Windows.of(start, length, steps)
+    kind, windows = CELLS[cell], Windows.of(start, length, steps)
     x, w_ih, w_hh, bias, initial, b_hn = _named(inputs, kind)
     sums, products = torch.addmm(bias, x, w_ih.t()), kind.products(w_hh, b_hn)
     columns, size = windows.rows.shape[1], w_hh.shape[1]
@@ -134,18 +134,23 @@ def _backward(  # noqa: PLR0913 - an operator takes tensors and numbers only
     length: int,
     steps: int,
 ) -> list[Tensor]:
-    kind, windows = _cell(cell), Windows.of(start, length, steps)
+    kind, windows = CELLS[cell], Windows.of(start, length, steps)
     x, w_ih, w_hh, bias, initial, b_hn = _named(inputs, kind)
-    size, pairs = w_hh.shape[1], zip(outputs, initial, strict=True)
-    before = [_before(after, first, start, source) for after, first in pairs]
+    size, pairs, starts = w_hh.shape[1], zip(outputs, initial, strict=True), start.unsqueeze(1)
+    # the state before each row; roll wraps the last row to the first, which is a start
+    before = [
+        torch.where(starts, first.index_select(0, source), after.roll(1, 0))
+        for after, first in pairs
+    ]
     # the gates of all rows again, in one product: every state before a row is known
     gates = torch.addmm(bias, x, w_ih.t())
     inner = kind.open_(kind.views(gates), before[0], kind.products(w_hh, b_hn), None)
     hidden = before[0]
     factors = kind.factors_(gates, inner, before, outputs[-1].clone())
-    # gradients of the gates; cells that their column does not own write into the last row
+    # gradients of the gates; cells that their column does not own write into the last
+    # row, as those of no first row do in the gradients of the states that segments start from
     d_gates, whole = x.new_empty(len(x) + 1, len(w_hh)), x.new_empty(len(x) + 1, size)
-    d_initial = [_with_spare(state) for state in initial]
+    d_initial = [state.new_zeros(len(state) + 1, size) for state in initial]
     carried = [x.new_zeros(windows.rows.shape[1], size)] * len(initial)
     for t in reversed(range(steps)):
         rows, foreign, target = windows.rows[t], ~windows.is_real[t], windows.targets[t]
@@ -172,10 +177,6 @@ def _backward(  # noqa: PLR0913 - an operator takes tensors and numbers only
     return [d_gates @ w_ih, d_gates.t() @ x, d_w_hh, d_gates.sum(0), *last]
 
 
-def _cell(name: str) -> Cell:
-    return CELLS["lstm" if name == "lstm" else "gru"]
-
-
 def _named(
     inputs: list[Tensor], cell: Cell
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor], Tensor | None]:
@@ -183,17 +184,6 @@ def _named(
     x, w_ih, w_hh, bias, *rest = inputs
     states, b_hn = rest[: cell.num_states], rest[cell.num_states :]
     return x, w_ih, w_hh, bias, states, b_hn[0] if b_hn else None
-
-
-def _before(states: Tensor, first: Tensor, start: Tensor, source: Tensor) -> Tensor:
-    """The state before each row, ``[M, H]``."""
-    # roll wraps the last row to the first, which is a start and takes its own state
-    return torch.where(start.unsqueeze(1), first.index_select(0, source), states.roll(1, 0))
-
-
-def _with_spare(states: Tensor) -> Tensor:
-    """Zeros for the gradients of states ``[K, H]``, and a spare row for cells without an owner."""
-    return states.new_zeros(len(states) + 1, states.shape[1])
 
 
 def _move_to_initial_states(
@@ -210,7 +200,7 @@ def _move_to_initial_states(
 @scan_rows.register_fake
 def _(inputs: list[Tensor], start: Tensor, source: Tensor, cell: str, *_: Any) -> list[Tensor]:
     x, w_hh = inputs[0], inputs[2]
-    return [x.new_empty(x.shape[0], w_hh.shape[1]) for _ in range(_cell(cell).num_states)]
+    return [x.new_empty(x.shape[0], w_hh.shape[1]) for _ in range(CELLS[cell].num_states)]
 
 
 @_backward.register_fake
