@@ -45,6 +45,7 @@ def lstm(
         RuntimeError: the backend cannot run here.
 
     Example:
+        >>> import torch
         >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
         >>> network = Network.of(torch.nn.LSTM(3, 5))
         >>> out, (h, c) = lstm(torch.randn(6, 3), segments, None, network)
@@ -87,6 +88,7 @@ def gru(
         RuntimeError: the backend cannot run here.
 
     Example:
+        >>> import torch
         >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
         >>> out, h = gru(torch.randn(6, 3), segments, None, Network.of(torch.nn.GRU(3, 5)))
         >>> torch.equal(h[:, 0], out[[1, 5]])
