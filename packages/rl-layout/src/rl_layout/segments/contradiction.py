@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_dim, check_tensordict
+from rl_layout.segments.cuts import cut_between
 from rl_layout.segments.flat_views import flat_bits, is_plain
 from rl_layout.segments.markers import must_compare_observations
 from rl_tensordict import NestedKey, as_key, find, is_key
@@ -253,20 +254,18 @@ class _Pairs:
     def _cuts(self, batch: TensorDictBase, ends: list[Tensor], device: torch.device) -> Tensor:
         """Rows after which a marker cuts, bool ``[*B, T]`` with the dimension last."""
         cut = torch.zeros(self._shape, dtype=torch.bool, device=device).movedim(self._dim, -1)
-        for flag in ends:
-            cut |= flag
+        ids, mask = self._marker(batch, keys.TRAJ_IDS), self._flag(batch, keys.MASK)
+        cut_between(
+            cut[..., :-1],
+            ((..., slice(None, -1)), (..., slice(1, None))),
+            alike=() if ids is None else (ids,),
+            step=self._marker(batch, keys.TRAJ_STEP),
+            is_init=self._flag(batch, keys.IS_INIT, 1),
+            ends=ends,
+        )
+        if mask is not None:  # padding continues nothing, no other padding either
+            cut[..., :-1] |= ~(mask[..., 1:] & mask[..., :-1])
         cut[..., -1] = True
-        inner = cut[..., :-1]
-        is_init, mask = self._flag(batch, keys.IS_INIT, 1), self._flag(batch, keys.MASK)
-        if is_init is not None:
-            inner |= is_init[..., 1:]
-        if mask is not None:
-            inner |= ~(mask[..., 1:] & mask[..., :-1])
-        ids, step = self._marker(batch, keys.TRAJ_IDS), self._marker(batch, keys.TRAJ_STEP)
-        if ids is not None:
-            inner |= ids[..., 1:] != ids[..., :-1]
-        if step is not None:
-            inner |= step[..., 1:] != step[..., :-1] + 1
         return cut
 
     def _marker(self, batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor | None:
