@@ -116,7 +116,7 @@ class Structure:
         self.element = element
         self.groups = dict(groups or {})
         self.tree = tree
-        self._plain = form == "tensordict" and not element and not groups
+        self.is_plain = form == "tensordict" and not element and not groups
 
     @classmethod
     def of(cls, data: Any, *, element: torch.Size | None = None) -> Self:
@@ -152,7 +152,7 @@ class Structure:
 
     def put_together(self, cells: TensorDict) -> Any:
         """Rows in the form of the caller's data."""
-        if self._plain:
+        if self.is_plain:
             return cells
         if self.form == "tensor":
             return cells.get(TENSOR_KEY)

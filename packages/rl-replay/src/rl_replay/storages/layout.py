@@ -52,12 +52,15 @@ class StorageLayout(NamedTuple):
         known = ([key for key in keys if key in self.schema] for keys in (self.ids, self.ends))
         return MarkerKeys.of(self.schema).with_explicit(*known)
 
-    def require_columns(self) -> None:
-        """Raises if the columns that trajectories are sought by are not stored."""
+    @property
+    def missing(self) -> list[NestedKey]:
+        """The columns that trajectories are sought by and that are not stored."""
         missing = [key for key in self.ids if key not in self.schema]
-        if self.ends and not any(key in self.schema for key in self.ends):
-            missing += self.ends
-        if missing:
+        return missing if any(key in self.schema for key in self.ends) else missing + self.ends
+
+    def require_columns(self) -> None:
+        """Raises if columns that trajectories are sought by are not stored."""
+        if missing := self.missing:
             raise KeyError(
                 f"no column {missing[0]!r} to find trajectories by: choose from "
                 f"{list(self.schema)}."

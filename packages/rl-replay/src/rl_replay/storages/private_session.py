@@ -182,7 +182,8 @@ class PrivateSession(Session):
         table = self.table
         if table is None:
             raise nothing_stored()
-        table.layout.require_columns()
+        if table.lacks_columns:
+            table.layout.require_columns()
         index = self._taken_index()
         index.catch_up(table.links.back, self.ring.window())
         self._index = index

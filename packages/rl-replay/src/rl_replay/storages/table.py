@@ -86,6 +86,7 @@ class RowTable:
         span_limit: int,
     ) -> None:
         self.layout, self.store = layout, store
+        self.lacks_columns = bool(layout.missing)  # asked for every sample of slices
         self.links = Links(span_limit, layout.marker_keys, back=back)
         self.device = store.device
         self.on_host = self.device.type == "cpu"
@@ -264,6 +265,7 @@ class RowTable:
         """Names the columns that cut alongside those of the contract."""
         layout = self.layout
         self.layout = StorageLayout(*layout[:3], list(ids), list(ends), *layout[5:])
+        self.lacks_columns = bool(self.layout.missing)
         self.layout.require_columns()
         self.links.keys = self.layout.marker_keys
 

@@ -229,7 +229,8 @@ class TensorStorage(Storage):
             cells = table.store.read(positions.to(table.device), contiguous=contiguous)
         else:
             cells = table.store.gather(positions)
-        return table.layout.structure.put_together(cells)
+        structure = table.layout.structure
+        return cells if structure.is_plain else structure.put_together(cells)
 
     def read_one(self, position: int) -> Any:
         """Copies one row, without a batch dimension.
