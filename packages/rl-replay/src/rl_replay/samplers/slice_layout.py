@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, is_tensor_collection
 
 from rl_layout import keys
-from rl_replay.trajectories.reader import even_length
+from rl_replay.trajectories.index import even_length
 from rl_tensordict import NestedKey, as_tuple, find, insert
 from rl_tensordict.types import Flags, Ints
 

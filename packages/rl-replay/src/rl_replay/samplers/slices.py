@@ -15,8 +15,7 @@ from rl_replay.edges import edge
 from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
-from rl_replay.trajectories.index import TrajectoryIndex
-from rl_replay.trajectories.reader import random_numbers
+from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
 from rl_slabs import Window
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless, refuse_unknown

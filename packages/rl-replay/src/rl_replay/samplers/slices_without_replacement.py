@@ -19,8 +19,7 @@ from rl_replay.samplers.slices import (
     end_keys_of,
     place_in,
 )
-from rl_replay.trajectories.index import TrajectoryIndex
-from rl_replay.trajectories.reader import random_numbers
+from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints

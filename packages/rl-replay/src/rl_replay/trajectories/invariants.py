@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_replay.trajectories.reader import TrajectoryReader
 from rl_replay.trajectories.tables import (
     END,
     INDEXED,
@@ -16,12 +17,34 @@ from rl_replay.trajectories.tables import (
     PLACE,
     START,
     STEPS,
+    TrajectoryTables,
     positions_of,
 )
 from rl_slabs.internals import LANE_SHIFT
+from rl_tensordict.types import Ints
 
 
-def check_invariants(index: TrajectoryReader, back: NDArray[np.integer]) -> None:
+class Queries(Protocol):
+    """What is asked of an index."""
+
+    capacity: int
+    lanes: int
+    tables: TrajectoryTables
+
+    def lengths_of(self, slots: Ints) -> Ints:
+        """Rows of some trajectories."""
+        ...
+
+    def rows(self, slots: Ints, offsets: Ints, lengths: Ints) -> Ints:
+        """The row ids of slices."""
+        ...
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """The trajectory of each row, and the row's offset in it."""
+        ...
+
+
+def check_invariants(index: Queries, back: NDArray[np.integer]) -> None:
     """Raises if the tables of an index contradict the links."""
     for lane in range(index.lanes):
         wanted = walk_predecessors(index, lane, back)
@@ -55,9 +78,7 @@ def check_invariants(index: TrajectoryReader, back: NDArray[np.integer]) -> None
         )
 
 
-def walk_predecessors(
-    index: TrajectoryReader, lane: int, back: NDArray[np.integer]
-) -> list[list[int]]:
+def walk_predecessors(index: Queries, lane: int, back: NDArray[np.integer]) -> list[list[int]]:
     """The row ids of every trajectory of a lane, read link by link."""
     found: dict[int, list[int]] = {}  # by the last row
     first = lane << LANE_SHIFT

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rl_replay.trajectories.index import TrajectoryIndex
-from rl_replay.trajectories.reader import even_length, numbers_of, pieces_with
+from rl_replay.trajectories.index import TrajectoryIndex, even_length, numbers_of, pieces_with
 from rl_replay.trajectories.tables import START, TrajectoryTables, positions_of
 
 
