@@ -290,12 +290,13 @@ class Storage(ABC):
         """
         raise self._without_keys("trajectories")
 
-    def keep_index(self, wanted: bool) -> None:  # noqa: B027 - without leaves there is no index
+    def keep_index(self, wanted: bool) -> None:
         """Say whether slices are drawn, so that rows are taken into the index as they come.
 
         Args:
             wanted: Whether a sampler asks for trajectories.
         """
+        self.session.keep_index(wanted)
 
     def require_boundaries(self) -> None:  # noqa: B027 - without leaves there is no flag to miss
         """Raise for slices where flags are stored that are no known markers.

@@ -351,14 +351,6 @@ class TensorStorage(Storage):
         """
         return self.session.trajectories()
 
-    def keep_index(self, wanted: bool) -> None:
-        """Say whether slices are drawn, so that rows are taken into the index as they come.
-
-        Args:
-            wanted: Whether a sampler asks for trajectories.
-        """
-        self.session.keep_index(wanted)
-
     def require_boundaries(self) -> None:
         """Raise for slices where flags are stored that are no known markers.
 
