@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from rl_replay.buffer.batches import BatchMaker
 from rl_replay.buffer.parts import BufferParts
-from rl_replay.checkpoint.buffer import dump_buffer, load_buffer, load_rows
 from rl_replay.checkpoint.hooks import Hook, dump_changed, load_changed
-from rl_replay.checkpoint.state_dict import load_state, state_of
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.storage import load_storage, storage_parts
+from rl_replay.checkpoint.writer import dump
+from rl_replay.samplers import Sampler
+from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.writers import Writer
+
+_PARTS = ("storage", "sampler", "writer")
+_KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "rng"})
 
 
 class Checkpoint:
@@ -58,3 +69,168 @@ class Checkpoint:
             if not load_changed(parts, path, self.load_hooks):
                 (load_rows if rows_only else load_buffer)(parts, path)
             parts.changes += 1
+
+
+def state_of(parts: BufferParts) -> dict[str, Any]:
+    """The rows, sampler, writer, transforms, batch size and generator of a buffer."""
+    return state_without_rows(parts) | {
+        "storage": parts.storage.state_dict(),
+        "kinds": {name: type(getattr(parts, name)).__name__ for name in _PARTS[1:]},
+        "dim_extend": parts.dim_extend,
+    }
+
+
+def state_without_rows(parts: BufferParts) -> dict[str, Any]:
+    """The state of everything but the rows, as `restore` takes it."""
+    return {
+        "sampler": parts.sampler.state_dict(),
+        "writer": parts.writer.state_dict(),
+        "transform": dict(parts.transform.state_dict()),
+        "batch_size": parts.batch_size,
+        "rng": parts.rng_state(),
+    }
+
+
+def load_state(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    """Restores what `state_of` returned."""
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
+        )
+    if missing := sorted(_KEYS - set(state)):
+        raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
+    for name, kind in state["kinds"].items():
+        require_same_kind("the state", name, kind, getattr(parts, name))
+    _require_same_rows(parts, state)
+    rows = state["storage"]
+    restore(
+        parts,
+        state,
+        lambda: parts.storage.load_state_dict(rows),
+        (rows["capacity"], len(rows["first"])) if "first" in rows else None,
+    )
+
+
+def restore(
+    parts: BufferParts,
+    state: Mapping[str, Any],
+    load_rows: Callable[[], None],
+    size: tuple[int, int] | None,
+) -> None:
+    """Restores everything but the rows, then the rows; where either fails, nothing changes."""
+    # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
+    former = copy.deepcopy(state_without_rows(parts))
+    if state["batch_size"] is None:  # one that was never chosen replaces no choice
+        state = {**state, "batch_size": parts.batch_size}
+    generator = parts.generator
+    try:
+        _load_without_rows(parts, state)
+        load_rows()
+        if size not in (None, size_of(parts.storage)):
+            parts.sampler.reset()
+    except BaseException:
+        try:
+            parts.generator = parts.sampler.generator = generator
+            _load_without_rows(parts, former)
+        except BaseException:
+            parts.sampler.reset()  # rather than draw by the state of other rows
+            raise
+        raise
+
+
+def size_of(storage: Storage) -> tuple[int, int]:
+    """How many rows a storage holds, and in how many lanes."""
+    return storage.max_size, len(storage.ring.window().first)
+
+
+def require_same_kind(
+    source: object, name: str, kind: str, part: object, otherwise: str = ""
+) -> None:
+    """Raises unless a part of a buffer is of the kind that is to be loaded."""
+    if kind != type(part).__name__:
+        raise ValueError(
+            f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
+            f"with the same {name}{otherwise}."
+        )
+
+
+def _load_without_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    try:
+        parts.transform.load_state_dict(state["transform"])
+    except RuntimeError as error:
+        raise ValueError(
+            f"the buffer had other transforms than this one: {error} Make it with the same ones."
+        ) from error
+    parts.sampler.load_state_dict(state["sampler"])
+    parts.writer.load_state_dict(state["writer"])
+    parts.batch_size = state["batch_size"]
+    if state["rng"] is not None:
+        parts.generator = parts.generator or torch.Generator()
+        parts.generator.set_state(state["rng"])
+        parts.sampler.generator = parts.generator
+
+
+def _require_same_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    storage, rows = parts.storage, state["storage"]
+    for kind, key in ((ListStorage, "items"), (TensorStorage, "rows")):
+        if isinstance(storage, kind) and key not in rows:
+            raise ValueError(
+                f"the state is not of a {kind.__name__}, as this buffer's {type(storage).__name__} "
+                "is one: make it with a storage of the same kind."
+            )
+    columns = rows.get("columns")
+    if columns is None or not isinstance(storage, TensorStorage):
+        return
+    if (1 + len(columns), state["dim_extend"]) != (storage.ndim, parts.dim_extend):
+        raise ValueError(
+            f"the state is of a storage of {1 + len(columns)} dimensions that grows along "
+            f"dimension {state['dim_extend']}, this one has {storage.ndim} and grows along "
+            f"{parts.dim_extend}: make one of the same shape."
+        )
+
+
+def dump_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Writes the storage, sampler, writer, transforms and generator of a buffer; see `dump`."""
+    state = state_without_rows(parts)
+    tree = {
+        "storage": storage_parts(parts.storage),
+        "sampler": _with_kind(parts.sampler, state["sampler"]),
+        "writer": _with_kind(parts.writer, state["writer"]),
+        "transform": state["transform"],
+        "batch_size": state["batch_size"],
+        "generator": state["rng"],
+    }
+    with parts.storage.read_ahead():
+        dump(path, tree)
+
+
+def load_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Restores a dumped buffer, whose next samples are the same."""
+    with Archive(path) as archive:
+        archive.verify()
+        for name, part in (("sampler", parts.sampler), ("writer", parts.writer)):
+            rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
+            require_same_kind(path, name, archive.part(f"{name}/kind"), part, rows)
+        state = {
+            "sampler": archive.read("sampler/state"),
+            "writer": archive.read("writer/state"),
+            "transform": archive.read("transform"),
+            "batch_size": archive.part("batch_size"),
+            "rng": archive.part("generator"),
+        }
+        first = archive.part("storage/first") if "storage/first" in archive.names() else None
+        kept = archive.part("storage/capacity")
+        size = (kept, len(first)) if isinstance(first, list) else None
+        restore(parts, state, lambda: load_storage(parts.storage, archive), size)
+
+
+def load_rows(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+    """Restores the rows of a dumped buffer, and begins a new epoch of this one's sampler."""
+    with Archive(path) as archive:
+        archive.verify()
+        load_storage(parts.storage, archive)
+    parts.sampler.reset()
+
+
+def _with_kind(part: Sampler | Writer, state: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": type(part).__name__, "state": dict(state)}

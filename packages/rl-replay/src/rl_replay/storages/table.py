@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.checkpoint.contents import Contents, FillRows
-from rl_replay.checkpoint.moves import join
+from rl_replay.checkpoint.contents import Contents, FillRows, join
 from rl_replay.data.structure import Extent
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.marker_keys import MarkerKeys

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_replay.checkpoint.moves import Move, Moves, end_to_end, order_of, window_of
+from rl_replay.checkpoint.contents import Move, Moves, end_to_end, order_of, window_of
 from rl_slabs import Window
 
 LANE = 1 << 48

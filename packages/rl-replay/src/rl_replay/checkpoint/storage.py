@@ -1,0 +1,306 @@
+"""The rows of a storage as parts of a dump, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.checkpoint.contents import Contents, Moves, Targets, lane_by_lane, targets
+from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Late, slices_of, taken_of
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.data.structure import Structure
+from rl_replay.lossless.layout import SUCCESSOR
+from rl_replay.lossless.rows import LosslessRows
+from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages.row_store import PlainRows, RowStore
+from rl_slabs import Rows, RowSchema, Window
+from rl_slabs.internals import LANE_SHIFT
+
+PLAIN, LOSSLESS = "plain", "lossless"
+
+
+def storage_parts(storage: Storage) -> dict[str, Any]:
+    """The stored rows of a storage, as parts of a dump."""
+    storage = _of_tensors(storage)
+    storage.sync()
+    window = storage.ring.window()
+    if storage.store is None or storage.structure is None or not len(window):
+        return {"capacity": storage.max_size, "count": 0}
+    places = _places(window, storage.max_size)
+    back = torch.from_numpy(storage.back)
+    return {
+        "capacity": storage.max_size,
+        "count": len(window),
+        "first": list(window.first),
+        "counts": list(window.counts),
+        "order": storage.session.lane_order(),
+        "columns": list(storage.columns),
+        "dim_extend": storage.arrangement.dim_extend,
+        "structure": storage.structure.to_plain(),
+        "schema": schema_of(storage.store).to_dict(),
+        "back": torch.cat([back[place] for place in places]),
+        "index": storage.session.index_state(),
+        "store": store_parts(storage.store, places, copied=storage.is_shared),
+        # last, when the rows are on the disk: older ones were overwritten while they were copied
+        "floor": Late(lambda: storage.session.floor_since(window)),
+    }
+
+
+def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> None:
+    """Restores a dumped storage; everything is checked before the former rows are dropped."""
+    storage = _of_tensors(storage)
+    count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
+    if not _is_count(count) or not _is_count(capacity):
+        raise ValueError(
+            f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
+        )
+    if not count:
+        storage.empty()
+        return
+    columns = _columns(archive, under)
+    _require_same_shape(storage, archive, under, columns)
+    require_kind(storage.lossless is not False, archive, f"{under}/store")
+    schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
+    window = _window(archive, under)
+    contents = Contents(
+        Structure.from_plain(archive.read(f"{under}/structure")).require_classes(),
+        schema,
+        columns,
+        window,
+        archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
+        tuple(archive.part(f"{under}/floor")),
+        archive.part(f"{under}/order") if f"{under}/order" in archive.names() else None,
+    )
+    room, lanes = storage.capacity_for(columns), len(storage.ring.window().first)
+    contents = contents.in_room(capacity, room, lanes)
+    if storage.store is not None and schema_of(storage.store) == schema:
+        require_fitting(storage.store, archive, f"{under}/store")
+    moves = Moves(contents.runs(), count, capacity // len(window.first), room // lanes)
+
+    def fill(store: RowStore, links: NDArray[np.int32]) -> None:
+        require_fitting(store, archive, f"{under}/store")
+        load_store(store, archive, f"{under}/store", moves)
+        archive.read_into(f"{under}/back", targets(torch.from_numpy(links), moves.places()))
+
+    storage.stand(contents, fill)
+
+
+def _columns(archive: Archive, under: str) -> torch.Size:
+    columns = archive.part(f"{under}/columns")
+    if not isinstance(columns, list) or not all(_is_count(n) and 0 < n < 1 << 40 for n in columns):
+        raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
+    return torch.Size(columns)
+
+
+def _window(archive: Archive, under: str) -> Window:
+    """The row ids of a dump, none of them twice and no more than its lanes have room for."""
+    first, counts, floor, count, capacity = (
+        archive.part(f"{under}/{name}")
+        for name in ("first", "counts", "floor", "count", "capacity")
+    )
+    lists = (first, counts, floor)
+    whole = all(isinstance(part, list) and all(map(_is_count, part)) for part in lists)
+    if not whole or not 0 < len(first) == len(counts) == len(floor) <= capacity:
+        raise ValueError(f"{archive.folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
+    each = capacity // len(first)
+    for lane, (low, rows, whole_from) in enumerate(zip(first, counts, floor, strict=True)):
+        base = lane << LANE_SHIFT
+        inside = base <= low < base + (1 << LANE_SHIFT - 1) and rows <= each
+        if not inside or not base <= whole_from <= base + (1 << LANE_SHIFT - 1):
+            raise ValueError(
+                f"{archive.folder} holds rows {low} to {low + rows} in lane {lane}, which has room "
+                f"for {each}. Restore it from a copy."
+            )
+    if sum(counts) != count:
+        raise ValueError(f"{archive.folder} holds {count} rows, not {sum(counts)} of {counts}.")
+    return Window(tuple(first), tuple(counts))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _places(window: Window, capacity: int) -> list[slice]:
+    """The positions of rows, lane by lane."""
+    each = capacity // len(window.first)
+    return [place for run in lane_by_lane(window, window.first) for place in run.places(each)]
+
+
+def _of_tensors(storage: Storage) -> TensorStorage:
+    if isinstance(storage, ListStorage):
+        raise NotImplementedError(
+            "a ListStorage holds objects of any kind, which only pickles could keep, and loading "
+            "a pickle runs code. Store tensors or tensordicts in a LazyTensorStorage, or keep "
+            "state_dict() yourself."
+        )
+    if not isinstance(storage, TensorStorage):
+        raise TypeError(
+            f"a {type(storage).__name__} cannot be dumped: only storages of tensors can."
+        )
+    return storage
+
+
+def _require_same_shape(
+    storage: TensorStorage, archive: Archive, under: str, columns: torch.Size
+) -> None:
+    dim = archive.part(f"{under}/dim_extend")
+    if dim != storage.arrangement.dim_extend or (columns and len(columns) != storage.ndim - 1):
+        raise ValueError(
+            f"{archive.folder} is of a storage with columns {list(columns)} that grows along "
+            f"dimension {dim}, this one has {storage.ndim} dimensions and grows along "
+            f"{storage.arrangement.dim_extend}: make one of the same shape."
+        )
+
+
+def schema_of(store: RowStore) -> RowSchema:
+    """The leaves of the rows as they were given to a store."""
+    return store.layout.given if isinstance(store, LosslessRows) else store.schema
+
+
+def store_parts(
+    store: RowStore, places: Sequence[slice], *, copied: bool = False
+) -> dict[str, Any]:
+    """Some rows of a store; of a lossless one also their successors and overflow slots."""
+    if isinstance(store, PlainRows):
+        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
+    if not isinstance(store, LosslessRows):
+        raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
+    successor = np.concatenate([store.successor_of(place) for place in places])
+    slots = np.sort(~successor[successor < 0])
+    chosen = torch.from_numpy(slots.astype(np.int64))
+    leaves, rows = store.side.rows, chosen.to(store.device)
+    if store.joined:
+        leaves, rows = _slots(store, len(slots)), torch.arange(len(slots))
+        for ours, theirs in _paired_columns(store, leaves):
+            theirs[: len(slots)] = ours[slots]
+    found: dict[str, Any] = {"slots": slots, "owners": store.side.owners[slots]}
+    if leaves.packed is not None:
+        found["packed"] = taken_of(leaves.packed, rows)
+    arrays = {name: taken_of(array, rows) for name, array in _named(leaves)}
+    kept = _rows_parts(store.rows, places, copied)
+    named: dict[str, Any] = {"successor": successor} if store.layout.apart else {}
+    return {
+        "kind": LOSSLESS,
+        "keys": [list(pair.root) for pair in store.layout.pairs],
+        "rows": kept | (named or {"packed": _by_distance(store, places)}),
+        "side": found | {"arrays": arrays},
+        "misses": store.misses,
+        "reach": store.reach,
+    }
+
+
+def require_kind(lossless: bool, archive: Archive, under: str) -> None:
+    """Raises unless a dump holds rows of this kind, lossless or not."""
+    kind = archive.part(f"{under}/kind")
+    mine = LOSSLESS if lossless else PLAIN
+    if kind != mine:
+        raise ValueError(
+            f"{archive.folder} holds {kind} rows, this storage keeps {mine} ones: make it with "
+            f"lossless={kind == LOSSLESS}."
+        )
+
+
+def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
+    """Raises unless `load_store` can fill this store."""
+    require_kind(isinstance(store, LosslessRows), archive, under)
+    if isinstance(store, LosslessRows):
+        keys = archive.part(f"{under}/keys")
+        ours = [list(pair.root) for pair in store.layout.pairs]
+        if keys != ours:
+            raise ValueError(
+                f"{archive.folder} keeps {keys} once, this storage {ours}: name the same "
+                "observations in lossless=."
+            )
+
+
+def load_store(
+    store: RowStore,
+    archive: Archive,
+    under: str,
+    moves: Moves,
+) -> None:
+    """Fills a cleared store with the rows that `store_parts` described."""
+    places = moves.places()
+    if isinstance(store, LosslessRows):
+        slots = archive.part(f"{under}/side/slots")
+        store.clear()
+        store.prepare(len(slots))
+        _load_rows(store.rows, archive, f"{under}/rows", places)
+        if store.layout.apart:
+            archive.read_into(f"{under}/rows/successor", targets(store.links, places))
+        first: Targets = [slice(0, len(slots))]
+        if store.joined:
+            overflow = _slots(store, len(slots))
+            _load_rows(overflow, archive, f"{under}/side", first)
+            for ours, theirs in _paired_columns(store, overflow):
+                ours[: len(slots)] = theirs[: len(slots)]
+        else:
+            _load_rows(store.side.rows, archive, f"{under}/side", first)
+        positions, numbers = moves.positions()
+        store.resume(
+            positions,
+            numbers,
+            moves.distances(store.links[positions].cpu().numpy()),
+            slots,
+            moves.renumbered(archive.part(f"{under}/side/owners")),
+        )
+        store.expect(misses=archive.part(f"{under}/misses"), reach=archive.part(f"{under}/reach"))
+    elif isinstance(store, PlainRows):
+        _load_rows(store.rows, archive, f"{under}/rows", places)
+
+
+def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if rows.packed is not None:
+        found["packed"] = slices_of(rows.packed, places, copied=copied)
+    arrays = {name: slices_of(array, places, copied=copied) for name, array in _named(rows)}
+    return found | {"arrays": arrays}
+
+
+def _slots(store: LosslessRows, count: int) -> Rows:
+    """Overflow slots in the layout of dumps, which has no gaps between observations."""
+    return Rows.zeros(store.layout.side, max(1, count))
+
+
+def _paired_columns(store: LosslessRows, slots: Rows) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """For each observation its column in the overflow slots of the store, and in dumped ones."""
+    ours, theirs = store.side.rows.columns(), slots.columns()
+    stored = store.layout.stored
+    return [(ours[stored[pair.root].key], theirs[pair.name]) for pair in store.layout.pairs]
+
+
+def _by_distance(store: LosslessRows, places: Sequence[slice]) -> Chunks:
+    """The packed rows, which name successors by distance, so that any positions suit them."""
+    packed = store.rows.packed
+    assert packed is not None  # the successor of each row is packed
+    column = (store.layout.stored[SUCCESSOR].offset or 0) // 4
+    step = max(1, PIECE_BYTES // store.layout.stored.row_bytes)
+
+    def pieces() -> Iterator[torch.Tensor]:
+        for place in places:
+            for start in range(place.start, place.stop, step):
+                part = slice(start, min(start + step, place.stop))
+                rows = packed[part].clone()
+                away = torch.from_numpy(store.successor_of(part))
+                rows.view(torch.int32)[:, column] = away.to(rows.device)
+                yield rows
+
+    count = sum(len(packed[place]) for place in places)
+    return Chunks(packed.dtype, (count, *packed.shape[1:]), pieces)
+
+
+def _load_rows(rows: Rows, archive: Archive, under: str, places: Targets) -> None:
+    if rows.packed is not None:
+        archive.read_into(f"{under}/packed", targets(rows.packed, places))
+    for name, array in _named(rows):
+        archive.read_into(f"{under}/arrays/{name}", targets(array, places))
+
+
+def _named(rows: Rows) -> Iterator[tuple[str, torch.Tensor]]:
+    """Large leaves by their place in the schema, since any string may be the name of a leaf."""
+    for number, field in enumerate(rows.schema.large):
+        yield str(number), rows.arrays[field.path]
