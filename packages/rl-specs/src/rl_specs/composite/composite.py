@@ -25,7 +25,7 @@ from rl_specs.composite.fit import on_device, with_lead
 from rl_specs.composite.spec_tree import SpecTree
 from rl_specs.core.placement import as_device, destination
 from rl_specs.core.sizes import NO_SIZE, View, as_size, safe, stand_in, viewed_shape
-from rl_specs.core.tensor_spec import TensorSpec, draw
+from rl_specs.core.tensor_spec import TensorSpec
 from rl_tensordict import build
 
 
@@ -110,18 +110,6 @@ class Composite(SpecTree):
     @batch_size.setter
     def batch_size(self, value: Any) -> None:
         self.shape = value
-
-    def rand(self, shape: Any = None) -> Any:
-        """Draw random members of every spec: a tensordict of batch size `[*shape, *spec.shape]`."""
-        return self._filled(draw, shape)
-
-    def zero(self, shape: Any = None) -> Any:
-        """Make zeros of every spec."""
-        return self._filled(lambda spec, sizes: spec.zero(sizes), shape)
-
-    def one(self, shape: Any = None) -> Any:
-        """Make ones of every spec."""
-        return self._filled(lambda spec, sizes: spec.one(sizes), shape)
 
     def is_in(self, val: Any) -> bool:
         """Tell whether a tensordict, or a dictionary, holds a member of every spec."""
@@ -233,15 +221,14 @@ class Composite(SpecTree):
         if dest is None:
             return self
         _, device = destination(dest, None, self._device)
-        specs = {n: None if spec is None else spec.to(dest) for n, spec in self._entries().items()}
+        specs = self._each(lambda spec: spec.to(dest))
         if device == self._device and all(specs[n] is s for n, s in self._entries().items()):
             return self
         return self._copied(_specs=specs, _device=device)
 
     def clone(self) -> Self:
         """Copy the spec, with all that it holds. The copy is not locked."""
-        specs = {n: None if spec is None else spec.clone() for n, spec in self._specs.items()}
-        return self._copied(_specs=specs)
+        return self._copied(_specs=self._each(lambda spec: spec.clone()))
 
     def empty(self) -> Self:
         """Make a spec like this one, without any entry."""
@@ -250,9 +237,8 @@ class Composite(SpecTree):
     def clear_device_(self) -> Self:
         """Forget the device, in place, here and in nested trees. Leaves keep theirs."""
         self._device = None
-        for spec in self._entries().values():
-            if spec is not None:
-                spec.clear_device_()
+        for spec in self._leaves().values():
+            spec.clear_device_()
         return self
 
     def index(self, index: Any, tensor_to_index: Any) -> Any:
@@ -351,6 +337,10 @@ class Composite(SpecTree):
                 return torch.Size(entry.shape[: len(entry.shape) - spec.ndim + self.ndim])
         return self._safe
 
+    def _each(self, change: Callable[[TensorSpec], Any]) -> dict[str, Any]:
+        """Change every spec; None stays None."""
+        return {n: None if spec is None else change(spec) for n, spec in self._entries().items()}
+
     def _leaves(self) -> dict[str, TensorSpec]:
         """List the specs right below, trees or not."""
         return {name: spec for name, spec in self._entries().items() if spec is not None}
@@ -383,16 +373,13 @@ class Composite(SpecTree):
             names = [*renamed.names, *names[ndim:]]
         return self._copied(
             _shape=viewed_shape(view, lead) + self._shape[ndim:],
-            _specs={
-                name: None if spec is None else spec._carry(view, ndim)
-                for name, spec in self._specs.items()
-            },
+            _specs=self._each(lambda spec: spec._carry(view, ndim)),
             _dim_names=names,
         )
 
     def _make_dynamic(self, dim: int) -> None:
         self._check_unlocked()
-        specs = {n: None if s is None else copy(s) for n, s in self._specs.items()}
+        specs = self._each(copy)
         for spec in specs.values():
             if spec is not None:
                 spec._make_dynamic(dim)

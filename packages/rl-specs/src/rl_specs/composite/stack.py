@@ -9,7 +9,7 @@ import torch
 
 from rl_specs.composite.composite import Composite
 from rl_specs.composite.stacked import Stacked
-from rl_specs.composite.stacked_composite import StackedComposite
+from rl_specs.composite.stacked_composite import StackedComposite, require_one_shape
 from rl_specs.core.shaped import TORCH_FUNCTIONS, added_dim
 from rl_specs.core.tensor_spec import TensorSpec
 
@@ -69,9 +69,7 @@ def _unified(specs: Any) -> Sequence[Any]:
     if kind is Composite:
         device = next((spec.device for spec in specs if spec.device is not None), None)
         specs = [spec.to(device) if spec.device is None else spec for spec in specs]
-        if len({spec.shape for spec in specs}) > 1:
-            msg = f"stacked composites need one shape: got {[tuple(s.shape) for s in specs]}"
-            raise ValueError(msg)
+        require_one_shape(specs)
     for what in ("device", "dtype", "ndim"):
         found = [getattr(spec, what) for spec in specs]
         if any(value != found[0] for value in found):

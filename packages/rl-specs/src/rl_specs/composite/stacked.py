@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rl_specs.core.shaped import at, stack
 from rl_specs.core.sizes import View, as_size
-from rl_specs.core.tensor_spec import TensorSpec, draw
+from rl_specs.core.tensor_spec import TensorSpec
 
 
 class Stack(TensorSpec):
@@ -77,18 +77,6 @@ class Stack(TensorSpec):
         alike = len({type(spec) for spec in specs}) == 1
         return stack(specs, dim) if alike else self._of(specs, dim)
 
-    def rand(self, shape: Any = None) -> Any:
-        """Draw random members of every spec."""
-        return self._filled(draw, shape)
-
-    def zero(self, shape: Any = None) -> Any:
-        """Make zeros of every spec."""
-        return self._filled(lambda spec, sizes: spec.zero(sizes), shape)
-
-    def one(self, shape: Any = None) -> Any:
-        """Make ones of every spec."""
-        return self._filled(lambda spec, sizes: spec.one(sizes), shape)
-
     def is_in(self, val: Any) -> bool:
         """Tell whether every part of a value is a member of its spec."""
         parts = self._parts_of(val)
@@ -100,11 +88,8 @@ class Stack(TensorSpec):
         """Write every part in the dtype of its spec."""
         pairs = list(zip(self.specs, self._checked_parts(val), strict=True))
         parts = [spec.cast(part) for spec, part in pairs]
-        if all(new is old for new, (_, old) in zip(parts, pairs, strict=True)):
-            return val
-        nested = isinstance(val, Tensor) and val.is_nested
-        place = 0 if nested else len(getattr(val, "shape", self._shape)) - self.ndim + self.dim
-        return parts if isinstance(val, list | tuple) else self._join(parts, place)
+        same = all(new is old for new, (_, old) in zip(parts, pairs, strict=True))
+        return val if same else self._rejoined(val, parts)
 
     def type_check(self, value: Any, key: Any = None) -> None:
         """Check the dtype of every part of a value."""
@@ -177,6 +162,12 @@ class Stack(TensorSpec):
             return None
         return val.unbind(place)  # type: ignore[no-any-return]
 
+    def _rejoined(self, val: Any, parts: list[Any]) -> Any:
+        """Put new parts of a value together as the value has them."""
+        nested = isinstance(val, Tensor) and val.is_nested
+        place = 0 if nested else len(getattr(val, "shape", self._shape)) - self.ndim + self.dim
+        return parts if isinstance(val, list | tuple) else self._join(parts, place)
+
     def _checked_parts(self, val: Any) -> Sequence[Any]:
         parts = self._parts_of(val)
         if parts is None:
@@ -195,10 +186,7 @@ class Stack(TensorSpec):
 
     def _project(self, val: Any) -> Any:
         pairs = zip(self.specs, self._checked_parts(val), strict=True)
-        found = [spec.project(part) for spec, part in pairs]
-        nested = isinstance(val, Tensor) and val.is_nested
-        place = 0 if nested else len(getattr(val, "shape", self._shape)) - self.ndim + self.dim
-        return found if isinstance(val, list | tuple) else self._join(found, place)
+        return self._rejoined(val, [spec.project(part) for spec, part in pairs])
 
     def _carry(self, view: View, ndim: int) -> Any:
         if self.dim >= ndim:

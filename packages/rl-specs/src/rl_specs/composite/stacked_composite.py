@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -42,9 +42,7 @@ class StackedComposite(Stack, Composite):
             msg = f"expected composites: got {[type(spec).__name__ for spec in specs]}"
             raise TypeError(msg)
         super().__init__(*specs, dim=dim)
-        if len({spec.shape for spec in specs}) > 1:
-            msg = f"stacked composites need one shape: got {[tuple(s.shape) for s in specs]}"
-            raise ValueError(msg)
+        require_one_shape(specs)
         self._lockers, self._dim_names, self.data_cls = [], None, None
         self.step_mdp_static = all(spec.step_mdp_static for spec in self.specs)
 
@@ -181,3 +179,10 @@ class StackedComposite(Stack, Composite):
 
     def _join(self, values: list[Any], dim: int) -> Any:
         return LazyStackedTensorDict.maybe_dense_stack(values, dim)
+
+
+def require_one_shape(specs: Sequence[TensorSpec]) -> None:
+    """Raise for composites of different shapes."""
+    if len({spec.shape for spec in specs}) > 1:
+        msg = f"stacked composites need one shape: got {[tuple(s.shape) for s in specs]}"
+        raise ValueError(msg)

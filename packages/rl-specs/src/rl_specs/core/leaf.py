@@ -84,11 +84,9 @@ class Leaf(TensorSpec):
 
     def cast(self, val: Any) -> Tensor:
         """Write a tensor in the dtype of the spec, where no number becomes another one."""
-        if not isinstance(val, Tensor) or not _is_plain(val):
-            msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
-            raise TypeError(msg)
+        out: Tensor = _require_plain(val)
         if val.dtype == self._dtype:
-            return val
+            return out
         if not _narrows(val.dtype, self._dtype):
             out = val.to(self._dtype)
             if torch.equal(out.to(val.dtype), val):
@@ -132,14 +130,12 @@ class Leaf(TensorSpec):
 
     def _tensor(self, val: Any) -> Tensor:
         """Raise for what is no tensor, or ends in another domain dimension."""
-        if not isinstance(val, Tensor) or not _is_plain(val):
-            msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
-            raise TypeError(msg)
+        out: Tensor = _require_plain(val)
         dims = self._domain_dims
         # only the domain dimension must agree: batch sizes may be any
         if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
             raise ValueError(self._shape_mismatch(val.shape))
-        return val
+        return out
 
     def _check(self, val: Any, safe: bool | None) -> None:
         if tensor_spec.CHECK_SPEC_ENCODE if safe is None else safe:
@@ -173,9 +169,7 @@ class Leaf(TensorSpec):
         return self._replace(_dtype=dtype, _device=device, **parts)
 
     def _project(self, val: Any) -> Tensor:
-        if not isinstance(val, Tensor) or not _is_plain(val):
-            msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
-            raise TypeError(msg)
+        _require_plain(val)
         if val.is_complex() and not self._dtype.is_complex:
             msg = (
                 f"expected real numbers for {self!r}: got {val.dtype}. Pass val.real or val.abs()."
@@ -254,6 +248,13 @@ def _narrows(old: torch.dtype, new: torch.dtype) -> bool:
     if old.is_complex or (old.is_floating_point and new.is_floating_point):
         return torch.promote_types(old, new) != new
     return False
+
+
+def _require_plain(val: Any) -> Any:
+    if not isinstance(val, Tensor) or not _is_plain(val):
+        msg = f"expected a plain dense tensor: got {type(val).__name__}. Encode it first."
+        raise TypeError(msg)
+    return val
 
 
 def _is_plain(val: Tensor) -> bool:

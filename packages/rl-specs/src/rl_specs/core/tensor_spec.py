@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -84,6 +85,10 @@ class TensorSpec(Shaped):
         Returns:
             Data of shape `[*shape, *spec.shape]`, on the spec's device.
         """
+        return self._filled(draw, shape)
+
+    def _filled(self, make: Callable[[TensorSpec, torch.Size], Any], shape: Any) -> Any:
+        """Put together what is made of the specs that this one holds."""
         raise NotImplementedError
 
     def _drawn(self, shape: Any = None) -> Any:
@@ -105,7 +110,7 @@ class TensorSpec(Shaped):
         Returns:
             Data of shape `[*shape, *spec.shape]`.
         """
-        raise NotImplementedError
+        return self._filled(lambda spec, sizes: spec.zero(sizes), shape)
 
     def zeros(self, shape: Any = None) -> Any:
         """Make zeros: the same as `zero`."""
@@ -120,7 +125,7 @@ class TensorSpec(Shaped):
         Returns:
             Data of shape `[*shape, *spec.shape]`.
         """
-        raise NotImplementedError
+        return self._filled(lambda spec, sizes: spec.one(sizes), shape)
 
     def ones(self, shape: Any = None) -> Any:
         """Make ones: the same as `one`."""

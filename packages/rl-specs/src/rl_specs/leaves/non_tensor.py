@@ -57,7 +57,7 @@ class NonTensor(TensorSpec):
 
     def rand(self, shape: Any = None) -> Any:
         """Give the example, stacked along the dimensions that do not share it."""
-        return self._filled(self.example_data, self._full(shape))
+        return self._wrapped(self.example_data, self._full(shape))
 
     def zero(self, shape: Any = None) -> Any:
         """Give the example: the same as `rand`."""
@@ -79,7 +79,7 @@ class NonTensor(TensorSpec):
         """Wrap an object so that a tensordict can hold it."""
         if is_tensor_collection(val) and is_non_tensor(val):
             return val
-        return self._filled(val, self._safe, None if ignore_device else self._device)
+        return self._wrapped(val, self._safe, None if ignore_device else self._device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Unwrap an object, or a nested list of them."""
@@ -125,7 +125,7 @@ class NonTensor(TensorSpec):
             f"device={self._device})"
         )
 
-    def _filled(self, data: Any, shape: torch.Size, device: Any = None) -> Any:
+    def _wrapped(self, data: Any, shape: torch.Size, device: Any = None) -> Any:
         """Wrap one object, and stack copies of it along the leading dimensions."""
         split = len(shape) - min(self.feature_dims, self.ndim)
         out = NonTensorData(data, batch_size=shape[split:], device=device or self._device)
