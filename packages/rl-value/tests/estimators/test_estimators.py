@@ -597,21 +597,6 @@ def test_members_of_a_group_that_terminate_before_the_others_are_cut_there(kind)
             torch.testing.assert_close(found[name][:, agent], one[name])
 
 
-def test_a_group_that_is_truncated_inside_the_batch_is_refused():
-    batch = prepared(trajectories([3]))
-    flag = torch.zeros(3, 2, 1, dtype=torch.bool)
-    done = flag.clone()
-    done[1, 0] = True
-    batch["next", "agents"] = TensorDict(
-        {"reward": torch.zeros(3, 2, 1).double(), "terminated": flag, "done": done}, [3]
-    )
-    net = TensorDictModule(lambda x: x[:, None, :1].expand(-1, 2, 1), ["observation"], ["v"])
-    estimator = GAE(gamma=0.9, lmbda=0.9, value_network=net)
-    estimator.set_keys(**{k: ("agents", k) for k in ("reward", "done", "terminated")})
-    with pytest.raises(ValueError, match="is truncated where the batch's own markers continue"):
-        estimator(batch)
-
-
 def test_entries_of_other_names_are_read_and_written():
     batch = prepared(trajectories([3, 2], KINDS[:2]))
     settings = {"gamma": GAMMA, "lmbda": LMBDA, "value_network": critic()}

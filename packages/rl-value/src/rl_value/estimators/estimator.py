@@ -37,8 +37,8 @@ from rl_value.estimators.transitions import (
     ValuedTransitions,
     check_writable,
     standardised,
-    under_next,
 )
+from rl_value.padding import under_next
 from rl_value.scan.linear_scan import general_scan
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")
@@ -62,8 +62,8 @@ class ValueEstimator(NamedModule):
     recurrent mode.
 
     Steps marked ``next_missing`` (unless terminated) or ``history_missing`` get the
-    advantage 0 and their own value as target, carry nothing, and are in no mean. Padding gets
-    zeros.
+    advantage 0 and their own value as target, carry nothing, and are in no mean. So do members of
+    a group that are out. Padding gets zeros.
 
     Args:
         gamma: discount in [0, 1]: a number, or a tensor that broadcasts with the reward.
@@ -407,11 +407,12 @@ class ValueEstimator(NamedModule):
         """Attach cuts to valued steps: at ends, at steps left out and at the steps before."""
         late = None if found.in_budget is None else steps.widen(~found.in_budget)
         left_out = found.missing
-        for others in (late, steps.without_history):
+        for others in (late, steps.without_history, steps.left_out, found.overwritten):
             if others is not None:
                 left_out = others if left_out is None else left_out | others
-        # a member of a group may terminate inside a segment of the batch
-        cut = steps.widen(steps.ends) | steps.terminated
+        # a member of a group may terminate, or be truncated, inside a segment of the batch
+        ends = steps.widen(steps.ends) | steps.terminated
+        cut = ends if steps.truncated is None else ends | steps.truncated
         if left_out is not None:
             cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
         reward = _full(steps.reward)
@@ -443,8 +444,8 @@ class ValueEstimator(NamedModule):
             tensordict.set(keys.SHIFTED_VALID, unplace(in_budget))
         elif find(tensordict, (keys.SHIFTED_VALID,)) is not None:  # of an earlier call
             tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
-        if found.missing is not None and steps.missing is None:
-            tensordict.set(keys.NEXT_MISSING, unplace(found.missing.flatten(1).any(1)))
+        for marker, flag in found.markers(steps).items():
+            tensordict.set(marker, unplace(flag))
 
 
 @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]

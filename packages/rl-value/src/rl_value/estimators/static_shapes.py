@@ -17,7 +17,8 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
 from rl_value.estimators.bootstrapping.next_values import InputRoles, blank, lacks_next
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
-from rl_value.estimators.transitions import Transitions, UnrolledValues, under_next
+from rl_value.estimators.transitions import Transitions, UnrolledValues
+from rl_value.padding import under_next
 
 PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 

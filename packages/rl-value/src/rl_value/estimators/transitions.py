@@ -16,8 +16,10 @@ from rl_layout import Segments, keys
 from rl_layout.internals import FIELDS, array_of, flat_marker
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
+from rl_value.padding import absent_members, group_of, members_without_next, under_next
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -35,6 +37,12 @@ class Transitions:
     missing: Tensor | None
     # int64 [M], distance to the next observation; None if it is one step
     ahead: Tensor | None
+    # bool [M, *G, 1], members that are out already, or lack their next observation; None where the
+    # batch does not say so
+    left_out: Tensor | None = None
+    # bool [M, *G, 1], members that are truncated where their segment continues; None if none is
+    truncated: Tensor | None = None
+    group: KeyPath = ()  # the group that rewards and flags are of; () for the root
     # where time was in what the caller has, which settings per step are laid out like; None where
     # it was last
     time_dim: int | None = None
@@ -55,13 +63,29 @@ class Transitions:
         reward = segments.gather(reward)
         terminated, done = _flags(batch, entries, segments)
         _check_group(terminated, reward, entries["terminated"])
+        left_out = _members_left_out(batch, entries, segments, terminated)
+        truncated = None
         if done is not None:
-            _check_ends(done & ~terminated, segments, entries["done"])
+            truncated = _truncated_inside(done & ~terminated, left_out, segments)
         steps = find(batch, _behind(entries["steps_to_next_obs"]))
         ahead = None if steps is None else segments.gather(steps).reshape(-1)
         _check_steps(ahead, entries["steps_to_next_obs"])
+        if ahead is not None and truncated is not None:
+            _refuse_truncated(truncated, entries["done"])
         missing = _missing(batch, segments, terminated)
-        return cls(batch, segments, reward, terminated, missing, ahead, time_dim)
+        group = group_of(entries["terminated"])
+        return cls(
+            batch,
+            segments,
+            reward,
+            terminated,
+            missing,
+            ahead,
+            left_out,
+            truncated,
+            group,
+            time_dim,
+        )
 
     @property
     def lost(self) -> Tensor | None:
@@ -72,6 +96,12 @@ class Transitions:
         """The same steps, of which some turned out to be missing their next observation."""
         absent = self.widen(where) & ~self.terminated
         return replace(self, missing=absent if self.missing is None else self.missing | absent)
+
+    def members_without_next(self, others: Tensor) -> Tensor:
+        """The group's own marker, bool ``[M, *G]``, with members that it does not name yet."""
+        own = find(self.batch, (*self.group, keys.NEXT_MISSING[-1]))
+        found = others.squeeze(-1)
+        return found if own is None else found | self.segments.gather(own).view(found.shape)
 
     @property
     def without_history(self) -> Tensor | None:
@@ -168,6 +198,19 @@ class UnrolledValues:
     in_budget: Tensor | None  # bool [M], steps within the budget; None without one
     # steps that stand in for their own next state, int64 []; None without
     substituted: Tensor | None
+    # bool [M, *G, 1], truncated members whose next observation the next row overwrites; None where
+    # no member is truncated inside a segment
+    overwritten: Tensor | None = None
+
+    def markers(self, steps: Transitions) -> dict[NestedKey, Tensor]:
+        """Flags by key of the steps that turned out to have no next observation, ``[M, ...]``."""
+        found: dict[NestedKey, Tensor] = {}
+        if self.missing is not None and steps.missing is None:
+            found[keys.NEXT_MISSING] = self.missing.flatten(1).any(1)
+        if self.overwritten is not None:
+            key = (*steps.group, keys.NEXT_MISSING[-1])
+            found[key] = steps.members_without_next(self.overwritten)
+        return found
 
 
 @dataclass(frozen=True)
@@ -208,12 +251,6 @@ def standardised(values: Tensor, left_out: Tensor | None) -> Tensor:
     square = (values - mean).square().masked_fill(~counted, 0).sum()
     deviation = (square / (number - 1).clamp(min=1)).sqrt().clamp(min=1e-4)
     return ((values - mean) / deviation).masked_fill(~counted, 0)
-
-
-def under_next(key: NestedKey) -> tuple[str, ...]:
-    """The key under ``"next"`` of an entry that is named as at the root."""
-    parts = as_tuple(key)
-    return parts if parts[0] == keys.NEXT else next_key(parts)
 
 
 _behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what is cached
@@ -294,16 +331,38 @@ def _check_steps(ahead: Tensor | None, key: NestedKey) -> None:
         raise ValueError(msg)
 
 
-def _check_ends(truncated: Tensor, segments: Segments, key: NestedKey) -> None:
-    """Raise for truncations of a group inside a segment: what they bootstrap from is not known."""
-    inside = truncated.flatten(1).any(1)
+def _truncated_inside(
+    truncated: Tensor, left_out: Tensor | None, segments: Segments
+) -> Tensor | None:
+    """Members that are truncated where their segment continues, bool; None if none is."""
+    inside = truncated if left_out is None else truncated & ~left_out
     inside[segments.offsets[1:] - 1] = False
-    if bool(inside.any()):
-        msg = (
-            f"{key!r} is truncated where the batch's own markers continue, in "
-            f"{int(inside.sum())} steps. Set 'is_init' after them, or truncate the batch there."
-        )
-        raise ValueError(msg)
+    return inside if bool(inside.any()) else None
+
+
+def _refuse_truncated(truncated: Tensor, key: NestedKey) -> None:
+    count = int(truncated.flatten(1).any(1).sum())
+    msg = (
+        f"{key!r} is truncated where the batch's own markers continue, in {count} rows of n steps: "
+        "a row has one distance for all members. Store single steps, or truncate the batch there."
+    )
+    raise ValueError(msg)
+
+
+def _members_left_out(
+    batch: TensorDictBase, entries: Mapping[str, NestedKey], segments: Segments, terminated: Tensor
+) -> Tensor | None:
+    """Members that are out, or need a next observation and have none, bool ``[M, *G, 1]``."""
+    name = entries["terminated"]
+    out, lost = absent_members(batch, name, entries["done"]), members_without_next(batch, name)
+    if out is None and lost is None:
+        return None
+    found = torch.zeros_like(terminated)
+    if out is not None:
+        found |= segments.gather(out).view(terminated.shape)
+    if lost is not None:
+        found |= segments.gather(lost).view(terminated.shape) & ~terminated
+    return found
 
 
 def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:

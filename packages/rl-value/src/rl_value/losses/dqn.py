@@ -31,7 +31,6 @@ from rl_value.estimators.transitions import (
     UnrolledValues,
     check_writable,
     floats,
-    under_next,
 )
 from rl_value.losses.loss import (
     LossModule,
@@ -42,6 +41,7 @@ from rl_value.losses.loss import (
 )
 from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.regression import check_kind, distance
+from rl_value.padding import has_members, under_next
 
 SPACES = ("one_hot", "categorical")
 
@@ -204,10 +204,10 @@ class DQNLoss(LossModule):
         if moved is not None:
             last = batch.ndim - 1
             found = {key: value.transpose(moved, last) for key, value in found.items()}
-        for key in (keys.NEXT_MISSING, keys.SHIFTED_VALID):
-            if key in found:
-                batch.set(key, found[key])
-        return found["target"], found.get("unknown")
+        target, unknown = found.pop("target"), found.pop("unknown", None)
+        for key, marker in found.items():
+            batch.set(key, marker)
+        return target, unknown
 
     def _turned(self, batch: TensorDictBase) -> tuple[TensorDictBase, int | None]:
         """The batch with time last, and the dimension time had; None if that was the last one."""
@@ -235,7 +235,8 @@ class DQNLoss(LossModule):
         estimator = self.value_estimator
         plain = estimator.calls == ValueCallConfig() and not estimator.average_rewards
         one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
-        return plain and (one_step or self._roles.is_row_wise)
+        marked = has_members(batch, self.entries["terminated"], self.entries["done"])
+        return plain and not marked and (one_step or self._roles.is_row_wise)
 
     @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]
     def _outside(self, batch: TensorDictBase, moved: int | None) -> dict[NestedKey, Tensor]:
@@ -246,14 +247,13 @@ class DQNLoss(LossModule):
         """Targets, a flag of unknown ones and markers of those steps, in the shape of the batch."""
         target, found = self._target(steps)
         made: dict[NestedKey, Tensor] = {"target": target}
-        if found.missing is not None:
-            made["unknown"] = found.missing
-            if steps.missing is None:
-                made[keys.NEXT_MISSING] = found.missing.flatten(1).any(1)
+        late = None if found.in_budget is None else steps.widen(~found.in_budget)
+        for flag in (found.missing, steps.left_out, found.overwritten, late):
+            if flag is not None:
+                made["unknown"] = made["unknown"] | flag if "unknown" in made else flag
         if found.in_budget is not None:
-            late, unknown = steps.widen(~found.in_budget), made.get("unknown")
-            made["unknown"] = late if unknown is None else late | unknown
             made[keys.SHIFTED_VALID] = found.in_budget
+        made |= found.markers(steps)
         return {key: steps.segments.scatter(value) for key, value in made.items()}
 
     def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:

@@ -84,7 +84,9 @@ class LossModule(NamedModule):
     `torch.compile` see them as they are; ``<network>_params`` are the same parameters as a
     tensordict. Networks are called in recurrent mode. Means and statistics are over the steps
     that count: real ones, that have a next observation or terminated, that show what the policy
-    saw, and that ``"shifted_valid"`` does not exclude.
+    saw, and that ``"shifted_valid"`` does not exclude. Where rewards and flags are those of a
+    group, as ``set_keys(terminated=("agents", "terminated"))`` says, members that are out do not
+    count: those that are done at the root, or False in the group's ``"mask"``.
 
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -195,9 +197,10 @@ class LossModule(NamedModule):
         warnings.warn(msg, UserWarning, stacklevel=3)
 
     def counted(self, batch: TensorDictBase) -> Tensor | None:
-        """Steps that the loss is about, bool ``[*B, T]``; None where all are."""
+        """Steps that the loss is about, bool ``[*B, T]`` or ``[*B, T, *G]``; None where all are."""
         check_tensordict(batch)
-        return counted_steps(batch, self.loss_mask_key, self.entries["terminated"])
+        terminated, done = self.entries["terminated"], self.entries["done"]
+        return counted_steps(batch, self.loss_mask_key, terminated, done)
 
     def explain(self, tensordict: TensorDictBase) -> str:
         """Say which way a batch takes, and why; nothing is computed or written.
@@ -224,7 +227,7 @@ class LossModule(NamedModule):
             ['DQNLoss', '  steps: 7 of 7 count']
         """
         counted = self.counted(tensordict)
-        whole = tensordict.batch_size.numel()
+        whole = tensordict.batch_size.numel() if counted is None else counted.numel()
         number = whole if counted is None else int(counted.sum())
         lines = [f"steps: {number} of {whole} count", *self._explain(tensordict)]
         return described(type(self).__name__, lines)

@@ -10,31 +10,46 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple, find, require
-from rl_value.estimators.transitions import under_next
-from rl_value.padding import step_flag
+from rl_value.padding import (
+    absent_members,
+    member_flag,
+    members_without_next,
+    step_flag,
+    under_next,
+)
 
 Reduction = Literal["mean", "sum", "none"]
 
 
 def counted_steps(
-    batch: TensorDictBase, mask_key: NestedKey | None = "auto", terminated: NestedKey = "terminated"
+    batch: TensorDictBase,
+    mask_key: NestedKey | None = "auto",
+    terminated: NestedKey = keys.TERMINATED,
+    done: NestedKey = keys.DONE,
 ) -> Tensor | None:
-    """Find the steps of a batch that losses and statistics are about."""
+    """Find the steps that losses are about, bool ``[*B, T]``; ``[*B, T, *G]`` of a group."""
     # "auto" is all of: real by the mask, inside the budget of shifted, with its history, and with
     # a next observation unless terminated; another key is that flag alone; None counts every step
     if mask_key is None:
         return None
     if mask_key != "auto":
-        return step_flag(batch, mask_key, require(batch, mask_key))
+        flag = require(batch, mask_key)
+        of_members = member_flag(batch, terminated, flag)
+        return step_flag(batch, mask_key, flag) if of_members is None else of_members
     found: Tensor | None = None
     for key in (keys.MASK, keys.SHIFTED_VALID):
         value = find(batch, as_tuple(key))
         if value is not None:
             flag = step_flag(batch, key, value)
             found = flag if found is None else found & flag
-    for lost in (_without_history(batch), _without_next(batch, terminated)):
-        if lost is not None:
-            found = ~lost if found is None else found & ~lost
+    lost_members = _members_left_out(batch, terminated, done)
+    for lost in (_without_history(batch), _without_next(batch, terminated), lost_members):
+        if lost is None:
+            continue
+        # steps [*B, T] and members [*B, T, *G] meet
+        extra = 0 if found is None else lost.ndim - found.ndim
+        wide = lost.view(*lost.shape, *(1,) * -extra)
+        found = ~lost if found is None else found.view(*found.shape, *(1,) * extra) & ~wide
     return found
 
 
@@ -45,19 +60,36 @@ def _without_history(batch: TensorDictBase) -> Tensor | None:
 
 
 def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
-    """Steps that need a next observation and have none."""
+    """Steps that need a next observation and have none, bool ``[*B, T]`` or ``[*B, T, *G]``."""
     flag = find(batch, keys.NEXT_MISSING)
     if flag is None:
         return None
     lost, ended = step_flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
-    # of several flags in a step, as of a group, all must have terminated
-    return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
+    own = member_flag(batch, terminated, ended)
+    if own is None:  # no flag, or several in a step, all of which must be set
+        return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
+    return lost.view(*lost.shape, *(1,) * (own.ndim - lost.ndim)) & ~own
+
+
+def _members_left_out(
+    batch: TensorDictBase, terminated: NestedKey, done: NestedKey
+) -> Tensor | None:
+    """Members that are out, or need a next observation and have none, bool ``[*B, T, *G]``."""
+    out, lost = absent_members(batch, terminated, done), members_without_next(batch, terminated)
+    if lost is None:
+        return out
+    ended = member_flag(batch, terminated, find(batch, under_next(terminated)))
+    lost = lost if ended is None else lost & ~ended
+    return lost if out is None else out | lost
 
 
 def spread(counted: Tensor | None, values: Tensor) -> Tensor | None:
     """Give a flag of steps the dimensions of values ``[*B, T, ...]``."""
     if counted is None:
         return None
+    # what is one for all members, as the sum of their log-probabilities, counts if any of them does
+    while counted.shape != values.shape[: counted.ndim]:
+        counted = counted.any(-1)
     return counted.view(*counted.shape, *(1,) * (values.ndim - counted.ndim)).expand(values.shape)
 
 

@@ -126,6 +126,46 @@ def unroll_steps(
     target_params: TensorDictBase | None = None,
 ) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
+    found = _unroll(network, steps, wanted, calls, params, target_params)
+    if steps.truncated is None:
+        return found
+    return replace(found, overwritten=overwritten_members(network, steps, steps.truncated))
+
+
+def overwritten_members(
+    network: TensorDictModuleBase, steps: Transitions, truncated: Tensor
+) -> Tensor:
+    """Truncated members whose next observation is not what the row after shows, bool."""
+    # such a member is out in the row after, which repeats what it saw last, or overwrites it
+    batch, segments, shape = steps.batch, steps.segments, truncated.shape[1:-1]
+    rows = truncated.flatten(1).any(1).nonzero().squeeze(-1)  # int64 [K], none ends a segment
+    group = steps.group
+    init = find(batch, (*group, keys.IS_INIT))
+    same = truncated.new_ones((len(rows), *shape))
+    if init is not None:  # it begins anew there
+        same &= ~segments.gather(init)[rows + 1].view(same.shape)
+    for key in roles_of(network).observed:
+        root, after = find(batch, as_tuple(key)), find(batch, next_key(key))
+        if root is None or after is None:
+            same.zero_()
+            continue
+        shown, seen = segments.gather(root)[rows + 1], segments.gather(after)[rows]
+        equal = torch.isclose(shown, seen, rtol=0, atol=0, equal_nan=True)
+        own = as_tuple(key)[: len(group)] == group and equal.shape[1 : 1 + len(shape)] == shape
+        equal = equal.reshape(*(same.shape if own else same.shape[:1]), -1).all(-1)
+        same &= equal.view(*equal.shape, *(1,) * (same.ndim - equal.ndim))
+    return truncated.index_put((rows,), truncated[rows] & ~same.unsqueeze(-1))
+
+
+def _unroll(
+    network: TensorDictModuleBase,
+    steps: Transitions,
+    wanted: NestedKey,
+    calls: ValueCallConfig,
+    params: TensorDictBase | None,
+    target_params: TensorDictBase | None,
+) -> UnrolledValues:
+    """The same, of all members: what one that is out shows counts as what it saw."""
     # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
     if reads_side_by_side(network, steps, calls):
