@@ -46,14 +46,7 @@ class BoundedLocScale(LocScale):
         tanh_loc: bool = False,
         validate_args: bool = False,
     ) -> None:
-        super().__init__(
-            loc,
-            scale,
-            event_dims=event_dims,
-            upscale=upscale,
-            tanh_loc=tanh_loc,
-            validate_args=validate_args,
-        )
+        super().__init__(loc, scale, event_dims, upscale, tanh_loc, validate_args)
         # default bounds stay Python numbers: no tensors are made of them
         self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
         if not self._plain:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.modules.call_notes import note_errors, require_tensor
+from rl_policies.distributions.loc_scale import check_event
+from rl_policies.modules.call_notes import note_errors
 
 
 class Delta(Distribution):
@@ -61,20 +62,7 @@ class Delta(Distribution):
         """The point: `[*B, *E]`."""
         return self.param
 
-    @property
-    def mode(self) -> Tensor:
-        """The point: `[*B, *E]`."""
-        return self.param
-
-    @property
-    def median(self) -> Tensor:
-        """The point: `[*B, *E]`."""
-        return self.param
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The point: `[*B, *E]`."""
-        return self.param
+    mode = median = deterministic_sample = mean
 
     @property
     def variance(self) -> Tensor:
@@ -118,10 +106,7 @@ class Delta(Distribution):
             ValueError: the value does not end in the shape of the event.
         """
         size = self.event_shape
-        require_tensor(value, "values")
-        if value.shape[value.ndim - len(size) :] != size:
-            msg = f"expected values that end in {tuple(size)}: got shape {tuple(value.shape)}"
-            raise ValueError(msg)
+        check_event(value, size)
         if self.param.is_floating_point():
             near = value.to(self.param.dtype)
             there = torch.isclose(near, self.param, rtol=self.rtol, atol=self.atol)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.kl import register_kl
@@ -33,6 +32,7 @@ class IndependentNormal(LocScale):
         ValueError: shapes do not fit, or values are refused.
 
     Example:
+        >>> import torch
         >>> dist = IndependentNormal(torch.zeros(3, 2), torch.ones(3, 2))
         >>> dist.log_prob(torch.zeros(3, 2)), dist.mode.shape
         (tensor([-1.8379, -1.8379, -1.8379]), torch.Size([3, 2]))
@@ -47,14 +47,7 @@ class IndependentNormal(LocScale):
         event_dim: int = 1,
         validate_args: bool = False,
     ) -> None:
-        super().__init__(
-            loc,
-            scale,
-            event_dims=event_dim,
-            upscale=upscale,
-            tanh_loc=tanh_loc,
-            validate_args=validate_args,
-        )
+        super().__init__(loc, scale, event_dim, upscale, tanh_loc, validate_args)
 
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> Any:
@@ -66,20 +59,7 @@ class IndependentNormal(LocScale):
         """The location: floats `[*B, *E]`."""
         return self.loc
 
-    @property
-    def mode(self) -> Tensor:
-        """The location: floats `[*B, *E]`."""
-        return self.loc
-
-    @property
-    def median(self) -> Tensor:
-        """The location: floats `[*B, *E]`."""
-        return self.loc
-
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The location: floats `[*B, *E]`."""
-        return self.loc
+    mode = median = deterministic_sample = mean
 
     @property
     def stddev(self) -> Tensor:
@@ -90,18 +70,6 @@ class IndependentNormal(LocScale):
     def variance(self) -> Tensor:
         """The square of the scale: floats `[*B, *E]`."""
         return self.scale**2
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draw vectors without gradient, from the generator of torch.
-
-        Args:
-            sample_shape: how many are drawn for each row.
-
-        Returns:
-            Floats `[*sample_shape, *B, *E]`.
-        """
-        with torch.no_grad():
-            return self._draw_normal(sample_shape)[0]
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient reaches `loc` and `scale`.
@@ -127,6 +95,7 @@ class IndependentNormal(LocScale):
             ValueError: the value does not end in the shape of the event.
 
         Example:
+            >>> import torch
             >>> IndependentNormal(torch.zeros(2), 1.0).log_prob(torch.tensor([1.0, 0.0]))
             tensor(-2.3379)
         """

@@ -46,7 +46,6 @@ class LocScale(Distribution):
         self,
         loc: Tensor,
         scale: Tensor | float,
-        *,
         event_dims: int = 1,
         upscale: float = 5.0,
         tanh_loc: bool = False,
@@ -131,13 +130,17 @@ class LocScale(Distribution):
         return self.scale.log() + (0.5 + HALF_LOG_2PI)
 
     def _check_event(self, value: Tensor) -> None:
-        size = self.event_shape
-        require_tensor(value, "values")
-        if value.shape[value.ndim - len(size) :] != size:
-            msg = f"expected values that end in {tuple(size)}: got shape {tuple(value.shape)}"
-            raise ValueError(msg)
+        check_event(value, self.event_shape)
         if self._validate_args:
             self._validate_sample(value)
+
+
+def check_event(value: Any, size: torch.Size) -> None:
+    """Raise for values that do not end in the shape of an event."""
+    require_tensor(value, "values")
+    if value.shape[value.ndim - len(size) :] != size:
+        msg = f"expected values that end in {tuple(size)}: got shape {tuple(value.shape)}"
+        raise ValueError(msg)
 
 
 def constant(value: Any, like: Tensor, name: str) -> Tensor:

@@ -64,10 +64,7 @@ class TanhNormal(BoundedLocScale):
         """The image of loc: floats `[*B, *E]`."""
         return self._squash(self.loc)
 
-    @property
-    def deterministic_sample(self) -> Tensor:
-        """The image of loc: floats `[*B, *E]`."""
-        return self._squash(self.loc)
+    deterministic_sample = median
 
     @property
     def mean(self) -> Tensor:
@@ -78,18 +75,6 @@ class TanhNormal(BoundedLocScale):
         """
         msg = "the mean of a TanhNormal has no closed form: use rsample((1000,)).mean(0), or mode"
         raise NotImplementedError(msg)
-
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draw vectors without gradient, from the generator of torch.
-
-        Args:
-            sample_shape: how many are drawn for each row.
-
-        Returns:
-            Floats `[*sample_shape, *B, *E]`.
-        """
-        with torch.no_grad():
-            return self._squash(*self._draw_normal(sample_shape))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient reaches `loc` and `scale`.

@@ -80,18 +80,6 @@ class TruncatedNormal(BoundedLocScale):
         z = torch.where(far, self._to + 1 / self._to, first - last)
         return self._at(torch.where(self._turned, -z, z))
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        """Draw vectors without gradient, from the generator of torch.
-
-        Args:
-            sample_shape: how many are drawn for each row.
-
-        Returns:
-            Floats `[*sample_shape, *B, *E]` within the bounds.
-        """
-        with torch.no_grad():
-            return self.rsample(sample_shape)
-
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw vectors whose gradient reaches `loc` and `scale`, by the inverse of Φ.
 

@@ -59,7 +59,6 @@ class ExplorationModule(TensorStep):
         init: float,
         end: float,
         annealing_num_steps: int,
-        *,
         action_key: NestedKey,
         default_interaction_type: InteractionType | str = InteractionType.RANDOM,
         device: torch.device | str | None = None,

@@ -72,16 +72,8 @@ class EGreedyModule(ExplorationModule):
             got = f"eps_init={eps_init}, eps_end={eps_end}"
             msg = f"expected 0 <= eps_end <= eps_init <= 1: got {got}"
             raise ValueError(msg)
-        super().__init__(
-            spec,
-            "eps",
-            eps_init,
-            eps_end,
-            annealing_num_steps,
-            action_key=action_key,
-            default_interaction_type=default_interaction_type,
-            device=device,
-        )
+        rest = action_key, default_interaction_type, device
+        super().__init__(spec, "eps", eps_init, eps_end, annealing_num_steps, *rest)
         if action_mask_key is not None:
             kind = type(self._form.leaf)
             if kind not in (OneHot, Categorical):

@@ -74,16 +74,8 @@ class AdditiveGaussianModule(ExplorationModule):
         default_interaction_type: InteractionType | str = InteractionType.RANDOM,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            spec,
-            "sigma",
-            sigma_init,
-            sigma_end,
-            annealing_num_steps,
-            action_key=action_key,
-            default_interaction_type=default_interaction_type,
-            device=device,
-        )
+        rest = action_key, default_interaction_type, device
+        super().__init__(spec, "sigma", sigma_init, sigma_end, annealing_num_steps, *rest)
         dtype = _require_floats(self._form)
         self.register_buffer("mean", torch.as_tensor(mean, dtype=dtype, device=device))
         self.register_buffer("std", torch.as_tensor(std, dtype=dtype, device=device))
@@ -162,16 +154,8 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
         default_interaction_type: InteractionType | str = InteractionType.RANDOM,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            spec,
-            "eps",
-            eps_init,
-            eps_end,
-            annealing_num_steps,
-            action_key=action_key,
-            default_interaction_type=default_interaction_type,
-            device=device,
-        )
+        rest = action_key, default_interaction_type, device
+        super().__init__(spec, "eps", eps_init, eps_end, annealing_num_steps, *rest)
         _require_floats(self._form)
         if min(theta, sigma, dt) < 0:
             got = f"theta={theta}, sigma={sigma}, dt={dt}"

@@ -19,7 +19,7 @@ from torch.distributions import Distribution
 from rl_policies.distributions.delta import Delta
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.call_notes import note_errors, require_module
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.probabilistic import Keys, SamplingModule
 from rl_specs import TensorSpec
@@ -238,12 +238,7 @@ class ProbabilisticActor(PolicySequence, ProbabilisticTensorDictSequential):  # 
 
 
 def _check_network(module: Any, in_keys: list[NestedKey]) -> None:
-    if not isinstance(module, TensorDictModuleBase):
-        msg = (
-            f"module must be a tensordict module: got {type(module).__name__}. "
-            f"Wrap it: TensorDictModule(module, in_keys=['observation'], out_keys={in_keys})."
-        )
-        raise TypeError(msg)
+    require_module("module", module, f"['observation'], out_keys={in_keys}")
     if not set(in_keys) & set(module.out_keys):
         msg = f"the module writes {module.out_keys}, the distribution reads {in_keys}: name a key"
         raise ValueError(msg)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModuleBase,
@@ -11,7 +9,7 @@ from tensordict.nn import (
 )
 
 from rl_policies.modules.actor import ProbabilisticActor
-from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.call_notes import note_errors, require_module
 from rl_policies.modules.policy_sequence import PolicySequence
 
 
@@ -76,7 +74,7 @@ class ActorValueOperator(SharedSequential):
     ) -> None:
         heads = {"policy_operator": policy_operator, "value_operator": value_operator}
         for name, module in {"common_operator": common_operator, **heads}.items():
-            _check_module(name, module)
+            require_module(name, module)
         for name, head in heads.items():
             if not set(head.in_keys) & set(common_operator.out_keys):
                 msg = (
@@ -116,12 +114,3 @@ class ActorValueOperator(SharedSequential):
     def get_value_head(self) -> TensorDictModuleBase:
         """The critic alone, which reads what the shared network writes."""
         return self.module[2]
-
-
-def _check_module(name: str, module: Any) -> None:
-    if not isinstance(module, TensorDictModuleBase):
-        msg = (
-            f"{name} must be a tensordict module: got {type(module).__name__}. "
-            "Wrap it: TensorDictModule(module, in_keys=[...], out_keys=[...])."
-        )
-        raise TypeError(msg)

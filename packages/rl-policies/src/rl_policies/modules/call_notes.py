@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_tensordict import add_notes, note_call
@@ -22,6 +23,16 @@ def _note_method(
 
 note_errors = add_notes(_note_method)
 """Decorate a method so that errors carry its arguments; for constructors and rare calls."""
+
+
+def require_module(name: str, value: Any, its_keys: str = "[...], out_keys=[...]") -> None:
+    """Raise unless a value is a tensordict module; the keys show how to make one."""
+    if not isinstance(value, TensorDictModuleBase):
+        msg = (
+            f"{name} must be a tensordict module: got {type(value).__name__}. "
+            f"Wrap it: TensorDictModule(module, in_keys={its_keys})."
+        )
+        raise TypeError(msg)
 
 
 def require_tensor(value: Any, what: str) -> None:
