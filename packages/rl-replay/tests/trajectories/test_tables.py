@@ -1,4 +1,4 @@
-"""Searches in the tables of trajectories, by hand."""
+"""The tables of trajectories by hand: their shapes, searches in them, and free slots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from rl_replay.trajectories.index import TrajectoryIndex, even_length, numbers_of, pieces_with
-from rl_replay.trajectories.tables import START, TrajectoryTables, positions_of
+from rl_replay.trajectories.tables import START, FreeList, TrajectoryTables, positions_of
+
+COLUMN = 6
 
 
 @pytest.fixture
@@ -47,3 +49,27 @@ def test_tables_of_another_shape_are_refused() -> None:
     assert TrajectoryTables.over(arrays, 5, 2).live.shape == (10,)
     with pytest.raises(ValueError, match="expected the arrays"):
         TrajectoryTables.over(arrays, 5)
+
+
+def free_list(base: int = 0) -> FreeList:
+    return FreeList(np.zeros(5, np.int32), memoryview(np.zeros(16, np.int64)), COLUMN, base)
+
+
+def test_fresh_slots_rise_from_the_base() -> None:
+    slots = free_list(base=10)
+    assert slots.take_one() == 10
+    assert slots.take(2).tolist() == [11, 12]
+
+
+def test_released_slots_are_taken_before_fresh_ones() -> None:
+    slots = free_list(base=10)
+    slots.take(2)
+    slots.give(10)
+    assert slots.take(2).tolist() == [10, 12]
+
+
+def test_arrays_of_slots_are_released_together() -> None:
+    slots = free_list()
+    slots.give(slots.take(3))
+    assert sorted(slots.take(3).tolist()) == [0, 1, 2]
+    assert slots.take_one() == 3

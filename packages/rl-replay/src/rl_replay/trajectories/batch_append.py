@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rl_replay.trajectories.lane_tables import LaneTables
 from rl_replay.trajectories.tables import (
     BEGIN,
     BORN,
@@ -31,6 +30,7 @@ from rl_replay.trajectories.tables import (
     STRIDE,
     TAIL,
     TRAJECTORY,
+    LaneTables,
 )
 from rl_tensordict.types import Flags, Ints
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_replay.trajectories import batch_append
-from rl_replay.trajectories.lane_tables import LaneTables
 from rl_replay.trajectories.tables import (
     BEGIN,
     BORN,
@@ -40,6 +39,7 @@ from rl_replay.trajectories.tables import (
     STRIDE,
     TAIL,
     TRAJECTORY,
+    LaneTables,
     TrajectoryTables,
 )
 
