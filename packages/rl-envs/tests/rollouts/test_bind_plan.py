@@ -58,7 +58,7 @@ def test_a_bound_plan_writes_what_the_plan_returns(make):
     assert plan.bound() is None  # not before it has been checked against its policy
     plan(found.at(0, [A]), BATCH)
     assert (plan.bound() is None) == (make is Whole)
-    act = bind_plan(plan, found, [A], [B, C])
+    act = bind_plan(plan, found, [A], [B, C], plan.bound())
     for t in (1, 3):
         act(t)
         for key, value in plan(found.at(t, [A]), BATCH).items():
@@ -77,7 +77,7 @@ def test_outputs_of_a_policy_are_copied():
 
     plan, found = PolicyPlan(TensorDictModule(policy, ["a"], ["b"])), columns()
     plan(found.at(0, [A]), BATCH)
-    act, before = bind_plan(plan, found, [A], [B]), kept.clone()
+    act, before = bind_plan(plan, found, [A], [B], plan.bound()), kept.clone()
     for t in range(STEPS):
         act(t)
     assert (found.tensors[B][0, :, 0] - before[0, 0]).tolist() == [1, 2, 3, 4, 5]

@@ -55,10 +55,8 @@ def assembled(
 
 
 _no_rows = torch.Size([0])
-_fits = all(
-    is_same(assembled({}, _no_rows, names), build({}, _no_rows, names))
-    for names in (None, ["time"])
-)
+_named: list[list[str | None] | None] = [None, ["time"]]
+_fits = all(is_same(assembled({}, _no_rows, n), build({}, _no_rows, n)) for n in _named)
 
 # a bare name, because a sample makes several: one more call would cost half of what this saves
 build_flat: Callable[..., TensorDict] = assembled if _fits else build

@@ -139,7 +139,10 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             >>> env.moves > before
             True
         """
-        return self._num_moves + sum(env.moves for env in self._inside)
+        moves = self._num_moves
+        for env in self._inside:
+            moves += env.moves
+        return moves
 
     @property
     def _inside(self) -> Sequence[EnvBase]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,6 +70,8 @@ class ColumnSteps:
         self._is_ragged = env.resets_by_stepping
         self._breaks, self._max_steps = request.breaks, request.max_steps
         self._acting: Callable[[int], None] | None = None  # from the second step on
+        self._run: Any = None  # the policy's calls that it is bound to
+        self._shown_by_time: list[Array] = []  # columns [T, *B, ...] of a root, if they are kept
         self._drawn: int | None = None  # where actions that were drawn ahead end
         # transforms, which read more than actions, are bound to what they hold now
         is_plain = env.reads_actions_only and not (self._is_ragged or self._breaks)
@@ -80,6 +83,8 @@ class ColumnSteps:
         self.columns = Columns(env.batch_size, self._room(), time_first=self._is_ragged)
         self.columns.add_leaves([*env.layout.shown, *env.layout.action])
         self.columns.add_leaves([((keys.NEXT, *key), leaf) for key, leaf in env.layout.after])
+        if self._has_root:
+            self._shown_by_time = [self.columns.by_time[key] for key, _ in env.layout.shown]
         self._written = {key for key, _ in env.layout.action}
         if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
@@ -104,14 +109,15 @@ class ColumnSteps:
     def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:
         """Begin at a root, with surplus steps or a reset; returns how many steps there are."""
         self._goal = goal
-        self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
-        self._counted = 0  # in so many columns
+        if self._is_ragged or self._breaks:
+            self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
+            self._counted = 0  # in so many columns
         self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
         was_played, continues = self._binding is not None, goal.request.continues
         continues, self.has_next_root = continues and self.has_next_root, False
         binding = self._bound()
         if root is None and continues:
-            for column in self._shown_by_time():
+            for column in self._shown_by_time:
                 column[0] = column[self._max_steps]
         elif root is None:
             if was_played:  # a reset need not write flags that are False
@@ -122,8 +128,10 @@ class ColumnSteps:
             for key, value in keys.leaves(root):
                 if key in self.columns.tensors:  # what can wait has no column
                     self._writer(key)(0, value)
-        self._draw(self._first)
-        self._acting = self._bound_plan() if was_played and self._is_known() else None
+        if self.plan is None:
+            self._draw(self._first)
+        else:
+            self._acting = self._bound_plan() if was_played and self._is_known else None
         return self._first
 
     def act(self, t: int) -> None:
@@ -210,8 +218,9 @@ class ColumnSteps:
             tests += [(key, layout.choice_tests[key]) for key, _ in layout.action]
             rows = self.columns.by_time
             self._tests = [(rows[key], test) for key, test in tests if test is not always]
-        if not all(test(rows[:num_played]) for rows, test in self._tests):
-            check_rows(self.env, batch)
+        for rows, test in self._tests:
+            if not test(rows[:num_played]):
+                check_rows(self.env, batch)
 
     def _writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         if key not in self._writers:
@@ -241,10 +250,6 @@ class ColumnSteps:
         sizes = [spec.shape.numel() * spec.dtype.itemsize for _, spec in leaves if spec.dtype]
         return self._max_steps * sum(sizes)
 
-    def _shown_by_time(self) -> list[Array]:
-        """The columns `[T, *B, ...]` of what the environment shows."""
-        return [self.columns.by_time[key] for key, _ in self._layout.shown]
-
     def _grow(self) -> None:
         old = self.columns.num_steps
         more = old + old // 4 + 8 if self._is_ragged else min(2 * old, self._goal.num_steps)
@@ -252,7 +257,8 @@ class ColumnSteps:
         # they use the columns as they were
         self._acting = self._binding = self._tests = None
         self._writers.clear()
-        self._draw(old)
+        if self.plan is None:
+            self._draw(old)
         self._bound().set_policy_next_keys(self._given)
 
     def _count(self, num_played: int) -> None:
@@ -274,8 +280,13 @@ class ColumnSteps:
 
     def _bound_plan(self) -> Callable[[int], None]:
         assert self.plan is not None
-        return bind_plan(self.plan, self.columns, self._read, sorted(self._written))
+        run = self.plan.bound()
+        if self._acting is None or run is None or run is not self._run:
+            self._run, written = run, sorted(self._written)
+            return bind_plan(self.plan, self.columns, self._read, written, run)
+        return self._acting
 
+    @property
     def _is_known(self) -> bool:
         """Whether the entries that the policy writes are those of the last batch."""
         return self.plan is not None and self.plan.is_verified and self._has_received
@@ -287,8 +298,6 @@ class ColumnSteps:
 
     def _draw(self, start: int) -> None:
         """Draw random actions for the steps that are certain to come, all at once."""
-        if self.plan is not None:
-            return
         # ragged rows need some columns more than T, how many is not known in advance
         num_steps, goal = self.columns.num_steps, self._goal.num_steps
         stop = min(num_steps, goal)

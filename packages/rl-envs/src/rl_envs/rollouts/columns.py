@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
-from rl_tensordict import build, nest
+from rl_tensordict import build, build_flat, nest
 from rl_tensordict.types import Array, KeyPath
 
 
@@ -27,7 +28,7 @@ class Columns:
         self.arrays: dict[KeyPath, Array] = {}
         self.by_time: dict[KeyPath, Array] = {}  # views [T, *B, ...]
         self._forms: dict[KeyPath, tuple[torch.Size, torch.dtype]] = {}  # of one step
-        self._first: tuple[int, dict[KeyPath, Tensor]] | None = None  # so many steps, for `batch`
+        self._first: tuple[int, dict[str, Any]] | None = None  # so many steps, for `batch`
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[KeyPath, Callable[[Tensor], Tensor]] = {}
 
@@ -110,9 +111,23 @@ class Columns:
         time = len(self.batch_size)
         if self._first is None or self._first[0] != num_steps:
             cut = {key: col.narrow(time, 0, num_steps) for key, col in self.tensors.items()}
-            self._first = num_steps, cut
-        leaves = self._first[1]
-        if copy:
-            leaves = {key: column.clone() for key, column in leaves.items()}
+            self._first = num_steps, nest(cut)
         sizes = torch.Size((*self.batch_size, num_steps))
-        return build(nest(leaves), sizes, [*[None] * time, keys.TIME])
+        return branch(self._first[1], sizes, copy, [*[None] * time, keys.TIME])
+
+
+def branch(
+    tree: Mapping[str, Any],
+    sizes: torch.Size,
+    copy: bool,
+    names: list[str | None] | None = None,
+) -> TensorDict:
+    """Make a tensordict of nested leaves, or of copies of them."""
+    entries = {}
+    for name, one in tree.items():
+        if not isinstance(one, Tensor):
+            one = branch(one, sizes, copy)
+        elif copy:
+            one = one.clone()
+        entries[name] = one
+    return build_flat(entries, sizes, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -12,12 +12,14 @@ from rl_envs.env import checks
 from rl_envs.env.arguments import check_calls, check_kind
 from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
+from rl_envs.env.layout import EnvLayout
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
+from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_steps import TensorDictSteps
 from rl_layout import keys
 from rl_tensordict import find, nest
@@ -76,6 +78,18 @@ def play_steps(
     return steps.batch(t, set_truncated=request.set_truncated)
 
 
+class SetUp(NamedTuple):
+    """What a batch is written into, and the transforms that wait for it."""
+
+    steps: ColumnSteps
+    deferred: list[Transform]
+    waiting: list[Transform]  # for finished rows
+    # what it was made for
+    request: RolloutRequest
+    layout: EnvLayout
+    ways: list[tuple[bool, bool]]
+
+
 class RolloutPlayer:
     """An environment and a policy, which play batch after batch.
 
@@ -111,6 +125,7 @@ class RolloutPlayer:
         self._columns: ColumnSteps | None = None
         self._parts_of: Any = None  # the layout that the parts are of
         self._parts: dict[object, tuple[Environment, list[Transform]]] = {}
+        self._set_up: SetUp | None = None  # of the last batch, where its columns are kept
 
     def explain(self, request: RolloutRequest, root: TensorDictBase | None = None) -> str:
         """Say how steps are taken, and why in no faster way.
@@ -201,8 +216,12 @@ class RolloutPlayer:
         env = self.env
         checks.check_open(env)
         own = env.own_steps(request, self.policy, root)
-        if own is None and not why_not_columns(env, request, root):
-            return self._play_columns(request, root)
+        if own is None:
+            kept = self._kept_for(request, root)
+            if kept is not None:
+                return self._write_columns(kept, root)
+            if not why_not_columns(env, request, root):
+                return self._play_columns(request, root)
         if self._columns is not None:
             self._columns.has_next_root = False
         if own is not None:
@@ -255,9 +274,19 @@ class RolloutPlayer:
 
     def _refreshed(self) -> PolicyPlan | None:
         """The policy's calls, listed anew where parts of it were replaced."""
-        if self.policy is not None:
-            self._plan = policy_plan(self.policy if self._plan is None else self._plan)
+        if self._plan is not None:
+            self._plan.refresh()
+        elif self.policy is not None:
+            self._plan = policy_plan(self.policy)
         return self._plan
+
+    def _kept_for(self, request: RolloutRequest, root: TensorDictBase | None) -> SetUp | None:
+        """What the last batch was played with, where another one would be set up likewise."""
+        kept = self._set_up
+        if kept is None or root is not None or request is not kept.request:
+            return None
+        is_same = self.env.layout is kept.layout and self._ways() == kept.ways
+        return kept if is_same and kept.steps.suits(self._refreshed()) else None
 
     def _play_columns(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env, plan = self.env, self._refreshed()
@@ -275,27 +304,44 @@ class RolloutPlayer:
             stepping, deferred = self._split(None)
         # else transforms add to the root what the environment that steps does not show
         has_root = stepping is env and not len(deferred)
-        steps = self._steps_for(stepping, request, has_root)
-        batch = play_steps(env, steps, request, root if leftover is None else leftover)
+        set_up = SetUp(
+            self._steps_for(stepping, request, has_root),
+            [one for one in deferred if not one.rows_only],
+            [one for one in deferred if one.rows_only],
+            request,
+            env.layout,
+            self._ways(),
+        )
+        self._set_up = set_up if root is None and set_up.steps.is_kept else None
+        return self._write_columns(set_up, root, leftover)
+
+    def _write_columns(
+        self, set_up: SetUp, root: TensorDictBase | None, leftover: SurplusSteps | None = None
+    ) -> TensorDictBase:
+        env, steps, waiting = self.env, set_up.steps, set_up.waiting
+        begun = root if leftover is None else leftover
+        batch = play_steps(env, steps, set_up.request, begun)
         env.is_started = True
         if env.check_values:
             steps.check(batch.shape[-1], batch)
-        before = None if leftover is None else leftover.last
-        batch = apply_deferred([one for one in deferred if not one.rows_only], batch, root, before)
-        waiting = [one for one in deferred if one.rows_only]
+        if set_up.deferred:
+            before = None if leftover is None else leftover.last
+            batch = apply_deferred(set_up.deferred, batch, root, before)
         env.reached = batch[..., -1] if waiting else None
         if steps.leftover is not None:
-            last = batch[..., -1].clone()
-            env.leftover = replace(steps.leftover, last=last, is_whole=stepping is env)
-        return apply_deferred(waiting, batch)
+            last, is_whole = batch[..., -1].clone(), steps.env is env
+            env.leftover = replace(steps.leftover, last=last, is_whole=is_whole)
+        return apply_deferred(waiting, batch) if waiting else batch
+
+    def _ways(self) -> list[tuple[bool, bool]]:
+        # a transform may wait, and may learn to count, after it was added
+        return [(one.online, one.rows_only) for one in getattr(self.env, "outer", ())]
 
     def _split(self, in_keys: list[KeyPath] | None) -> tuple[Environment, list[Transform]]:
         """The environment to step and the transforms that wait, while its specs stay."""
         if self._parts_of is not self.env.layout:
             self._parts_of, self._parts = self.env.layout, {}
-        # a transform may wait, and may learn to count, after it was added
-        ways = [(one.online, one.rows_only) for one in getattr(self.env, "outer", ())]
-        names = None if in_keys is None else tuple(in_keys), *ways
+        names = None if in_keys is None else tuple(in_keys), *self._ways()
         if names not in self._parts:
             stepping, deferred = self.env.split(in_keys)
             self._parts[names] = stepping, list(deferred)

@@ -144,17 +144,21 @@ def _described(leaf: Any) -> str:
 
 
 def bind_plan(
-    plan: PolicyPlan, columns: Columns, names: Sequence[KeyPath], written: Sequence[KeyPath]
+    plan: PolicyPlan,
+    columns: Columns,
+    names: Sequence[KeyPath],
+    written: Sequence[KeyPath],
+    run: Callable[[Values], Values] | None,  # `plan.bound()`
 ) -> Callable[[int], None]:
     """Return a function that acts on one step: it reads the root and writes the outputs."""
     # columns.writer raises where an output changes its shape or dtype; after `Columns.grow` the
     # plan is to be bound again
     reads = [(key, columns.reader(key)) for key in names]
     writes = [(key, columns.writer(key)) for key in written]
-    run = plan.bound() or _same_keys(plan, set(written), columns.batch_size)
+    call = run or _same_keys(plan, set(written), columns.batch_size)
 
     def act(t: int) -> None:
-        made = run({key: read(t) for key, read in reads})
+        made = call({key: read(t) for key, read in reads})
         for key, write in writes:
             write(t, made[key])
 
