@@ -10,9 +10,11 @@ from rl_tensordict import (
     entries_of,
     find,
     insert,
+    lies_on,
     names_of,
     put,
     put_group,
+    put_leaves,
     require,
 )
 
@@ -170,3 +172,34 @@ def test_put_group_refuses_a_locked_tensordict():
 def test_what_is_no_tensordict_has_no_entries(read, name):
     with pytest.raises(TypeError, match=f"{name}: expected a tensordict, got a tensor"):
         read(torch.zeros(3))
+
+
+@pytest.mark.parametrize("kind", ["plain", "there", "lazy", "device"])
+def test_leaves_are_put_into_a_group_with_the_names_of_the_batch(kind):
+    batch = TensorDict(source(), [3], names=["time"])
+    if kind == "there":
+        batch["more", "old"] = torch.zeros(3)
+    elif kind == "lazy":
+        batch = lazy_stack([TensorDict({"a": torch.zeros(5)}) for _ in range(3)])
+    elif kind == "device":
+        batch = TensorDict(source(), [3], names=["time"], device="cpu")
+    row = torch.arange(3)
+    put_leaves(batch, "more", {"row": row, "step": row + 1})
+    assert torch.equal(batch["more", "row"], row)
+    assert torch.equal(batch["more", "step"], row + 1)
+    assert batch["more"].names == batch.names
+    assert batch["more"].device == batch.device
+    assert ("more", "old") in batch.keys(True) or kind != "there"
+    with pytest.raises(RuntimeError, match="lock"):
+        put_leaves(batch.lock_(), "others", {"row": row})
+
+
+def test_where_leaves_lie_is_told_of_every_group():
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    batch = TensorDict(source(), [3])
+    assert lies_on(batch, cpu)
+    assert not lies_on(batch, meta)
+    assert not lies_on(TensorDict(source(), [3], device="cpu"), cpu)
+    batch["next", "deep", "c"] = torch.ones(3, 1, device=meta)
+    assert not lies_on(batch, cpu)
+    assert not lies_on(lazy_stack([batch]), cpu)

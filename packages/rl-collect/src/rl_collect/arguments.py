@@ -64,18 +64,16 @@ def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]
 
 
 def as_flags(flags: Any, shape: tuple[int, ...], name: str) -> NDArray[np.bool_]:
-    """Read bool flags of a shape as an array; -1 in the shape is any size."""
+    """Read bool flags of a shape as an array; -1, the last in the shape, is any size."""
     try:
-        found = np.asarray(flags)
+        found = flags if type(flags) is np.ndarray else np.asarray(flags)
     except (TypeError, ValueError, RuntimeError):
         found = np.empty((), object)
     if found.dtype != np.bool_:
         msg = f"{name} must be bool, as an array or a tensor: got {flags!r:.200}."
         raise TypeError(msg)
-    fits = len(found.shape) == len(shape) and all(
-        wanted in (-1, size) for size, wanted in zip(found.shape, shape, strict=True)
-    )
-    if not fits:
+    size = found.shape[-1:] if shape[-1:] == (-1,) else shape[-1:]
+    if found.shape != (*shape[:-1], *size) or found.ndim != len(shape):
         expected = tuple("T" if size == -1 else size for size in shape)
         msg = f"{name} must have shape {expected}: got {found.shape}."
         raise ValueError(msg)

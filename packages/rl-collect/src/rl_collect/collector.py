@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -11,7 +12,7 @@ from tensordict.nn import InteractionType
 
 from rl_collect.arguments import check_state, check_switches
 from rl_collect.background_loop import TimeLimit
-from rl_collect.batches.assembler import BatchAssembler
+from rl_collect.batches.assembler import BatchAssembler, in_range
 from rl_collect.inputs.devices import (
     CrossDevicePolicy,
     Devices,
@@ -148,7 +149,8 @@ class Collector(CollectorInterface):
         self.env: EnvBase = env
         self.devices = Devices.of(env.device, self.policy, **options.devices)
         self.batches = self._assembler()
-        self._named_device = options.named_device
+        self._placed = partial(with_device, device=options.named_device, here=self.devices.storing)
+        self._deliver = in_range("rl_collect.hand_out", self._delivered, is_on=options.profile)
 
     def _assembler(self) -> BatchAssembler:
         options, devices, acting = self.options, self.devices, self.policy
@@ -180,7 +182,7 @@ class Collector(CollectorInterface):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return with_device(self.batches.play(), self._named_device)
+        return self._placed(self.batches.play())
 
     @property
     def frames(self) -> int:
@@ -194,14 +196,14 @@ class Collector(CollectorInterface):
 
     def _batch(self) -> TensorDictBase | None:
         """Play what is returned next, and hand it out or store it."""
-        before, batch = self.frames, None
-        if self.options.trajs_per_batch is not None:
-            batch = self._trajectory_batch(self.options.trajs_per_batch)
-        elif self.options.extend_buffer:
+        options, before, batch = self.options, self.batches.frames, None
+        if options.trajs_per_batch is not None:
+            batch = self._trajectory_batch(options.trajs_per_batch)
+        elif options.extend_buffer:
             batch = self._deliver(self.batches.play())
         else:
             self._add_steps()
-        if self.options.progress:
+        if options.progress:
             episodes = self.batches.episodes
             self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
@@ -231,12 +233,8 @@ class Collector(CollectorInterface):
         batch = self.batches.pop()
         return None if batch is None else self._deliver(batch)
 
-    def _deliver(self, batch: TensorDictBase) -> TensorDictBase | None:
-        with self.batches.range("rl_collect.hand_out"):
-            return self._delivered_batch(batch)
-
-    def _delivered_batch(self, batch: TensorDictBase) -> TensorDictBase | None:
-        options, batch = self.options, with_device(batch, self._named_device)
+    def _delivered(self, batch: TensorDictBase) -> TensorDictBase | None:
+        options, batch = self.options, self._placed(batch)
         if options.postproc is not None:
             batch = options.postproc(batch)
             if not isinstance(batch, TensorDictBase):

@@ -62,11 +62,12 @@ class Episodes:
         over = as_flags(over, (*self._batch_size, -1), "over")
         flags = over.reshape(-1, over.shape[-1])
         gained = _rewards(reward, over.shape).reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
+        if not flags.any():  # nothing ended: the sums are all there is to keep
+            self._return = gained.cumsum(1)[:, -1] + self._return
+            self._length = self._length + flags.shape[1]
+            return
         total = gained.cumsum(1) + self._return[:, None]
         steps = np.arange(1, flags.shape[1] + 1) + self._length[:, None]
-        if not flags.any():  # nothing ended: the sums are all there is to keep
-            self._return, self._length = total[:, -1].copy(), steps[:, -1].copy()
-            return
         env, place = np.nonzero(flags)
         # what had been counted when the episode before it ended, in the same environment
         first = np.ones(len(env), dtype=bool)

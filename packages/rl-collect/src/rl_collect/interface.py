@@ -257,7 +257,7 @@ class CollectorInterface:
     def _may_play(self) -> bool:
         """Whether the caller can have another batch."""
         self._require_open()
-        if self.is_running:
+        if self._background is not None and self._background.is_running:
             msg = (
                 "this collector runs in the background: batches go to the buffer, take them there."
             )
@@ -268,7 +268,7 @@ class CollectorInterface:
         return self._total == -1 or self.frames < self._total
 
     def _has_more(self) -> bool:
-        return self._has_frames_left() or self._waits()
+        return self._total == -1 or self._has_frames_left() or self._waits()
 
     def _work(self) -> bool:
         if self._has_more():

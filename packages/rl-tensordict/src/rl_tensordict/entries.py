@@ -213,6 +213,56 @@ def put_group(tensordict: TensorDictBase, name: str, group: TensorDictBase) -> N
         tensordict.set(name, group)
 
 
+def put_leaves(tensordict: TensorDictBase, name: str, leaves_by_name: Entries) -> None:
+    """Write a group of leaves that are known to fit; where there is such a group, into it.
+
+    Arguments are not checked.
+
+    Args:
+        tensordict: a tensordict of any kind, not locked.
+        name: of the group.
+        leaves_by_name: leaves that begin with the batch size, of its device.
+
+    Example:
+        >>> batch = TensorDict({}, [2], names=["time"])
+        >>> put_leaves(batch, "collector", {"row": torch.arange(2)})
+        >>> batch["collector"].names
+        ['time']
+    """
+    if _is_open(tensordict) and tensordict.device is None and name not in tensordict._tensordict:
+        names = names_of(tensordict)
+        group = build_flat(leaves_by_name, tensordict.batch_size, names and [*names])
+        tensordict._tensordict[name] = group
+        return
+    for last, leaf in leaves_by_name.items():
+        tensordict.set((name, last), leaf)
+
+
+def lies_on(data: Any, device: torch.device) -> bool:
+    """Tell whether the leaves of a plain tensordict are on a device that it does not name.
+
+    Args:
+        data: a tensordict; the argument is not checked.
+        device: with its index, as leaves name it.
+
+    Returns:
+        False also where that is not known: for other kinds of tensordicts.
+
+    Example:
+        >>> lies_on(TensorDict({"a": torch.ones(2)}, [2]), torch.device("cpu"))
+        True
+    """
+    if type(data) is not TensorDict or data.device is not None:
+        return False
+    for entry in data._tensordict.values() if HAS_STORE else data.values():
+        if isinstance(entry, Tensor):
+            if entry.device != device:
+                return False
+        elif not lies_on(entry, device):
+            return False
+    return True
+
+
 def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
     """Read a leaf that must be there.
 

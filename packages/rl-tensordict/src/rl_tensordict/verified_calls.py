@@ -26,6 +26,10 @@ class VerifiedCalls:
         policy: a tensordict module, or any callable on a tensordict.
         profile: name of the range of torch's profiler in which the policy is called; none if empty.
 
+    Attributes:
+        is_flat: whether every call is on plain tensors.
+        is_verified: whether the calls were compared with the policy.
+
     Example:
         >>> from tensordict.nn import TensorDictModule
         >>> policy = TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"])
@@ -42,18 +46,13 @@ class VerifiedCalls:
         self._start(ModuleCalls(policy))
 
     def _start(self, calls: ModuleCalls) -> None:
-        self._calls, self._is_verified, self._fallback = calls, False, ""
+        self._calls, self.is_flat, self.is_verified, self._fallback = (
+            calls,
+            calls.is_flat,
+            False,
+            "",
+        )
         self._bound: tuple[list[Any], Run] | None = None
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether every call is on plain tensors."""
-        return self._calls.is_flat
-
-    @property
-    def is_verified(self) -> bool:
-        """Whether the calls were compared with the policy."""
-        return self._is_verified
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
@@ -93,7 +92,7 @@ class VerifiedCalls:
             "calls": len(self._calls.calls),
             "flat": self.is_flat,
             "reason": self._calls.reason,
-            "verified": self._is_verified,
+            "verified": self.is_verified,
             "fallback": self._fallback,
         }
 
@@ -114,7 +113,7 @@ class VerifiedCalls:
         Returns:
             What the policy wrote, ``[*B, ...]`` by key.
         """
-        run = self._calls.run_mixed if self._is_verified else self._verify
+        run = self._calls.run_mixed if self.is_verified else self._verify
         if not self.profile:
             return run(values, batch_size)
         with torch.profiler.record_function(self.profile):
@@ -129,7 +128,7 @@ class VerifiedCalls:
             not verified yet, or needs a tensordict.
         """
         calls = self._calls
-        if not self._is_verified or not calls.is_flat:
+        if not self.is_verified or not self.is_flat:
             return None
         # what a module lists as the calls of its step is made in the place of the step
         listings = [call.listing() for call in calls.calls]
@@ -159,7 +158,7 @@ class VerifiedCalls:
 
     def _verify(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy and the calls under one generator state, and compare."""
-        self._is_verified = True
+        self.is_verified = True
         calls = self._calls
         if all(call.in_keys is None for call in calls.calls):
             # as it is: nothing to compare, and called once
@@ -175,7 +174,7 @@ class VerifiedCalls:
             reason = f"{type(error).__name__}: {error}"
         if reason:
             self._fallback = reason
-            self._calls = ModuleCalls(self.policy, reason=reason)
+            self._calls, self.is_flat = ModuleCalls(self.policy, reason=reason), False
             _restore(after, {}, self.policy)
         return truth
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tensordict import TensorDictBase
@@ -17,7 +16,7 @@ from rl_collect.batches.complete_trajectories import (
     WholeTrajectories,
     truncate_rows,
 )
-from rl_collect.batches.markers import GroupStarts, compact, ends_of, mark
+from rl_collect.batches.markers import GroupStarts, compact, ends_of
 from rl_collect.batches.trajectory_ids import TrajectoryIds
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
@@ -25,7 +24,9 @@ from rl_collect.options import CollectorOptions
 from rl_collect.stepping.env_runner import EnvRunner
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import find
+from rl_tensordict import find, put, put_leaves
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 PIECES = 16
 """How often a batch under way asks whether it is enough."""
@@ -41,7 +42,12 @@ class BatchAssembler:
         store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
     ) -> None:
         env = runner.env
-        self._env, self._runner, self._options, self._store = env, runner, options, store
+        self._env, self._runner, self._options = env, runner, options
+        is_profiled = options.profile
+        self._play = in_range("rl_collect.rollout", runner.play, is_on=is_profiled)
+        self._mark = in_range("rl_collect.marks", self._marked, is_on=is_profiled)
+        self._move, self._random_frames = store, options.random_frames
+        self._stored = in_range("rl_collect.store", self._moved, is_on=is_profiled)
         self.num_steps = options.num_steps(env)
         self._with_ids = options.track_traj_ids
         self._cuts_episodes = options.cuts_episodes
@@ -101,7 +107,7 @@ class BatchAssembler:
         self._begin()
         for number in range(1, self.num_steps + 1):
             batch, over = self._steps(1)
-            if number == self.num_steps:
+            if number == self.num_steps and self._options.set_truncated:
                 self._end(batch, over)
             yield self._stored(batch)[..., 0]
 
@@ -185,22 +191,20 @@ class BatchAssembler:
     def _played(self) -> tuple[TensorDictBase, Tensor]:
         """A batch with its markers, and the steps in it that end a trajectory."""
         self._begin()
-        pieces: list[tuple[TensorDictBase, Tensor]] = []
-        left = self.num_steps
-        while left and not (pieces and self.is_enough is not None and self.is_enough()):
-            pieces.append(self._steps(min(left, self._piece)))
+        batch, over = self._steps(self._piece())
+        pieces, left = [(batch, over)], self.num_steps - over.shape[-1]
+        while left and not (self.is_enough is not None and self.is_enough()):
+            pieces.append(self._steps(min(left, self._piece())))
             left -= pieces[-1][1].shape[-1]
-        batch, over = pieces[0]
         if len(pieces) > 1:
             batch = cat([one for one, _ in pieces], -1)
             over = torch.cat([one for _, one in pieces], -1)
-        return batch, self._end(batch, over)
+        return batch, self._end(batch, over) if self._options.set_truncated else over
 
-    @property
     def _piece(self) -> int:
         """How many steps to play before something is decided again."""
         most = self.num_steps if self.is_enough is None else -(-self.num_steps // PIECES)
-        left_at_random = self._options.random_frames - self.frames
+        left_at_random = self._random_frames - self.frames
         if left_at_random > 0:  # those after them are the policy's, wherever batches end
             most = min(most, -(-left_at_random // max(self._env.batch_size.numel(), 1)))
         return most
@@ -215,48 +219,45 @@ class BatchAssembler:
 
     def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
         self.cut_if_moved()
-        at_random = self.frames < self._options.random_frames
         try:
-            with self.range("rl_collect.rollout"):
-                batch = self._runner.play(num_steps, at_random=at_random)
+            batch = self._play(num_steps, at_random=self.frames < self._random_frames)
         except BaseException:
             self.reset()  # the environment has moved past the last known root
             raise
-        with self.range("rl_collect.marks"):
-            over = ends_of(batch)
-            self._mark(batch, over)
-            self._groups.mark(batch)
-            self.frames += batch.numel()
-            self.episodes.add(self._rewards(batch), over.numpy())
-        return batch, over
+        return batch, self._mark(batch)
 
-    def _mark(self, batch: TensorDictBase, over: Tensor) -> None:
-        device = self._env.device  # a batch of an environment elsewhere does not name it
-        is_init, ids, steps = (
-            torch.from_numpy(one).to(device) for one in self._ids.mark(over.numpy())
-        )
-        markers: dict[tuple[str, ...], Tensor]
-        markers = {keys.TRAJ_IDS: ids, keys.TRAJ_STEP: steps} if self._with_ids else {}
+    def _marked(self, batch: TensorDictBase) -> Tensor:
+        """Write the markers, in place, and count; returns the steps that end a trajectory."""
+        over = ends_of(batch)
+        ends, markers = over.numpy(), {}
+        found = self._ids.mark(ends)
+        is_init = torch.from_numpy(found.is_init)
+        if self._with_ids:
+            ids, steps = torch.from_numpy(found.ids), torch.from_numpy(found.steps)
+            markers = {keys.TRAJ_IDS[1]: ids, keys.TRAJ_STEP[1]: steps}
         if self._cuts_episodes:
-            markers[keys.MID_EPISODE] = self._first_mid_episode(batch.shape).to(device)
-        version = torch.full(batch.shape, self.policy_version, device=device)
-        mark(batch, is_init.unsqueeze(-1), markers | {keys.POLICY_VERSION: version})
+            markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
+        markers[keys.POLICY_VERSION[1]] = torch.full(over.shape, self.policy_version)
+        device = self._env.device  # a batch of an environment elsewhere does not name it
+        if device.type != "cpu":
+            is_init = is_init.to(device)
+            markers = {name: leaf.to(device) for name, leaf in markers.items()}
+        put(batch, (keys.IS_INIT,), is_init.unsqueeze(-1))
+        put_leaves(batch, keys.TRAJ_IDS[0], markers)
+        self._groups.mark(batch)
+        self.frames += over.numel()
+        self.episodes.add(self._rewards(batch), ends)
+        return over
 
     def _rewards(self, batch: TensorDictBase) -> Any:
         """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
+        if len(self._reward_keys) == 1:
+            return find(batch, self._reward_keys[0]).cpu().numpy()
         found = [find(batch, key).cpu() for key in self._reward_keys]
-        if len(found) == 1:
-            return found[0].numpy()
         return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
 
-    def range(self, name: str) -> AbstractContextManager[Any]:
-        """Name what is done for torch's profiler, where that is switched on."""
-        return torch.profiler.record_function(name) if self._options.profile else nullcontext()
-
     def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
-        """Truncate the last steps where that was asked for, and say which steps end then."""
-        if not self._options.set_truncated:
-            return over
+        """Truncate the last steps, and say which steps end then."""
         last = torch.zeros_like(over)
         last[..., -1] = True
         truncate_rows(batch, last)
@@ -276,8 +277,12 @@ class BatchAssembler:
         self._mid_episode = torch.zeros_like(self._mid_episode)
         return found
 
-    def _stored(self, batch: TensorDictBase) -> TensorDictBase:
-        with self.range("rl_collect.store"):
-            if self._options.compact_obs:
-                batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
-            return self._store(batch)
+    def _moved(self, batch: TensorDictBase) -> TensorDictBase:
+        if self._options.compact_obs:
+            batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
+        return self._move(batch)
+
+
+def in_range(name: str, call: F, *, is_on: bool) -> F:
+    """Name what a function does for torch's profiler, where that is switched on."""
+    return torch.profiler.record_function(name)(call) if is_on else call

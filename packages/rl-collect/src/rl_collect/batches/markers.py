@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_tensordict import build, find, names_of, put, put_group
+from rl_tensordict import find
 from rl_tensordict.types import KeyPath
-
-GROUP = keys.TRAJ_IDS[:1]
 
 
 def ends_of(batch: TensorDictBase) -> Tensor:
@@ -29,18 +26,6 @@ def ends_of(batch: TensorDictBase) -> Tensor:
         raise KeyError(msg)
     over = [flag.flatten(batch.ndim).all(-1) for flag in flags]
     return torch.stack(over).all(0).cpu()
-
-
-def mark(batch: TensorDictBase, is_init: Tensor, markers: Mapping[tuple[str, ...], Tensor]) -> None:
-    """Write `is_init` `[*B, T, 1]` and markers `[*B, T]` into a batch, in place."""
-    put(batch, (keys.IS_INIT,), is_init)
-    groups = {key[:-1] for key in markers}
-    if type(batch) is TensorDict and groups == {GROUP} and GROUP[0] not in batch:
-        entries = {key[-1]: leaf for key, leaf in markers.items()}
-        put_group(batch, GROUP[0], build(entries, batch.batch_size, names_of(batch)))
-        return
-    for key, leaf in markers.items():
-        batch.set(key, leaf)
 
 
 def compact(batch: TensorDictBase, observation_keys: list[keys.NestedKey]) -> TensorDictBase:
@@ -67,6 +52,8 @@ class GroupStarts:
 
     def mark(self, batch: TensorDictBase) -> None:
         """Write the flags, in place."""
+        if not self._groups:
+            return
         time, later = batch.ndim - 1, batch.shape[-1] - 1
         for number, prefix in enumerate(self._groups):
             done: Tensor = batch.get((keys.NEXT, *prefix, keys.DONE))

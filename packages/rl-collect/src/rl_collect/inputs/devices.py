@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from rl_tensordict import build, entries_of, leaves, nest
+from rl_tensordict import build, leaves, lies_on, nest
+
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
     is_ahead = wait is not None or not synchronise  # somebody waits for the copy afterwards
 
     def move(data: Any) -> Any:
-        if _is_on(data, device):
+        if lies_on(data, device) or _is_on(data, device):
             return data
         moved = data.to(device, non_blocking=is_ahead)
         if wait is not None:
@@ -107,29 +109,18 @@ def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], 
     return move
 
 
-def with_device(batch: TensorDictBase, device: torch.device | None) -> TensorDictBase:
+def with_device(
+    batch: TensorDictBase, device: torch.device | None, here: torch.device = CPU
+) -> TensorDictBase:
     """Move a batch to a device, which becomes its `device`; None clears that attribute."""
     if device is not None:
         return batch.to(device)
-    return batch if _names_no_device(batch) else batch.clear_device_()
-
-
-def _names_no_device(batch: Any) -> bool:
-    """Whether a plain tensordict of tensors and its groups name no device; False where unknown."""
-    if type(batch) is not TensorDict or batch.device is not None:
-        return False
-    entries = entries_of(batch).values()
-    return all(isinstance(entry, Tensor) or _names_no_device(entry) for entry in entries)
+    return batch if lies_on(batch, here) else batch.clear_device_()
 
 
 def _is_on(data: Any, device: torch.device) -> bool:
     if isinstance(data, LazyStackedTensorDict):  # its leaves may have no one size
         return all(_is_on(one, device) for one in data.tensordicts)
-    if type(data) is TensorDict:  # a loop, since it is asked for every batch
-        for entry in entries_of(data).values():
-            if not (entry.device == device if isinstance(entry, Tensor) else _is_on(entry, device)):
-                return False
-        return True
     if isinstance(data, TensorDictBase):
         return all(_is_on(one, device) for one in data.values())
     return bool(data.device == device)

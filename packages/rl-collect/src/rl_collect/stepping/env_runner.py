@@ -34,7 +34,7 @@ class EnvRunner:
             self.plan.profile = "rl_collect.policy" if is_profiled else ""
             # random actions in the place of the policy's
             self._random = RolloutPlayer(env, policy_plan(RandomActions(self.plan, env)))
-        self._exploration_type = exploration_type
+        self._exploration = set_interaction_type(exploration_type)
         self._root: TensorDictBase | None = None
         self._holder: RolloutPlayer | None = None  # whose columns hold the root instead
         self._is_playing = False
@@ -60,29 +60,27 @@ class EnvRunner:
     def play(self, num_steps: int, *, at_random: bool = False) -> TensorDictBase:
         """Play a batch."""
         player = self._random if at_random else self._player
-        request = self._request(num_steps)
+        request = _request(num_steps, self._is_playing)
         root = None if player is self._holder and player.can_continue(request) else self.root
-        with set_interaction_type(self._exploration_type):
+        with self._exploration:
             batch = player.play(request, root)
-            self._is_playing = True
-            self._root, self._holder = None, player if player.holds_root else None
-            if self._holder is None and not self.env.resets_by_stepping:
-                with torch.no_grad():
-                    self._root = player.root_after(batch)
-        self.note_moves()
+            self._is_playing, self._root, self._holder = True, None, player
+            if not player.holds_root:
+                self._holder = None
+                if not self.env.resets_by_stepping:
+                    with torch.no_grad():
+                        self._root = player.root_after(batch)
+        self._moves = self.env.moves
         return batch
 
     def explain(self, num_steps: int) -> str:
         """Say how steps are taken, and why in no faster way."""
         root = None if self._holder is self._player else self.root
-        return self._player.explain(self._request(num_steps), root)
+        return self._player.explain(_request(num_steps, self._is_playing), root)
 
     def note_moves(self) -> None:
         """Note that the root is that of the environment's present state."""
         self._moves = self.env.moves
-
-    def _request(self, num_steps: int) -> RolloutRequest:
-        return _request(num_steps, self._is_playing)
 
     def mark_first(self, rows: Tensor) -> None:
         """Let the next step begin a trajectory in some environments that continue."""

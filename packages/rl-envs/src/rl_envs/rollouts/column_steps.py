@@ -109,9 +109,8 @@ class ColumnSteps:
     def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:
         """Begin at a root, with surplus steps or a reset; returns how many steps there are."""
         self._goal = goal
-        if self._is_ragged or self._breaks:
-            self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
-            self._counted = 0  # in so many columns
+        self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
+        self._counted = 0  # in so many columns
         self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
         was_played, continues = self._binding is not None, goal.request.continues
         continues, self.has_next_root = continues and self.has_next_root, False
@@ -120,9 +119,9 @@ class ColumnSteps:
             for column in self._shown_by_time:
                 column[0] = column[self._max_steps]
         elif root is None:
-            if was_played:  # a reset need not write flags that are False
-                for key, _ in self.env.layout.done:
-                    self.columns.tensors[key].select(len(self.env.batch_size), 0).zero_()
+            for key, _ in self.env.layout.done if was_played else ():
+                # a reset need not write flags that are False
+                self.columns.tensors[key].select(len(self.env.batch_size), 0).zero_()
             binding.start()
         elif isinstance(root, TensorDictBase):
             for key, value in keys.leaves(root):
@@ -218,8 +217,8 @@ class ColumnSteps:
             tests += [(key, layout.choice_tests[key]) for key, _ in layout.action]
             rows = self.columns.by_time
             self._tests = [(rows[key], test) for key, test in tests if test is not always]
-        for rows, test in self._tests:
-            if not test(rows[:num_played]):
+        for column, test in self._tests:
+            if not test(column[:num_played]):
                 check_rows(self.env, batch)
 
     def _writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:

@@ -171,7 +171,6 @@ class RolloutPlayer:
             >>> player.play(RolloutRequest(2))["observation"].flatten().tolist()
             [0.0, 1.0]
         """
-        check_kind(request, RolloutRequest, "a RolloutRequest")
         self.env.count_move()  # one for the whole rollout
         with torch.no_grad():
             return self._played(request, root)
@@ -215,6 +214,8 @@ class RolloutPlayer:
     def _played(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env = self.env
         checks.check_open(env)
+        if type(request) is not RolloutRequest:
+            check_kind(request, RolloutRequest, "a RolloutRequest")
         own = env.own_steps(request, self.policy, root)
         if own is None:
             kept = self._kept_for(request, root)
@@ -244,7 +245,13 @@ class RolloutPlayer:
         Returns:
             True where `play(request)` needs no root to continue.
         """
-        return self.holds_root and request.continues and self._fits(self.env, request)
+        kept = self._columns
+        return (
+            kept is not None
+            and kept.has_next_root
+            and request.continues
+            and kept.fits(self.env, request)
+        )
 
     @property
     def holds_root(self) -> bool:
@@ -335,7 +342,8 @@ class RolloutPlayer:
 
     def _ways(self) -> list[tuple[bool, bool]]:
         # a transform may wait, and may learn to count, after it was added
-        return [(one.online, one.rows_only) for one in getattr(self.env, "outer", ())]
+        outer = getattr(self.env, "outer", None)
+        return [(one.online, one.rows_only) for one in outer] if outer else []
 
     def _split(self, in_keys: list[KeyPath] | None) -> tuple[Environment, list[Transform]]:
         """The environment to step and the transforms that wait, while its specs stay."""
@@ -349,11 +357,8 @@ class RolloutPlayer:
 
     def _steps_for(self, env: Environment, request: RolloutRequest, has_root: bool) -> ColumnSteps:
         kept = self._columns
-        if kept is None or not self._fits(env, request):
+        if kept is None or not kept.fits(env, request):
             is_kept = self._is_kept and (self._plan is None or self._plan.is_flat)
             kept = ColumnSteps(env, self._plan, request, is_kept=is_kept, has_root=has_root)
             self._columns = kept if kept.is_kept else None
         return kept
-
-    def _fits(self, env: Environment, request: RolloutRequest) -> bool:
-        return self._columns is not None and self._columns.fits(env, request)

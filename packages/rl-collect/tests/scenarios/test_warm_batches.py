@@ -1,0 +1,124 @@
+"""Batches after the first: what they have in common is set up once, and what changes shows."""
+
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+
+from rl_collect import Collector
+from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_specs import Bounded
+from rl_transforms import StepCounter
+
+MOST_CALLS = 110
+
+
+def cart_pole():
+    return GymEnv("CartPole-v1")
+
+
+def chosen(logits):
+    return nn.functional.one_hot(logits.argmax(-1), 2).bool()
+
+
+def policy():
+    return TensorDictSequential(
+        TensorDictModule(nn.Linear(4, 2), ["observation"], ["logits"]),
+        TensorDictModule(chosen, ["logits"], ["action"]),
+    )
+
+
+def warm(env, acting, frames=4, **options):
+    """A collector that has played three batches."""
+    collector = Collector(env, acting, frames_per_batch=frames, **options)
+    for _ in range(3):
+        collector.next()
+    return collector
+
+
+def calls_of(act):
+    """Functions of our packages that are called, with how often."""
+    found = Counter()
+
+    def note(frame, event, _):
+        if event == "call" and "/rl_" in frame.f_code.co_filename:
+            found[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("acting", [policy, lambda: None], ids=["policy", "random"])
+@pytest.mark.parametrize("make", [cart_pole, lambda: SerialEnv(2, cart_pole)], ids=["one", "two"])
+def test_a_warm_batch_makes_what_its_steps_need(make, acting):
+    env = make()
+    collector = warm(env, acting(), max(1, env.batch_size.numel()))
+    found = calls_of(collector.next)
+    assert found.total() <= MOST_CALLS * max(1, env.batch_size.numel())
+    made = {"SetUp", "ColumnSteps.__init__", "Columns.add", "bind_plan", "GymEnv.bind"}
+    assert not made & found.keys()
+
+
+def test_every_step_of_a_longer_batch_costs_the_same():
+    few, more = (calls_of(warm(cart_pole(), policy(), n).next).total() for n in (1, 5))
+    assert more - few <= 4 * 35
+
+
+def test_weights_that_are_updated_act_in_the_next_batch():
+    acting = policy()
+    collector = warm(cart_pole(), acting)
+    with torch.no_grad():
+        for part in acting.parameters():
+            part.fill_(0.5)
+    batch = collector.next()
+    with torch.no_grad():
+        expected = acting[0].module(batch["observation"])
+    torch.testing.assert_close(batch["logits"], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_part_that_is_replaced_acts_in_the_next_batch(dtype):
+    acting = policy()
+    collector = warm(cart_pole(), acting)
+    before = collector.next()
+    layer = nn.Linear(4, 2, dtype=dtype)
+    act = lambda seen: layer(seen.to(dtype))  # noqa: E731
+    acting.module[0] = TensorDictModule(act, ["observation"], ["logits"])
+    batch = collector.next()
+    assert batch["logits"].dtype == dtype
+    with torch.no_grad():
+        torch.testing.assert_close(batch["logits"], act(batch["observation"]))
+    assert torch.equal(batch["observation"][0], before["next", "observation"][-1])
+
+
+def test_specs_that_change_are_checked_in_the_next_batch():
+    env = cart_pole()
+    collector = warm(env, policy())
+    env.observation_spec = Bounded(7.0, 8.0, (4,))
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
+        collector.next()
+    env.check_values = False
+    assert collector.next().shape == (4,)
+
+
+def test_a_transform_that_counts_from_now_on_counts_in_the_next_batch():
+    counter = StepCounter()
+    collector = warm(TransformedEnv(cart_pole(), counter), policy(), reset_at_each_iter=True)
+    counter.max_steps, counter.online = 2, True
+    over = collector.next()["next", "truncated"].flatten().tolist()
+    assert over == [False, True, False, True]
+
+
+def test_a_closed_environment_is_refused_in_the_next_batch():
+    env = cart_pole()
+    collector = warm(env, policy())
+    env.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        collector.next()
