@@ -5,6 +5,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.testing import assert_close
 
+from rl_layout import set_recurrent_mode
 from rl_policies import QValueActor, QValueModule
 from rl_policies.modules.q_value import GreedyChoice
 from rl_specs import Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot
@@ -211,3 +212,27 @@ def test_safe_applies_the_mask_of_each_environment():
 def test_ties_go_to_the_first_choice():
     module = QValueModule("categorical")
     assert module.step(torch.tensor([[1.0, 4.0, 4.0, 4.0]]))[0].tolist() == [1]
+
+
+def test_nan_values_are_no_choice():
+    values = torch.tensor([[0.0, torch.nan], [1.0, 2.0]])
+    for space in ("one_hot", "categorical"):
+        module = QValueModule(space)
+        with pytest.raises(ValueError, match="NaN in 1 of 2 rows"):
+            module.step(values)
+        with pytest.raises(ValueError, match="NaN in 1 of 1 rows"):
+            module.step(values[:1])
+    masked = QValueModule("categorical", action_mask_key="mask")
+    assert masked.step(values, ~values.isnan())[0].tolist() == [0, 1]
+
+
+def test_infinite_values_are_choices():
+    values = torch.tensor([[0.0, torch.inf], [-torch.inf, -torch.inf]])
+    assert QValueModule("categorical").step(values)[0].tolist() == [1, 0]
+
+
+def test_nan_values_of_a_batch_to_learn_from_pass():
+    # padding, and next observations after a termination, may hold anything
+    values = torch.tensor([[0.0, torch.nan]])
+    with set_recurrent_mode(True):
+        assert QValueModule("categorical").step(values)[2].isnan().all()

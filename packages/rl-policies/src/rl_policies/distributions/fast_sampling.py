@@ -19,6 +19,7 @@ from torch.distributions import Categorical
 from rl_policies.distributions.bounded_loc_scale import check_bounds, placed
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI
+from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
 
@@ -67,11 +68,13 @@ def can_draw(*parameters: Any) -> bool:
 
 
 def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Draw as `OneHotCategorical`: vectors ``[*B, n]``, log-probabilities ``[*B]``."""
+    """Draw as `OneHotCategorical`: vectors ``[*B, n]``, log-probabilities ``[*B]``; refuse NaN."""
     log_probs = logits.log_softmax(-1)
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
+    log_prob = log_probs.gather(-1, index)
+    refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
     vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
-    return vectors, log_probs.gather(-1, index).squeeze(-1)
+    return vectors, log_prob.squeeze(-1)
 
 
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:

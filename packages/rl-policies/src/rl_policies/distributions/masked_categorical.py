@@ -56,6 +56,11 @@ class MaskedCategorical(Categorical):
         self._validate_args = validate_args
 
     @property
+    def mode(self) -> Tensor:
+        """The likeliest choice that is allowed, the first where several are: int64 `[*B]`."""
+        return self._vectors.mode.argmax(-1)
+
+    @property
     def deterministic_sample(self) -> Tensor:
         """The mode: the likeliest choice, int64 `[*B]`."""
         return self.mode

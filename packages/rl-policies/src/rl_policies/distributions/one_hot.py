@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 from torch.distributions.kl import register_kl
 
+from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.sample_cache import SampleCache
 from rl_policies.modules.call_notes import note_errors, require_tensor
 
@@ -21,7 +22,8 @@ class OneHotCategorical(Distribution):
         pᵢ = exp(lᵢ) / Σⱼ exp(lⱼ),    log p(x) = Σᵢ xᵢ log pᵢ
 
     A choice of probability 0 (a logit of -inf, or masked) is never drawn, and neither the entropy
-    nor a gradient becomes NaN for it. `sample` is for acting; `rsample` is the straight-through
+    nor a gradient becomes NaN for it. NaN logits are refused where one is drawn, on the CPU, unless
+    code is compiled. `sample` is for acting; `rsample` is the straight-through
     estimator of Bengio et al. (2013): the drawn vector forward, the gradient of p backward. It has
     to be asked for, as `has_rsample` is False.
 
@@ -48,6 +50,7 @@ class OneHotCategorical(Distribution):
     support = constraints.one_hot
     has_rsample = False
     has_enumerate_support = True
+    _drawn: SampleCache | None
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class OneHotCategorical(Distribution):
         elif probs is not None:
             self.logits = _log(probs, mask)
         self.dtype = dtype
-        self._drawn: SampleCache | None = None
+        self._mask, self._drawn = mask, None
         shape = self.logits.shape
         # what Distribution.__init__ would set, in a tenth of the time
         self._batch_shape, self._event_shape = shape[:-1], shape[-1:]
@@ -89,7 +92,9 @@ class OneHotCategorical(Distribution):
     @property
     def mode(self) -> Tensor:
         """The likeliest choice, the first where several are: `[*B, n]` in the dtype drawn."""
-        return self._vectors(self.logits.argmax(-1, keepdim=True), self.logits.detach())
+        logits = self.logits.detach()
+        refuse_nan(logits, self._mask)
+        return self._vectors(logits.argmax(-1, keepdim=True), logits)
 
     @property
     def deterministic_sample(self) -> Tensor:
@@ -118,11 +123,15 @@ class OneHotCategorical(Distribution):
         Returns:
             `[*sample_shape, *B, n]`, in the dtype given at the start, without gradient.
 
+        Raises:
+            RuntimeError: logits on the CPU hold NaN.
+
         Example:
             >>> OneHotCategorical(torch.zeros(2, 3)).sample((5,)).sum(-1).unique()
             tensor([1])
         """
         probs = self.logits.detach().exp()
+        refuse_nan(probs, self._mask)
         if probs.dtype in _HALF:  # it would make ties
             probs = probs.float()
         if sample_shape:
@@ -214,7 +223,7 @@ class OneHotCategorical(Distribution):
         """
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new.logits = self.logits.expand(*batch_shape, -1)
-        new.dtype, new._drawn = self.dtype, None
+        new.dtype, new._mask, new._drawn = self.dtype, self._mask, None
         new._batch_shape, new._event_shape = new.logits.shape[:-1], self._event_shape
         new._validate_args = self._validate_args
         return new

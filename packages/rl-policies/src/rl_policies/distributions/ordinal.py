@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 from torch.nn.functional import logsigmoid
 
+from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.modules.call_notes import note_errors
 
@@ -36,6 +37,12 @@ class Ordinal(Categorical):
     @note_errors
     def __init__(self, scores: Tensor) -> None:
         super().__init__(logits=ordinal_logits(scores), validate_args=False)
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest choice, int64 `[*B]`."""
+        refuse_nan(self.logits)
+        return self.logits.argmax(-1)
 
     @property
     def deterministic_sample(self) -> Tensor:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any, Literal
 
 import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
+from rl_layout import recurrent_mode
+from rl_policies.distributions.nan_check import can_look
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
 from rl_policies.modules.call_notes import note_errors
@@ -56,6 +59,8 @@ class GreedyChoice(nn.Module):
         chosen = values.gather(-1, places)
         if self.groups is not None:
             chosen = chosen.sum(-1, keepdim=True)
+        if recurrent_mode() is not True:  # a batch to learn from may hold rows that nobody acts on
+            _refuse_nan(chosen, scores)
         if self.action_space == "categorical":
             return index.squeeze(-1).to(self.dtype), chosen
         if self.action_space == "multi_categorical":
@@ -77,6 +82,20 @@ class GreedyChoice(nn.Module):
         assert self.groups is not None
         sizes = torch.tensor((0, *self.groups[:-1]), device=like.device)
         return sizes.cumsum(0)
+
+
+def _refuse_nan(chosen: Tensor, scores: Tensor) -> None:
+    """Raise for NaN among scores ``[*B, n]``, of which argmax chooses one that is NaN."""
+    if not can_look(chosen):
+        return
+    total = chosen if chosen.numel() == 1 else chosen.sum()
+    if isnan(total.item()) and bool(scores.isnan().any()):  # it may be inf - inf as well
+        wrong = scores.isnan().any(-1)
+        msg = (
+            f"action values are NaN in {int(wrong.sum())} of {wrong.numel()} rows, where none is "
+            "the highest. Look at the weights of the network, and at what it was given."
+        )
+        raise ValueError(msg)
 
 
 def _best_of(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -162,7 +181,8 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
             the values as they came; the values of the actions, `[*B, 1]`.
 
         Raises:
-            ValueError: there are not as many values as the spec has choices.
+            ValueError: there are not as many values as the spec has choices; or values on the CPU
+                are NaN, unless code is compiled or the mode is recurrent, as in losses.
             TypeError: the mask is not bool.
         """
         try:

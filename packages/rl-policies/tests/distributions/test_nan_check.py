@@ -1,0 +1,79 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
+from torch.func import vmap
+
+from rl_policies import (
+    MaskedCategorical,
+    OneHotCategorical,
+    ProbabilisticActor,
+)
+from rl_policies.distributions import (
+    MaskedOneHotCategorical,
+    OneHotOrdinal,
+    Ordinal,
+)
+from rl_policies.distributions.fast_sampling import draw_one_hot
+from rl_policies.distributions.nan_check import refuse_nan
+
+NAN = torch.tensor([[0.0, torch.nan, 1.0], [0.0, 1.0, 2.0]])
+ALL = {"mask": torch.ones(3, dtype=torch.bool)}
+KINDS = [
+    (OneHotCategorical, {}),
+    (MaskedCategorical, ALL),
+    (MaskedOneHotCategorical, ALL),
+    (Ordinal, {}),
+    (OneHotOrdinal, {}),
+]
+
+
+@pytest.mark.parametrize("way", ["sample", "mode", "deterministic_sample"])
+@pytest.mark.parametrize(("kind", "given"), KINDS)
+def test_nan_scores_are_never_drawn_from(kind, given, way):
+    def drawn(scores):
+        found = getattr(kind(scores, **given), way)
+        return found() if way == "sample" else found
+
+    assert len(drawn(NAN.nan_to_num())) == 2
+    with pytest.raises(RuntimeError, match="nan"):
+        drawn(NAN)
+
+
+def test_nan_logits_are_counted_in_rows():
+    with pytest.raises(RuntimeError, match="nan, in 1 of 2 rows"):
+        OneHotCategorical(NAN).sample()
+    with pytest.raises(RuntimeError, match="nan, in 1 of 2 rows"):
+        OneHotCategorical(probs=NAN).expand((2,)).mode  # noqa: B018 - it is computed when read
+
+
+@pytest.mark.parametrize("kind", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_policies_whose_logits_are_nan_do_not_act(kind, rows):
+    net = TensorDictModule(torch.nn.Identity(), ["observation"], ["logits"])
+    actor = ProbabilisticActor(
+        net, ["logits"], distribution_class=OneHotCategorical, return_log_prob=True
+    )
+    with torch.no_grad(), set_interaction_type(kind), pytest.raises(RuntimeError, match="nan"):
+        actor(TensorDict({"observation": NAN[:rows]}, [rows]))
+
+
+def test_a_row_whose_mask_allows_nothing_is_drawn_from_all_the_same():
+    # agents that are out have no choice left, and what they do is ignored
+    mask = torch.tensor([[False, False, False], [True, True, False]])
+    for kind in (MaskedCategorical, MaskedOneHotCategorical):
+        dist = kind(NAN.nan_to_num(), mask=mask)
+        assert len(dist.sample()) == len(dist.mode) == len(dist.expand((2,)).sample()) == 2
+        with pytest.raises(RuntimeError, match="in 1 of 2 rows"):
+            kind(NAN.flip(0), mask=mask).sample()
+
+
+def test_infinite_and_forbidden_choices_are_no_nan():
+    dist = OneHotCategorical(torch.tensor([-torch.inf, 0.0]))
+    assert dist.sample().tolist() == dist.mode.tolist() == [0, 1]
+
+
+def test_code_that_may_not_look_draws_as_before():
+    assert vmap(lambda logits: (refuse_nan(logits), logits)[1])(NAN).shape == (2, 3)
+    compiled = torch.compile(draw_one_hot, backend="eager", fullgraph=True)
+    assert compiled(NAN, torch.int64)[0].shape == (2, 3)
