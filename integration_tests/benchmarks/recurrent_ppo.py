@@ -1,6 +1,6 @@
-"""Recurrent PPO beside torchrl: seconds for 10,000 steps, and where they go.
+"""Recurrent PPO beside torchrl: the time for 10,000 steps, and where it goes.
 
-    python integration_tests/benchmarks/recurrent_ppo.py
+    PYTHONPATH=tools python integration_tests/benchmarks/recurrent_ppo.py
 
 CartPole, 8 environments, batches of [8, 128], GAE, 4 epochs of slices of 16 steps, 2 updates an
 epoch. Actor and critic have a linear layer, a GRU of 64 and a head each; both sides begin with the
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import statistics
 import time
 import warnings
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import bench
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -163,52 +163,42 @@ class Side:
                 self.optimizer.step()
         return batch
 
-    def turn(self, clock: Callable[[], float]) -> dict[str, float]:
+    def turn(self, clock: Callable[[], float]) -> list[float]:
         """One batch, from playing to the last update: seconds of each part."""
-        spent, carried = {}, None
+        spent, carried = [], None
         for part in PARTS:
             start = clock()
             carried = getattr(self, part)(carried)
-            spent[part] = clock() - start
+            spent.append(clock() - start)
         return spent
 
 
 def main() -> None:
-    """Print the table."""
+    """Read the command line, and print the time of each part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--cpu-time", action="store_true", help="for a machine that is shared")
-    options = parser.parse_args()
+    with bench.session(parser) as given:
+        run(given.rounds, time.process_time if given.cpu_time else time.perf_counter)
+
+
+def run(rounds: int, clock: Callable[[], float]) -> None:
+    """Learn on both sides in turns, and report the medians of each part for 10,000 steps."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     nets = networks()
-    sides = {"ours": Side(ours(), nets, "auto"), "torchrl": Side(theirs(), nets, "pad")}
-    spent: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
-    clock = time.process_time if options.cpu_time else time.perf_counter
-    for number in range(options.rounds + 2):
-        for name, side in sides.items():
-            found = side.turn(clock)
-            if number > 1:  # the first ones make and check
-                spent[name].append(found)
-    for side in sides.values():
+    sides = Side(ours(), nets, "auto"), Side(theirs(), nets, "pad")
+    # the first two batches make and check what later ones use
+    measures = [lambda side=side: side.turn(clock) for side in sides]
+    medians = bench.medians(rounds, *measures, warm_up=2)
+    for side in sides:
         side.collector.shutdown()
-    print_table(spent)
-
-
-def print_table(spent: dict[str, list[dict[str, float]]]) -> None:
-    """Medians of each part, for 10,000 steps."""
-    scale = 10_000 / (NUM_ENVS * NUM_STEPS)
-    medians = {
-        name: {part: scale * statistics.median(one[part] for one in found) for part in PARTS}
-        for name, found in spent.items()
-    }
-    for found in medians.values():
-        found["all"] = sum(found.values())
-    print(f"torch {torch.__version__}: seconds for 10,000 steps of recurrent PPO on {NAME}")
-    for part in (*PARTS, "all"):
-        mine, other = (medians[name][part] for name in ("ours", "torchrl"))
-        print(f"  {part:<12}ours {mine:7.2f}   torchrl {other:7.2f}   ratio {other / mine:6.2f}")
+    print(f"10,000 steps of recurrent PPO on {NAME}")
+    scale = 1e6 * 10_000 / (NUM_ENVS * NUM_STEPS)
+    mine, other = ([scale * took for took in (*spent, sum(spent))] for spent in medians)
+    for part, took, peer in zip((*PARTS, "all"), mine, other, strict=True):
+        bench.report(part, took, peer)
 
 
 if __name__ == "__main__":
