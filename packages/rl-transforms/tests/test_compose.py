@@ -63,7 +63,7 @@ def test_outputs_pass_in_order_and_inputs_in_reverse():
     assert both.rows(one())["x"].unique().item() == 40
 
 
-def test_append_and_insert_order_members():
+def test_members_are_in_the_order_of_append_and_insert():
     made = Compose(Times(10)).append(Add(5)).insert(0, Add(1)).insert(-1, Times(2))
     assert [type(member).__name__ for member in made] == ["Add", "Times", "Times", "Add"]
     assert made(one())["x"].unique().item() == (3 + 1) * 10 * 2 + 5
@@ -75,7 +75,7 @@ def test_append_and_insert_order_members():
         made.insert(9, Add(1))
 
 
-def test_flags_follow_from_the_members_and_are_renewed():
+def test_flags_are_those_of_the_present_members():
     made = Compose(RewardSum())
     assert (made.online, made.needs_rows, made.side) == (False, False, "read")
     made.append(NextStateReconstructor())

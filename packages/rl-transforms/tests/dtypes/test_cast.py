@@ -72,7 +72,7 @@ def test_partial_reset_casts_raw_rows_and_leaves_cast_ones(in_keys):
     assert cast.step(root, after)["observation"].dtype == NARROW
 
 
-def test_partial_reset_keeps_rows_under_another_name():
+def test_partial_reset_keeps_unmasked_rows_under_the_out_key():
     cast = DTypeCastTransform(WIDE, NARROW, ["a"], ["b"])
     root = TensorDict({"a": torch.ones(3), "b": torch.zeros(3, dtype=NARROW)}, [3])
     assert cast.reset(root, torch.tensor([True, False, True]))["b"].tolist() == [1, 0, 1]

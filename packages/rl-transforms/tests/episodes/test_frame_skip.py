@@ -21,7 +21,7 @@ def test_forward_returns_rows_unchanged():
     assert FrameSkip(4)(rows) is rows
 
 
-def test_misuse_is_refused():
+def test_invalid_frame_skip_and_place_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         FrameSkip(0)
     with pytest.raises(ValueError, match="cannot sit in a buffer"):

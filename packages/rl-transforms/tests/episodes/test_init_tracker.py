@@ -36,7 +36,7 @@ def test_partial_reset_marks_masked_rows_only():
     assert not root["is_init"].any()
 
 
-def test_rows_never_marked_stay_unmarked():
+def test_unmasked_rows_without_a_mark_get_false():
     marked = InitTracker().reset(flags(), torch.tensor([False, True, False]))
     assert marked["is_init"].flatten().tolist() == [False, True, False]
 
@@ -78,7 +78,7 @@ def test_forward_returns_samples_unchanged():
     assert InitTracker()(batch) is batch
 
 
-def test_bad_input_is_refused():
+def test_invalid_keys_and_masks_and_missing_flags_are_refused():
     with pytest.raises(TypeError, match="Groups are found"):
         InitTracker(("agents", "is_init"))
     with pytest.raises(ValueError, match="Pass one flag per row"):

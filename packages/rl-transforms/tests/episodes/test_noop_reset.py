@@ -17,7 +17,7 @@ def test_first_choice_is_the_default_noop():
     }
 
 
-def test_noop_action_can_be_given():
+def test_noop_action_replaces_the_first_choice():
     still = torch.tensor([0.0, 0.5])
     spec = Composite(action=Bounded(-1, 1, (3, 2)), shape=(3,))
     made = NoopReset(noop_action=still).actions(spec)
@@ -26,7 +26,7 @@ def test_noop_action_can_be_given():
     assert NoopReset(noop_action={"b": still}).actions(both)["a"].item() == 0
 
 
-def test_misuse_is_refused():
+def test_invalid_noop_actions_and_places_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         NoopReset(0)
     with pytest.raises(ValueError, match="cannot sit in a buffer"):
@@ -49,6 +49,6 @@ def test_forward_returns_rows_unchanged():
     assert NoopReset()(rows) is rows
 
 
-def test_a_seed_is_a_whole_number():
+def test_seed_that_is_no_whole_number_is_refused():
     with pytest.raises(TypeError, match="seed: expected a whole number, got a tensor"):
         NoopReset().seed(torch.zeros(2))

@@ -122,7 +122,7 @@ def test_defaults_are_never_shared_between_resets():
     assert not value.any()
 
 
-def test_bad_input_is_refused():
+def test_specs_and_defaults_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"'h' has shape \[7\], the batch \[3\]: .*expand_specs"):
         TensorDictPrimer(h=hidden()).reset(empty())
     with pytest.raises(TypeError, match="one of the two"):

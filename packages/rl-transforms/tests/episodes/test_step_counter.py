@@ -164,7 +164,7 @@ def test_forward_returns_samples_unchanged():
     assert StepCounter()(batch) is batch
 
 
-def test_bad_input_is_refused():
+def test_invalid_limits_and_missing_counts_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         StepCounter(max_steps=0)
     with pytest.raises(TypeError, match="last part of a key"):

@@ -57,7 +57,7 @@ def assert_same(found, wanted):
     assert torch.equal(found, wanted)
 
 
-def test_three_frames_are_stacked_as_by_hand():
+def test_stack_holds_the_last_three_frames_after_padding():
     rows = trajectories([3, 2])
     for place in ((), ("next",)):
         rows[(*place, FRAME)] = rows[(*place, "observation")][:, 1:].to(torch.uint8)
@@ -228,7 +228,7 @@ def test_inputs_of_an_environment_keep_their_stack():
     assert CatFrames(3, -1).inv(root) is root
 
 
-def test_bad_arguments_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(ValueError, match="both frame and stack"):
         CatFrames(4, -3, ["pixels"], ["pixels"])
     with pytest.raises(ValueError, match="at least 1, got 0"):
@@ -241,7 +241,7 @@ def test_bad_arguments_are_refused():
         CatFrames(4, -3, "pixels")
 
 
-def test_bad_data_are_refused():
+def test_missing_frames_and_markers_are_named():
     rows = filmed(trajectories([3]))
     change = CatFrames(4, -3)
     with pytest.raises(KeyError, match="'image' is missing"):
@@ -286,7 +286,7 @@ def test_frames_made_by_a_transform_of_the_buffer_are_refused():
             Compose(made, reads)(rows, ListRowSource(rows))
 
 
-def test_the_spec_of_a_frame_with_too_few_dimensions_is_refused():
+def test_spec_of_a_frame_with_too_few_dimensions_is_refused():
     stack = CatFrames(2, dim=-3, in_keys=[FRAME], out_keys=[STACK])
     for spec in (Unbounded((5, 7)), Composite(done=Unbounded((1,)))):
         with pytest.raises(ValueError, match=r"spec: dim=-3 wants frames of 3 dimensions or more"):

@@ -114,7 +114,7 @@ def test_frames_are_saved_in_the_state_dict():
         assert after["b", "c"].flatten().tolist() == [0, 7]
 
 
-def test_bytes_stay_bytes():
+def test_maximum_of_bytes_is_in_bytes():
     pool = TimeMaxPool(T=2)
     root = pool.reset(
         TensorDict({"observation": torch.full((2, 3, 3), 200, dtype=torch.uint8)}, [2])
@@ -126,7 +126,7 @@ def test_bytes_stay_bytes():
     assert after["observation"].unique().tolist() == [200]
 
 
-def test_misuse_is_refused():
+def test_steps_before_a_reset_and_n_step_rows_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         TimeMaxPool(T=0)
     with pytest.raises(KeyError, match=r"'observation' is missing.*Call reset first"):

@@ -28,7 +28,7 @@ def test_leaves_are_joined_in_key_order_at_the_root_and_under_next():
     assert set(batch.keys()) == {"a", "b", "next"}
 
 
-def test_order_and_leaves_are_kept_on_request():
+def test_unsorted_join_keeps_the_order_and_the_leaves():
     joined = CatTensors(["b", "a"], "all", sort=False, del_keys=False)(rows())
     assert joined["all"].tolist() == [[1, 1, 0]] * 3
     assert {"a", "b"} < set(joined.keys())

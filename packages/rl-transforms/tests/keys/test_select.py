@@ -82,6 +82,6 @@ def test_missing_selected_key_is_named():
 
 
 @pytest.mark.parametrize("key", [(), 3, ("a", 1)])
-def test_keeps_refuses_what_is_no_key(key):
+def test_invalid_key_is_refused_by_keeps(key):
     with pytest.raises(TypeError, match="a key must be a string or a non-empty tuple"):
         SelectTransform("a").keeps(key)

@@ -148,7 +148,7 @@ def test_infinite_reward_does_not_leave_its_trajectory():
     assert sums.tolist() == [float("inf"), float("inf"), 2]
 
 
-def test_bad_input_is_refused():
+def test_invalid_horizons_and_unextendable_rows_are_refused():
     batch = trajectories([3])
     with pytest.raises(ValueError, match=r"gamma: .* got 0"):
         MultiStep(0, 3)

@@ -180,7 +180,7 @@ def test_deltas_are_rebuilt_before_rows_are_extended():
         MultiStepTransform(3, 0.9).inv(small)
 
 
-def test_bad_input_is_refused():
+def test_invalid_horizons_and_rows_with_other_keys_are_refused():
     ahead, rows = MultiStepTransform(3, 0.9), trajectories([6])
     ahead.inv(rows[:2])
     with pytest.raises(ValueError, match=r"differ from those .*action"):

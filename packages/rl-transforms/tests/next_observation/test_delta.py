@@ -199,7 +199,7 @@ def test_delta_is_refused_in_a_worker():
         NextObservationDelta().check_place("worker")
 
 
-def test_bad_input_is_refused():
+def test_missing_observations_and_invalid_dtypes_are_refused():
     batch = trajectories([3])
     with pytest.raises(KeyError, match=r"\('next', 'delta'\) is missing"):
         NextObservationDelta()(batch)

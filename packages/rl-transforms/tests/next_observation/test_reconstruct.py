@@ -82,7 +82,7 @@ def test_n_step_row_is_rebuilt_from_its_target(with_source):
     assert torch.equal(rebuilt[NEXT_OBS][there], far[NEXT_OBS][index][there])
 
 
-def test_dtypes_are_kept():
+def test_rebuilt_leaves_keep_their_dtype():
     batch = trajectories([3])
     leaves = {
         "frame": torch.arange(1, 4, dtype=torch.uint8),
@@ -119,7 +119,7 @@ def test_single_rows_and_slices_get_the_same_next_observations(batch, random):
             assert torch.equal(rebuilt["next", key], expected)
 
 
-def test_fill_value_is_used():
+def test_unproved_next_observation_is_the_fill_value():
     rebuilt = NextStateReconstructor(fill_value=-9.0)(compact(trajectories([2])))
     assert rebuilt[NEXT_OBS][1].tolist() == [-9, -9]
 
@@ -135,7 +135,7 @@ def test_stored_next_observations_are_unchanged():
     assert batch[NEXT_OBS][0, 1] == 1.5
 
 
-def test_bad_input_is_refused():
+def test_missing_markers_and_observations_are_named():
     batch = compact(trajectories([3]))
     for gone in (keys.TRAJ_IDS, keys.TRAJ_STEP):
         with pytest.raises(KeyError, match=f"'{gone[-1]}'\\) is missing"):

@@ -9,7 +9,7 @@ from rl_specs import Bounded, Composite
 from rl_transforms import ObservationNorm
 
 
-def test_both_conventions_scale_and_scale_back():
+def test_inverse_undoes_the_scaling_in_both_conventions():
     batch = TensorDict({"a": torch.tensor([[3.0, 10.0]])}, [1])
     loc, scale = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0])
     for standard, wanted in ((True, [1.0, 2.0]), (False, [7.0, 42.0])):
@@ -31,7 +31,7 @@ def test_statistics_are_those_of_real_rows(standard):
     torch.testing.assert_close(seen.std(0), torch.ones(3))
 
 
-def test_statistics_are_saved():
+def test_statistics_are_in_the_state_dict():
     norm, other = ObservationNorm(standard_normal=True), ObservationNorm(standard_normal=True)
     norm.init_stats(trajectories([30]))
     other.load_state_dict(norm.state_dict())
@@ -40,7 +40,7 @@ def test_statistics_are_saved():
     assert ObservationNorm().state_dict() == {}
 
 
-def test_specs_follow_once_there_are_statistics():
+def test_specs_are_scaled_by_the_statistics():
     spec = Composite(observation=Bounded(0, 8, (2, 2)), shape=(2,))
     norm = ObservationNorm(torch.tensor(4.0), torch.tensor(2.0), standard_normal=True)
     found = norm.transform_observation_spec(spec)["observation"].space

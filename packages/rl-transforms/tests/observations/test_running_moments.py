@@ -7,7 +7,7 @@ from rl_transforms.observations.moments import Moments
 from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
 
 
-def test_local_moments_are_replaced():
+def test_local_moments_are_those_put_last():
     kept = LocalMoments()
     assert kept.all() is None
     for rows in (2, 3):

@@ -54,7 +54,7 @@ def test_action_spec_has_the_dimension_that_the_inverse_removes():
     assert inner["action"].is_in(change.inv(action)["action"])
 
 
-def test_bad_dimensions_are_refused():
+def test_dimensions_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match=r"counted from the end.*got 0"):
         UnsqueezeTransform(0)
     with pytest.raises(ValueError, match="first_dim <= last_dim: got -1 and -2"):

@@ -229,7 +229,7 @@ def test_exhausted_lanes_are_refused():
         copy.deepcopy(norm).update(seen(1.0))
 
 
-def test_bad_input_is_refused():
+def test_missing_statistics_and_invalid_settings_are_refused():
     norm = VecNorm()
     with pytest.raises(RuntimeError, match="no statistics of 'observation' yet: step"):
         norm(trajectories([3]))
@@ -257,6 +257,6 @@ def test_bad_input_is_refused():
         norm.rows(trajectories([3]))
 
 
-def test_update_refuses_what_is_no_tensordict():
+def test_update_of_a_non_tensordict_is_refused():
     with pytest.raises(TypeError, match=r"batch: expected a tensordict, got \[\] \(list\)"):
         VecNorm(["observation"]).update([])

@@ -89,7 +89,7 @@ def test_forward_returns_samples_unchanged():
     assert RewardSum()(batch) is batch
 
 
-def test_bad_input_is_refused():
+def test_missing_rewards_and_sums_are_named():
     with pytest.raises(KeyError, match="'reward' is missing"):
         RewardSum().step(TensorDict({}, [3]), TensorDict({}, [3]))
     with pytest.raises(KeyError, match=r"'episode_reward' is missing.*Call reset first"):

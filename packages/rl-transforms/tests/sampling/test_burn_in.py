@@ -136,7 +136,7 @@ def test_out_keys_name_states_that_modules_do_not_declare():
         BurnIn(Silent(), 2, ["other"])(batch.set("other", torch.zeros(5, 1)))
 
 
-def test_modules_are_not_registered():
+def test_modules_are_neither_saved_nor_trained_by_the_transform():
     class Weighted(torch.nn.Linear):
         in_keys, out_keys = ("observation",), (("next", "state"),)
 
@@ -145,7 +145,7 @@ def test_modules_are_not_registered():
     assert list(burn.parameters()) == []
 
 
-def test_bad_input_is_refused():
+def test_invalid_modules_and_too_short_slices_are_refused():
     batch = stateful(trajectories([5], first_step=2))
     with pytest.raises(ValueError, match="at least 1, got 0"):
         BurnIn(Leaky(), 0)

@@ -67,7 +67,7 @@ def test_windows_contain_no_padding():
         assert starts.unique().tolist() == list(range(length - 1))
 
 
-def test_generator_repeats_its_windows():
+def test_reseeded_generator_draws_the_same_windows():
     crops = [
         RandomCropTensorDict(3, generator=torch.Generator().manual_seed(5))(rows(9, 30))
         for _ in range(2)
@@ -75,7 +75,7 @@ def test_generator_repeats_its_windows():
     assert torch.equal(crops[0]["place"], crops[1]["place"])
 
 
-def test_bad_input_is_refused():
+def test_invalid_windows_and_masks_are_refused():
     with pytest.raises(ValueError, match="at least 1, got 0"):
         RandomCropTensorDict(0)
     with pytest.raises(ValueError, match="a row of 5 steps is shorter than 6"):

@@ -49,7 +49,7 @@ def assert_judged(found, batch, segments):
 @pytest.mark.parametrize(
     ("strategy", "steps"), [("final", [[3]] * 3), ("future", [[1, 2, 3], [2, 3], [3]])]
 )
-def test_goals_of_three_steps_match_by_hand(strategy, steps):
+def test_goals_of_three_steps_are_those_of_the_strategy(strategy, steps):
     rows = with_goals(trajectories([3, 2]))
     change = HindsightRelabel(reward, her_ratio=1, strategy=strategy)
     seen = [set(), set(), set()]
@@ -152,7 +152,7 @@ def test_missing_and_overwritten_goals_are_not_used():
     assert not last(rows.exclude(keys.NEXT_MISSING), Late(rows))[RELABELLED].any()
 
 
-def test_bad_input_is_refused():
+def test_missing_goals_and_invalid_settings_are_refused():
     rows = with_goals(trajectories([3]))
     change = HindsightRelabel(reward, her_ratio=1)
     with pytest.raises(KeyError, match="'desired_goal' is missing"):
