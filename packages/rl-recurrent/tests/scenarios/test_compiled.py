@@ -108,6 +108,18 @@ def test_compiled_scans_cut_at_contradicting_observations(max_length):
         assert_close(compiled(rows.clone())["y"], wanted)
 
 
+def test_compiled_scan_of_n_step_rows_is_one_graph():
+    module = made(GRUModule, recurrent_backend="scan", max_length=5)
+    rows = started(flat().exclude("y"), module)
+    rows["next", "done"][[3, 4]] = True  # both horizons reach the end of the first trajectory
+    rows[keys.STEPS_TO_NEXT_OBS] = torch.ones(12, 1, dtype=torch.int64)
+    rows[keys.STEPS_TO_NEXT_OBS][3] = 2
+    whole = torch.compile(module, backend="aot_eager", fullgraph=True)
+    with set_recurrent_mode(True):
+        wanted = module(rows.clone())["y"]
+        assert_close(whole(rows.clone())["y"], wanted)
+
+
 @pytest.mark.parametrize("make", [GRUModule, LSTMModule])
 def test_single_step_with_ids_is_one_graph(make):
     module = made(make)

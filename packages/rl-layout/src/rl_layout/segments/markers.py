@@ -136,7 +136,8 @@ class Markers:
 
 
 def _is_one(values: Tensor) -> Tensor:
-    if values.device.type == "cpu":  # numpy compares integers several times faster
+    # numpy compares integers several times faster; compiled code stays in its graph
+    if values.device.type == "cpu" and not torch.compiler.is_compiling():
         return torch.from_numpy(np.equal(array_of(values), 1))
     return values == 1
 

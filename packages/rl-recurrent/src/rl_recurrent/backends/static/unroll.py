@@ -13,10 +13,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import contradictions, keys
+from rl_layout import Markers, contradictions, keys
+from rl_layout.internals import cut_rows, marker_leaves
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
 from rl_recurrent.cells.cell import Cell, RowWeights, States
+from rl_recurrent.inputs import suspicious_rows
 from rl_recurrent.network import Network, run_layers
 from rl_tensordict import find
 
@@ -120,44 +122,18 @@ def _run_after_burn_in(
 
 def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
     """Flags of the first rows of segments, and of real rows, bool ``[N]`` each."""
-    # each marker that cuts, cuts; rows of padding become segments of one row
-    is_init = batch[keys.IS_INIT].flatten()
-    numbers = torch.arange(is_init.shape[0], device=is_init.device)
-    seam = numbers % batch.batch_size[-1] == 0  # first row of each sequence [*B, T]
-    ended = _previous(_ended(batch, is_init))
-    starts = is_init | seam | ended
-    mask = find(batch, keys.MASK)
-    real = torch.ones_like(is_init) if mask is None else mask.flatten()
-    # a trajectory ended in the row before, so this row must be is_init; another id or a jump of
-    # the step says that the row belongs to a cut, not to a new trajectory
-    lost = ended & ~seam & _previous(real)
-    ids, step = find(batch, keys.TRAJ_IDS), find(batch, keys.TRAJ_STEP)
-    if ids is not None:
-        other = ids.flatten() != ids.flatten().roll(1)
-        starts = starts | other
-        lost = lost & ~other if step is not None else lost
-    if step is not None:
-        jumps = step.flatten() != step.flatten().roll(1) + 1
-        starts = starts | jumps
-        lost = (lost & ~jumps if ids is None else lost) | (step.flatten() == 0)
-    if not torch.compiler.is_compiling():  # compiled batches need none: see `runs_static`
-        contradicted = contradictions(batch)
-        if contradicted is not None:
-            starts = starts | _previous(contradicted.flatten())
-    lost = lost & ~is_init & real
-    torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
-    return starts | ~real | ~_previous(real), real
-
-
-def _ended(batch: TensorDictBase, like: Tensor) -> Tensor:
-    """Whether the environment ended a trajectory at each row, bool ``[N]``."""
-    ended = torch.zeros_like(like)
-    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED):
-        flag = find(batch, key)
-        if flag is not None:
-            ended = ended | flag.flatten()
-    steps = find(batch, keys.STEPS_TO_NEXT_OBS)
-    return ended if steps is None else ended & (steps.flatten() == 1)
+    markers = Markers.of_leaves(batch.batch_size, marker_leaves(batch))
+    lost = suspicious_rows(markers)
+    if lost is not None:
+        torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
+    # compiled batches have none: see `runs_static`
+    contradicted = None if torch.compiler.is_compiling() else contradictions(batch)
+    cuts = cut_rows(markers, None if contradicted is None else contradicted.flatten())
+    # the last row is always cut from what follows, so the first one is a start
+    starts, real = cuts.roll(1), markers.mask
+    if real is None:
+        return starts, torch.ones_like(starts)
+    return starts | ~real | ~_previous(real), real  # rows of padding are segments of one row
 
 
 def _previous(flag: Tensor) -> Tensor:
