@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_tensorclass
 from torch import Tensor
 
 from rl_tensordict import as_tuple
-from rl_tensordict.arguments import shown
-
-
-def check_tensordict(value: Any, name: str) -> None:
-    """Raise where a batch is no tensordict, nor a class of tensors."""
-    if not isinstance(value, TensorDictBase) and not is_tensorclass(value):
-        msg = f"{name}: expected a tensordict, got {shown(value)}. Write TensorDict(..., [*B, T])."
-        raise TypeError(msg)
+from rl_tensordict.arguments import check_integer, shown
 
 
 def check_tensor(value: Any, name: str, expected: str) -> None:
@@ -44,31 +35,12 @@ def check_fill(value: Any, name: str = "fill") -> None:
         raise TypeError(msg)
 
 
-def as_device(value: Any) -> torch.device:
-    """Read a device."""
-    try:
-        return torch.device(value)
-    except (TypeError, RuntimeError, OverflowError, ValueError) as error:
-        msg = f"device: expected a device or its name, as 'cpu' or 'cuda:0', got {shown(value)}."
-        raise (ValueError if isinstance(value, str | int) else TypeError)(msg) from error
-
-
 def check_dim(dim: Any, batch_size: tuple[int, ...]) -> None:
     """Raise where a number is none of a dimension of a batch."""
     count = len(batch_size)
-    if not -count <= _whole(dim, "dim") < count:
+    if not -count <= check_integer("dim", dim) < count:
         msg = f"dim: expected one of {count} dimensions of a batch {list(batch_size)}, got {dim}."
         raise IndexError(msg)
-
-
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, int):
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:
-        msg = f"{name}: expected a whole number, got {shown(value)}."
-        raise TypeError(msg) from None
 
 
 def check_key(key: Any, name: str) -> None:
@@ -87,13 +59,6 @@ def check_mapping(value: Any, name: str, expected: str) -> None:
     if not isinstance(value, Mapping) and not callable(getattr(value, "items", None)):
         msg = f"{name}: expected {expected}, got {shown(value)}."
         raise TypeError(msg)
-
-
-def check_count(value: Any, name: str) -> None:
-    """Raise where a value is no whole number of at least 1."""
-    if not 1 <= _whole(value, name) < 2**63:
-        msg = f"{name}: expected a number from 1 to 2**63 - 1, got {value}."
-        raise ValueError(msg)
 
 
 def check_flags(**flags: Any) -> None:

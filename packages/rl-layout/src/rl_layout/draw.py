@@ -11,12 +11,11 @@ import numpy as np
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_layout.arguments import check_count
 from rl_layout.checks.check_layout import check_layout
 from rl_layout.checks.report import LayoutReport
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.segments.segments import Segments
-from rl_tensordict.arguments import check_type, shown
+from rl_tensordict.arguments import check_type, check_whole, shown
 
 COLOURS = {EndKind.TERMINATED: "#c0392b", EndKind.TRUNCATED: "#e67e22", EndKind.CUT: "#7f8c8d"}
 ENDS = {EndKind.TERMINATED: "X", EndKind.TRUNCATED: "|", EndKind.CUT: ">"}
@@ -171,7 +170,7 @@ def draw_layout(batch: TensorDictBase, *, max_trajectories: int = 40) -> LayoutD
         [ start  X terminated  | truncated  > cut  ! error  ? note
     """
     if max_trajectories is not None:
-        check_count(max_trajectories, "max_trajectories")
+        check_whole("max_trajectories", max_trajectories, 1)
     segments, report = Segments.of(batch), check_layout(batch)
     if not len(segments):
         msg = f"expected real rows: all {segments.num_rows} are masked out."

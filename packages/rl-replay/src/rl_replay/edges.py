@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 
-from rl_tensordict import NestedKey, add_notes, as_key, leaves
+from rl_tensordict import NestedKey, add_notes, as_key, leaves, note_call
+from rl_tensordict.arguments import shown
 
 FOREIGN = (TypeError, ValueError, IndexError, AttributeError, KeyError, RuntimeError)
 
@@ -25,7 +25,7 @@ edge = add_notes(_note_method, FOREIGN)
 """Decorates a method so that its errors name its arguments, unless they are our own messages."""
 
 
-def note_given(error: BaseException, call: str, *given: object) -> None:
+def note_given(error: Exception, call: str, *given: object) -> None:
     """Adds what a call was given to an error that we did not raise; names leaves without data."""
     if absent := [key for value in given for key in _without_data(value)]:
         error.add_note(f"{call} was given {absent} on the device 'meta': give them data.")
@@ -37,8 +37,7 @@ def note_given(error: BaseException, call: str, *given: object) -> None:
     ours = str(found.tb_frame.f_globals.get("__name__", "")).startswith("rl_")
     line = linecache.getline(found.tb_frame.f_code.co_filename, found.tb_lineno)
     if not (ours and "raise" in line):
-        listed = ", ".join(map(described, given)) or "nothing"
-        error.add_note(f"{call} was given {listed}, which it does not take: see help({call}).")
+        note_call(error, call, given, advice=f"See help({call}).")
 
 
 def _without_data(value: object) -> list[NestedKey]:
@@ -47,20 +46,10 @@ def _without_data(value: object) -> list[NestedKey]:
     return [as_key(key) for key, leaf in leaves(value) if getattr(leaf, "is_meta", False)]
 
 
-def described(value: object) -> str:
-    """A value in a few words."""
-    if isinstance(value, torch.Tensor):
-        return f"a tensor {list(value.shape)} of {value.dtype}"
-    if hasattr(value, "batch_size"):
-        return f"a {type(value).__name__} of batch size {list(value.batch_size)}"
-    text = repr(value)
-    return text if len(text) < 80 else f"a {type(value).__name__}"
-
-
 def folder_name(path: object) -> str:
     """The path of a folder as a string."""
     if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path is the name of a folder, got {described(path)}: give a str or Path.")
+        raise TypeError(f"path is the name of a folder, got {shown(path)}: give a str or Path.")
     name = os.fspath(path)
     if not isinstance(name, str) or not name or "\0" in name:
         raise TypeError(f"path is the name of a folder, got {name!r}: give a str or Path.")

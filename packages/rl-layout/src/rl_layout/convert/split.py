@@ -9,9 +9,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_flags, check_key, check_tensordict
+from rl_layout.arguments import check_flags, check_key
 from rl_layout.segments.segments import Segments
 from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
+from rl_tensordict.arguments import check_collection
 
 Leaves = dict[tuple[str, ...], Tensor]
 
@@ -51,7 +52,7 @@ def split_trajectories(
         >>> split_trajectories(trajectories([2, 3]))["collector", "mask"].int().tolist()
         [[1, 1, 0], [1, 1, 1]]
     """
-    check_tensordict(tensordict, "tensordict")
+    check_collection("tensordict", tensordict)
     check_key(prefix, "prefix")
     check_key(trajectory_key, "trajectory_key")
     check_key(done_key, "done_key")
@@ -92,7 +93,7 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         >>> bool((join_trajectories(split_trajectories(batch)) == batch).all())
         True
     """
-    check_tensordict(tensordict, "tensordict")
+    check_collection("tensordict", tensordict)
     check_key(prefix, "prefix")
     flat = tensors(tensordict)
     if _is_jagged(flat):
@@ -126,7 +127,7 @@ def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         >>> nest_trajectories(split_trajectories(trajectories([2, 3])))["action"].is_nested
         True
     """
-    check_tensordict(tensordict, "tensordict")
+    check_collection("tensordict", tensordict)
     check_key(prefix, "prefix")
     flat = tensors(tensordict)
     mask = _mask(tensordict, flat, prefix)
@@ -162,7 +163,7 @@ def pad_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = N
         >>> pad_trajectories(jagged).batch_size
         torch.Size([2, 3])
     """
-    check_tensordict(tensordict, "tensordict")
+    check_collection("tensordict", tensordict)
     check_key(prefix, "prefix")
     flat = tensors(tensordict)
     if not _is_jagged(flat):

@@ -7,9 +7,9 @@ from typing import Any
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_flags, check_keys, check_tensordict
+from rl_layout.arguments import check_flags, check_keys
 from rl_tensordict import NestedKey, as_tuple, build, names_of
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import check_collection, shown
 
 KeyOrList = NestedKey | list[NestedKey]
 
@@ -65,7 +65,7 @@ def step_mdp(  # noqa: PLR0913 - the arguments are the field's
         check_keys(reward_keys=reward_keys, done_keys=dones, action_keys=action_keys)
         raise
     if type(tensordict) is not TensorDict:  # the usual one costs nothing
-        check_tensordict(tensordict, "tensordict")
+        check_collection("tensordict", tensordict)
     moved = _step(tensordict, dropped, kept)
     return moved if next_tensordict is None else _written(next_tensordict, moved)
 
@@ -75,7 +75,7 @@ def _tuples(wanted: KeyOrList) -> set[tuple[str, ...]]:
 
 
 def _written(target: TensorDictBase, moved: TensorDictBase) -> TensorDictBase:
-    check_tensordict(target, "next_tensordict")
+    check_collection("next_tensordict", target)
     if target.batch_size == moved.batch_size:
         return target.update(moved)
     try:

@@ -27,10 +27,10 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_tensordict
 from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
 from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
+from rl_tensordict.arguments import check_collection
 
 Leaves = dict[tuple[str, ...], Tensor]
 
@@ -80,7 +80,7 @@ class TED2Flat:
             ValueError: the batch is empty, or a marker does not fit it.
             TypeError: a leaf is not a tensor.
         """
-        check_tensordict(data, "data")
+        check_collection("data", data)
         # the oldest row first: trajectories that span the seam of the ring are whole
         batch = _roll(data, -self.shift)
         segments = _rows_of(batch, self.done_key)
@@ -142,7 +142,7 @@ class Flat2TED:
             KeyError: an entry of the compact form is missing.
             ValueError: the numbers of rows contradict the lengths.
         """
-        check_tensordict(data, "data")
+        check_collection("data", data)
         missing = {"shared", "steps", "lengths", "batch_shape", self.shift_key} - set(data.keys())
         if missing:
             msg = f"not the compact form of a batch: {sorted(missing)} is missing."
@@ -210,7 +210,7 @@ class Nested2TED(Flat2TED):
             KeyError: an entry of the compact form is missing.
             ValueError: the numbers of rows contradict the lengths.
         """
-        check_tensordict(data, "data")
+        check_collection("data", data)
         flat = data.copy()
         for name in ("shared", "steps"):
             if name in flat:

@@ -18,12 +18,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_dim, check_tensordict
+from rl_layout.arguments import check_dim
 from rl_layout.segments.cuts import cut_between
 from rl_layout.segments.flat_views import flat_bits, is_plain
 from rl_layout.segments.markers import must_compare_observations
 from rl_tensordict import NestedKey, as_key, find, is_key
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import check_collection, shown
 
 warned: set[tuple[NestedKey, ...]] = set()
 """Observations that a warning has named: each is said once. Clear it to hear it again."""
@@ -158,7 +158,7 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
         >>> compare_neighbours(trajectories([2, 3])) is None  # ids and steps say it all
         True
     """
-    check_tensordict(batch, "batch")
+    check_collection("batch", batch)
     check_dim(dim, batch.batch_size)
     if batch.batch_size[dim] < 2 or not must_compare_observations(batch, dim):
         return None

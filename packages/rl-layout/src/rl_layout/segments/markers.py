@@ -11,9 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import check_dense, check_dim, check_tensordict
+from rl_layout.arguments import check_dense, check_dim
 from rl_layout.segments.flat_views import array_of
 from rl_tensordict import NestedKey, find, names_of
+from rl_tensordict.arguments import check_collection
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -163,7 +164,7 @@ def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
         (False, True)
     """
     if not isinstance(batch, TensorDictBase):
-        check_tensordict(batch, "batch")
+        check_collection("batch", batch)
     if find(batch, keys.TRAJ_IDS) is not None and find(batch, keys.TRAJ_STEP) is not None:
         return False
     if find(batch, keys.SLICE_IDS) is not None:
@@ -180,7 +181,7 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
     try:
         shape: torch.Size = batch.batch_size
     except AttributeError:
-        check_tensordict(batch, "batch")
+        check_collection("batch", batch)
         raise
     if not shape:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."

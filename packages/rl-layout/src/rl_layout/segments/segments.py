@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.arguments import as_device, check_dense, check_fill, check_tensor
+from rl_layout.arguments import check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
 from rl_layout.segments.cache import Memo, marker_leaves
@@ -33,7 +33,7 @@ from rl_layout.segments.markers import (
 )
 from rl_layout.segments.time_blocks import TimeBlock, time_blocks
 from rl_tensordict import find
-from rl_tensordict.arguments import check_type, shown
+from rl_tensordict.arguments import as_device, check_type, shown
 
 
 class Segments:
@@ -527,7 +527,7 @@ class Segments:
 
     def to(self, device: Any) -> Segments:
         """Move to a device; returns itself if already there."""
-        if as_device(device) == self.starts.device:
+        if as_device("device", device) == self.starts.device:
             return self
         starts, lengths = self.starts.to(device), self.lengths.to(device)
         moved = Segments(starts, lengths, self.kinds.to(device), self.batch_shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from operator import index
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -15,6 +14,7 @@ from tensordict import TensorDict, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.trajectories.index import even_length
+from rl_slabs.internals import positive
 from rl_tensordict import NestedKey, as_tuple, find, insert
 from rl_tensordict.types import Flags, Ints
 
@@ -32,12 +32,8 @@ class SliceShape:
 
     def __post_init__(self) -> None:
         both = {"num_slices": self.num_slices, "slice_len": self.slice_len}
-        given = {name: _integer(value, name) for name, value in both.items() if value is not None}
-        if not given:
+        if not [positive(value, name) for name, value in both.items() if value is not None]:
             raise TypeError("a slice sampler needs num_slices, slice_len, or both: got neither.")
-        for name, value in given.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1: got {value}.")
 
     def of(self, batch_size: int) -> tuple[int, int]:
         """The slices of a batch, and the rows of each."""
@@ -82,13 +78,6 @@ class SpanLimits:
                 f"{span!r}."
             )
         return cls(*sides)
-
-
-def _integer(value: int, name: str) -> int:
-    try:
-        return index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
 
 
 @dataclass(frozen=True)
