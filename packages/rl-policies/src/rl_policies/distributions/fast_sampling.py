@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
-from rl_policies.distributions.bounded_loc_scale import check_bounds, placed
 from rl_policies.distributions.independent_normal import IndependentNormal
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, placed
 from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions.kl import register_kl
 
-from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI, normal_kl
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, BoundedLocScale, normal_kl
 from rl_policies.distributions.sample_cache import SampleCache
 
 LOG_2 = math.log(2.0)

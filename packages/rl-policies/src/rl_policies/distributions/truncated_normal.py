@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtri
 
-from rl_policies.distributions.bounded_loc_scale import BoundedLocScale
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, BoundedLocScale
 
 FAR = 1e15  # scales, in place of an infinite bound: no sample is that far
 DEEP = -300.0  # log Φ below which Φ underflows, and its inverse is computed from log Φ

@@ -12,9 +12,18 @@ from torch import Tensor
 from rl_specs.core.placement import as_device, as_dtype
 from rl_specs.core.sizes import as_size
 from rl_specs.leaves.boxes import CategoricalBox
-from rl_specs.leaves.choices import check_room, checked_count, hot, one_hot_everywhere, pick
+from rl_specs.leaves.choices import (
+    Masked,
+    check_room,
+    checked_count,
+    choose,
+    hot,
+    largest_choice,
+    nearest_choice,
+    one_hot_everywhere,
+    pick,
+)
 from rl_specs.leaves.interval import clip, whole, within
-from rl_specs.leaves.masked import Masked, choose, largest_choice, nearest_choice
 
 
 class Categorical(Masked):

@@ -1,13 +1,70 @@
-"""Numbers of choices, and their positions as one-hot vectors."""
+"""Choices: a mask that can forbid some, their number, and their positions as one-hot vectors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from rl_specs.core.leaf import Leaf
 from rl_specs.leaves.interval import limits
+
+
+class Masked(Leaf):
+    """A spec of choices, some of which a boolean mask may forbid.
+
+    The mask has the shape of the one-hot form of the data: True where a choice is allowed.
+
+    Example:
+        >>> from rl_specs import Categorical
+        >>> spec = Categorical(3, mask=torch.tensor([False, True, False]))
+        >>> isinstance(spec, Masked), spec.rand()
+        (True, tensor(1))
+    """
+
+    _parts: ClassVar[tuple[str, ...]] = ("mask",)
+    mask: Tensor | None
+
+    @property
+    def _choices(self) -> int:
+        """Number of entries of one row of the mask, -1 where any number will do."""
+        raise NotImplementedError
+
+    def update_mask(self, mask: Any) -> None:
+        """Set which choices are allowed, in place. The mask is copied.
+
+        Args:
+            mask: bool, a shape that broadcasts to that of the one-hot form; None to allow all.
+
+        Raises:
+            ValueError: the mask is not bool, or its shape does not fit.
+        """
+        if mask is None:
+            self.mask = None
+            return
+        try:
+            given = torch.as_tensor(mask)
+        except (TypeError, ValueError, RuntimeError):
+            msg = f"a mask must be a tensor, or a list, of bools: got {mask!r}"
+            raise TypeError(msg) from None
+        if given.dtype != torch.bool:
+            msg = f"a mask must be bool, True where allowed: got {given.dtype}. Pass mask.bool()."
+            raise ValueError(msg)
+        choices = given.shape[-1] if self._choices < 0 and given.ndim else self._choices
+        rows = given.reshape(choices) if given.numel() == choices else given
+        shape = (*self._safe[: self.ndim - self._domain_dims], choices)
+        try:
+            self.mask = rows.clone().expand(shape).to(self._device)
+        except RuntimeError:
+            msg = f"a mask must broadcast to {tuple(shape)}: got shape {tuple(given.shape)}"
+            raise ValueError(msg) from None
+
+    def _describe_mask(self) -> str:
+        if self.mask is None:
+            return ""
+        shown = self.mask.tolist() if self.mask.numel() <= 6 else f"<{tuple(self.mask.shape)}>"
+        return f"mask={shown}"
 
 
 def checked_count(n: Any, dynamic: bool = False) -> int:
@@ -67,3 +124,36 @@ def one_hot_everywhere(val: Tensor) -> bool:
     if val.dtype == torch.bool:
         return bool((val.sum(-1) == 1).all())
     return bool(((val == 1).sum(-1) == 1).all() and ((val != 0).sum(-1) == 1).all())
+
+
+def choose(mask: Tensor, shape: torch.Size) -> Tensor:
+    """Draw one allowed entry of each row, all with the same chance."""
+    _check_rows(mask)
+    lots = torch.rand((*shape, mask.shape[-1]), device=mask.device)
+    # lots are never negative, so a forbidden entry never wins
+    return lots.masked_fill_(~mask, -1.0).argmax(-1)
+
+
+def nearest_choice(val: Tensor, mask: Tensor) -> Tensor:
+    """Find the allowed position nearest to each value."""
+    _check_rows(mask)
+    mask = mask.to(val.device)
+    places = torch.arange(mask.shape[-1], device=val.device)
+    # clamped first: far beyond the last place all distances would round to the same number
+    value = val.double().nan_to_num(nan=0.0).clamp(-1, mask.shape[-1]).unsqueeze(-1)
+    return (value - places).abs().masked_fill(~mask, torch.inf).argmin(-1)
+
+
+def largest_choice(val: Tensor, mask: Tensor | None) -> Tensor:
+    """Find the allowed position of the largest value of each row."""
+    value = val.double().nan_to_num(nan=torch.finfo(torch.float64).min)
+    if mask is not None:
+        _check_rows(mask)
+        value = value.masked_fill(~mask.to(val.device), -torch.inf)
+    return value.argmax(-1)
+
+
+def _check_rows(mask: Tensor) -> None:
+    if not mask.any(-1).all():
+        msg = "a mask forbids every choice of a row: allow one with update_mask"
+        raise ValueError(msg)

@@ -15,9 +15,17 @@ from rl_specs.core.shaped import stack
 from rl_specs.core.sizes import as_size, safe
 from rl_specs.leaves.boxes import BoxList
 from rl_specs.leaves.categorical import Categorical, OneHot
-from rl_specs.leaves.choices import check_room, checked_count, hot, one_hot_everywhere, pick
+from rl_specs.leaves.choices import (
+    check_room,
+    checked_count,
+    choose,
+    hot,
+    largest_choice,
+    nearest_choice,
+    one_hot_everywhere,
+    pick,
+)
 from rl_specs.leaves.interval import clip, whole
-from rl_specs.leaves.masked import choose, largest_choice, nearest_choice
 
 
 class MultiCategorical(Categorical):
