@@ -13,6 +13,7 @@ from tensordict.nn import InteractionType
 from rl_collect.arguments import check_state, check_switches
 from rl_collect.background_loop import TimeLimit
 from rl_collect.batches.assembler import BatchAssembler, in_range
+from rl_collect.env_runner import EnvRunner
 from rl_collect.inputs.devices import (
     CrossDevicePolicy,
     Devices,
@@ -26,7 +27,6 @@ from rl_collect.inputs.environments import EnvSource, limit_trajectories, make_e
 from rl_collect.inputs.policies import as_policy, check_keys
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.options import CollectorOptions
-from rl_collect.stepping.env_runner import EnvRunner
 from rl_collect.weights.load import PolicyWeights
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories

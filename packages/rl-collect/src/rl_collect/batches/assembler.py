@@ -18,10 +18,10 @@ from rl_collect.batches.complete_trajectories import (
 )
 from rl_collect.batches.markers import GroupStarts, compact, ends_of
 from rl_collect.batches.trajectory_ids import TrajectoryIds
+from rl_collect.env_runner import EnvRunner
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
-from rl_collect.stepping.env_runner import EnvRunner
 from rl_envs import PolicyPlan
 from rl_layout import keys
 from rl_tensordict import find, put, put_leaves

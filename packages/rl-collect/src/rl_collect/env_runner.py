@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor
 
-from rl_collect.stepping.random_actions import RandomActions
+from rl_collect.inputs.random_actions import RandomActions
 from rl_envs import EnvBase, PolicyPlan, RolloutPlayer, RolloutRequest, policy_plan
 from rl_layout import keys
 

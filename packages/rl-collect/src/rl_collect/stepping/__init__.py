@@ -1,1 +1,0 @@
-"""Running the policy in the environment."""
