@@ -1,7 +1,7 @@
 """Collectors: an agent plays, and every step is written once, marked, in flat batches."""
 
 from rl_collect.batches.complete_trajectories import WholeTrajectories
-from rl_collect.batches.trajectory_ids import Marks, TrajectoryIds
+from rl_collect.batches.markers import Marks, TrajectoryIds
 from rl_collect.collector import Collector, SyncDataCollector
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.multi_collector import MultiAsyncCollector, MultiCollector, MultiSyncCollector

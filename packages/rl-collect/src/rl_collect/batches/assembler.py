@@ -16,8 +16,7 @@ from rl_collect.batches.complete_trajectories import (
     WholeTrajectories,
     truncate_rows,
 )
-from rl_collect.batches.markers import GroupStarts, compact, ends_of
-from rl_collect.batches.trajectory_ids import TrajectoryIds
+from rl_collect.batches.markers import GroupStarts, TrajectoryIds, compact, ends_of
 from rl_collect.env_runner import EnvRunner
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat

@@ -1,16 +1,190 @@
-"""The markers of a batch, written when its steps are finished."""
+"""The markers of a batch, which are written when its steps are finished."""
 
 from __future__ import annotations
 
-from typing import Any
+import secrets
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_collect.arguments import as_flags, check_sizes, check_state
 from rl_layout import keys
 from rl_tensordict import find
-from rl_tensordict.types import KeyPath
+from rl_tensordict.types import Flags, KeyPath
+
+Numbers = NDArray[np.int64]
+
+PRODUCER_BITS = 31
+COUNTER_BITS = 32
+
+
+class Marks(NamedTuple):
+    """The markers of a batch of steps.
+
+    Attributes:
+        is_init: bool `[*B, T]`, the first steps of trajectories.
+        ids: int64 `[*B, T]`, ids that are never used again.
+        steps: int64 `[*B, T]`, positions in the trajectories.
+
+    Example:
+        >>> marks = TrajectoryIds((), producer=0).mark(np.array([False, True, False]))
+        >>> marks.ids.tolist()
+        [0, 0, 1]
+    """
+
+    is_init: Flags
+    ids: Numbers
+    steps: Numbers
+
+
+class TrajectoryIds:
+    """Hands out trajectory ids, and counts the steps of the trajectories under way.
+
+    An id is 31 bits of a producer's number and 32 of its counter, so producers never ask each
+    other. The number is drawn when a producer starts, and saved with it. Ids follow the order in
+    which trajectories begin, then the order of the environments: they do not depend on how many
+    steps a batch has.
+
+    Args:
+        batch_size: the sizes `[*B]` of the environments that play side by side.
+        producer: the producer's number; drawn where None.
+
+    Attributes:
+        producer: the producer's number, below 2**31.
+        begun: how many trajectories have got an id.
+
+    Raises:
+        ValueError: `producer` does not fit into 31 bits.
+
+    Example:
+        >>> ids = TrajectoryIds((2,), producer=0)
+        >>> ids.mark(np.array([[False, True], [False, False]])).ids.tolist()
+        [[0, 0], [1, 1]]
+        >>> ids.mark(np.zeros((2, 1), dtype=bool)).ids.tolist()
+        [[2], [1]]
+    """
+
+    def __init__(self, batch_size: tuple[int, ...], producer: int | None = None) -> None:
+        batch_size = check_sizes(batch_size, "batch_size")
+        if producer is None:
+            producer = secrets.randbits(PRODUCER_BITS)
+        if not isinstance(producer, int) or isinstance(producer, bool):
+            msg = f"producer must be a whole number: got {producer!r:.200}."
+            raise TypeError(msg)
+        if not 0 <= producer < 1 << PRODUCER_BITS:
+            msg = f"producer must be at least 0 and below 2**{PRODUCER_BITS}: got {producer}."
+            raise ValueError(msg)
+        self.producer, self.begun = producer, 0
+        # of the step to come, for each environment
+        self._fresh: Flags = np.ones(batch_size, dtype=bool)
+        self._ids: Numbers = np.zeros(batch_size, dtype=np.int64)
+        self._steps: Numbers = np.zeros(batch_size, dtype=np.int64)
+
+    @property
+    def fresh(self) -> Flags:
+        """Whose next step begins a trajectory, bool `[*B]`."""
+        return self._fresh.copy()
+
+    def cut(self, rows: Flags | bool = True) -> None:
+        """Let the next step begin a trajectory, though nothing ended.
+
+        Args:
+            rows: bool `[*B]`, in which environments; in all of them unless given.
+
+        Example:
+            >>> ids = TrajectoryIds((), producer=0)
+            >>> _ = ids.mark(np.array([False]))
+            >>> ids.cut()
+            >>> ids.mark(np.array([False])).ids.item()
+            1
+        """
+        if not isinstance(rows, bool | np.bool_):
+            rows = as_flags(rows, self._fresh.shape, "rows")
+        self._fresh = np.array(self._fresh | rows)
+
+    def mark(self, over: Flags) -> Marks:
+        """Give the steps that follow the last ones their markers.
+
+        Args:
+            over: bool `[*B, T]`, the steps that end a trajectory.
+
+        Returns:
+            Their markers, each `[*B, T]`.
+        """
+        over = as_flags(over, (*self._fresh.shape, -1), "over")
+        is_init = np.empty_like(over)
+        is_init[..., 0] = self._fresh
+        is_init[..., 1:] = over[..., :-1]
+        number = np.arange(over.shape[-1])
+        if not is_init.any():  # every row continues: a count, and the ids of before
+            steps = np.add.outer(self._steps, number)
+            ids = np.repeat(self._ids[..., None], len(number), axis=-1)
+            self._fresh, self._steps = np.array(over[..., -1]), np.array(steps[..., -1] + 1)
+            return Marks(is_init, ids, steps)
+        # where the trajectory of each step began: one under way did so before this batch
+        begun = np.where(is_init, number, np.iinfo(np.int64).min)
+        begun[..., 0] = np.where(self._fresh, 0, -self._steps)
+        steps = number - np.maximum.accumulate(begun, axis=-1)
+        ids = self._number(is_init)
+        # numbers, if there is no dimension, are arrays all the same
+        self._fresh = np.array(over[..., -1])
+        self._ids, self._steps = np.array(ids[..., -1]), np.array(steps[..., -1] + 1)
+        return Marks(is_init, ids, steps)
+
+    def _number(self, is_init: Flags) -> Numbers:
+        """The id of every step: that of the last beginning at or before it."""
+        by_time = np.moveaxis(is_init, -1, 0)  # ids follow the clock, then the environments
+        begins = np.nonzero(by_time)
+        count = len(begins[0])
+        if self.begun + count > 1 << COUNTER_BITS:
+            msg = f"producer {self.producer} has used its 2**{COUNTER_BITS} ids: start another one."
+            raise OverflowError(msg)
+        drawn = np.empty(by_time.shape, dtype=np.int64)
+        drawn[0] = self._ids
+        drawn[begins] = (self.producer << COUNTER_BITS) + self.begun + np.arange(count)
+        self.begun += count
+        latest = np.zeros(by_time.shape, dtype=np.int64)
+        latest[begins] = begins[0]
+        ids = np.take_along_axis(drawn, np.maximum.accumulate(latest, axis=0), axis=0)
+        return np.ascontiguousarray(np.moveaxis(ids, 0, -1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The producer's number, its counter and the trajectories under way.
+
+        Returns:
+            Numbers and tensors.
+        """
+        under_way = {"fresh": self._fresh, "ids": self._ids, "steps": self._steps}
+        return {
+            "producer": self.producer,
+            "begun": self.begun,
+            **{name: torch.tensor(value) for name, value in under_way.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a saved one stopped, under its number.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of environments of another batch size.
+        """
+        names = ("fresh", "ids", "steps")
+        check_state(state, (*names, "producer", "begun"), type(self).__name__)
+        found = {name: np.asarray(state[name]).copy() for name in names}
+        if found["ids"].shape != self._ids.shape:
+            msg = (
+                f"the state is of environments of batch size {found['ids'].shape}: expected "
+                f"{self._ids.shape}. Load it into a collector over the same environments."
+            )
+            raise ValueError(msg)
+        self.producer, self.begun = state["producer"], state["begun"]
+        self._fresh, self._ids, self._steps = found["fresh"], found["ids"], found["steps"]
 
 
 def ends_of(batch: TensorDictBase) -> Tensor:

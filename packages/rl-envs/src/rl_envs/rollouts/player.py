@@ -212,17 +212,14 @@ class RolloutPlayer:
         return env.maybe_reset(grouped(nest(last), env.batch_size, env.layout.group_sizes))
 
     def _played(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
-        env = self.env
+        env, kept = self.env, self._kept_for(request, root)
+        if kept is not None:
+            return self._write_columns(kept, root)
+        check_kind(request, RolloutRequest, "a RolloutRequest")
         checks.check_open(env)
-        if type(request) is not RolloutRequest:
-            check_kind(request, RolloutRequest, "a RolloutRequest")
         own = env.own_steps(request, self.policy, root)
-        if own is None:
-            kept = self._kept_for(request, root)
-            if kept is not None:
-                return self._write_columns(kept, root)
-            if not why_not_columns(env, request, root):
-                return self._play_columns(request, root)
+        if own is None and not why_not_columns(env, request, root):
+            return self._play_columns(request, root)
         if self._columns is not None:
             self._columns.has_next_root = False
         if own is not None:
@@ -290,7 +287,7 @@ class RolloutPlayer:
     def _kept_for(self, request: RolloutRequest, root: TensorDictBase | None) -> SetUp | None:
         """What the last batch was played with, where another one would be set up likewise."""
         kept = self._set_up
-        if kept is None or root is not None or request is not kept.request:
+        if kept is None or root is not None or request is not kept.request or self.env.is_closed:
             return None
         is_same = self.env.layout is kept.layout and self._ways() == kept.ways
         return kept if is_same and kept.steps.suits(self._refreshed()) else None
