@@ -121,9 +121,11 @@ def _is_sequence(tensordict: TensorDictBase) -> bool:
     if torch.compiler.is_compiling() or (drawn_alone and find(tensordict, keys.SLICE_IDS) is None):
         return False
     same = (ids[..., 1:] == ids[..., :-1]) & (ids[..., 1:] != keys.PADDING_ID)
+    if not bool(same.any()):  # the ordinary step: other environments have other ids
+        return False
     step = find(tensordict, keys.TRAJ_STEP)
     if step is None:
-        return bool(same.any())
+        return True
     follows = same & (step[..., 1:] == step[..., :-1] + 1)
     # rows in random order share ids by chance, and hardly ever follow each other
     return bool(2 * follows.sum() > same.sum())

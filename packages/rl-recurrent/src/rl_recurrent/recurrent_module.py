@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_layout.internals import batch_shape, marker_leaves
-from rl_recurrent.arguments import check_network_arguments
 from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
 from rl_recurrent.backends.static.unroll import unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
@@ -383,9 +382,6 @@ def _new_network(
     if not arguments["batch_first"]:
         msg = "tensordicts have time last: leave batch_first True."
         raise ValueError(msg)
-    named = dict(zip(("input_size", "hidden_size"), sizes, strict=True))
-    layers = {"num_layers": arguments.get("num_layers", 1)}
-    check_network_arguments({**named, **layers}, arguments)
     network: nn.RNNBase = make(*sizes, **arguments)
     return network
 

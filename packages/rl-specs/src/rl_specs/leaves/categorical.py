@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any, ClassVar, Self
 
@@ -251,13 +252,11 @@ class OneHot(Masked):
         """Length of the vectors."""
         return sum(self._counts)
 
-    @property
-    def _choices(self) -> int:
-        return sum(self._counts)
+    _choices = n
 
     def cardinality(self) -> float:
         """Count the choices, masked ones included."""
-        return self._counts[0]
+        return math.prod(self._counts)
 
     def enumerate(self, use_mask: bool = False) -> Tensor:
         """List the vectors, the same in every row: `[n, *shape]`."""

@@ -89,6 +89,8 @@ class MultiCategorical(Categorical):
         """Number of choices of all columns together, if they are the same in every row."""
         return sum(self._columns)
 
+    _choices = n
+
     @property
     def space(self) -> BoxList:
         """One box for each column."""
@@ -110,10 +112,6 @@ class MultiCategorical(Categorical):
             msg = "the rows of nvec differ, so they have no common columns: unbind the spec first"
             raise ValueError(msg)
         return columns
-
-    @property
-    def _choices(self) -> int:
-        return sum(self._columns)
 
     def _check_room(self, dtype: torch.dtype) -> None:
         for count in self.nvec.unique().tolist():
@@ -276,10 +274,6 @@ class MultiOneHot(OneHot):
     def nvec(self) -> tuple[int, ...]:
         """Number of entries of each group."""
         return self._counts
-
-    def cardinality(self) -> float:
-        """Count the combinations, masked ones included."""
-        return math.prod(self._counts)
 
     def index(self, index: Tensor, tensor_to_index: Tensor) -> Tensor:
         """Read the groups' parts of a tensor at the chosen positions.
