@@ -10,7 +10,7 @@ from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
 from rl_envs.testing import CountingEnv, EpisodeStepEnv
 from rl_layout import check_layout
 from rl_replay import LazyTensorStorage, ReplayBuffer
-from rl_replay.storages.single_row import OneRow
+from rl_replay.storages.row_store import OneRow
 from rl_slabs import Lane, Rows
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}

@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorClass, TensorDict
 
 from rl_replay.data.pytree import Branch, take_apart
-from rl_replay.data.structure import Arrangement, Extent, Structure
+from rl_replay.data.structure import Arrangement, Structure
+from rl_replay.linking.markers import Extent
 
 Pair = namedtuple("Pair", ["left", "right"])
 

@@ -14,11 +14,9 @@ from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
-from rl_replay.data.structure import Extent
 from rl_replay.linking.links import Links
-from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import MarkerColumns
-from rl_replay.storages.ring import PrivateRing
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
+from rl_replay.storages.private_session import PrivateRing
 from rl_replay.testing.reference_links import linked, rows_of
 from rl_slabs import RowSchema
 

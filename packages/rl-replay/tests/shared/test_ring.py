@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rl_replay.storages.ring import PrivateRing
+from rl_replay.storages.private_session import PrivateRing
 
 
 class Model(RuleBasedStateMachine):

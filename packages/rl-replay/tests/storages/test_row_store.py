@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from rl_replay.storages.row_store import PlainRows
-from rl_replay.storages.single_row import OneRow
+from rl_replay.storages.row_store import OneRow, PlainRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.internals import TensordictReader
 

@@ -22,7 +22,7 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl_replay.storages.single_row import OneRow, _copy_each, _copy_one_by_one
+from rl_replay.storages.row_store import OneRow, _copy_each, _copy_one_by_one
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS
 from rl_slabs.rows.tensordict_leaves import TensordictReader

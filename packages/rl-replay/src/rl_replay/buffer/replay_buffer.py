@@ -246,7 +246,8 @@ class ReplayBuffer:
             return torch.empty(shape, dtype=torch.int64)
         self._note_write()
         positions = _positions(span)
-        return written_index(storage, positions, parts.dim_extend) if storage.columns else positions
+        several = storage.arrangement.ndim > 1 and storage.columns
+        return written_index(storage, positions, parts.dim_extend) if several else positions
 
     def _note_write(self) -> None:
         """Invalidates prefetched batches, and wakes the threads that wait for rows."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rl_replay.data.structure import Structure
 from rl_replay.linking.links import Links
-from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import MarkerColumns
+from rl_replay.linking.markers import MarkerColumns, MarkerKeys
 from rl_replay.storages.row_store import RowStore
 from rl_slabs import RowSchema, Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT

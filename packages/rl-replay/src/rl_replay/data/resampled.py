@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_replay.data.structure import Batch, Extent
-from rl_replay.linking.marker_keys import END_KEYS, MarkerKeys
+from rl_replay.data.structure import Batch
+from rl_replay.linking.markers import END_KEYS, Extent, MarkerKeys
 from rl_slabs import RowSchema
 from rl_tensordict import NestedKey, find
 

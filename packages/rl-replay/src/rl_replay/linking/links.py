@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.data.structure import Extent
-from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import MarkerColumns
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, read_columns
 from rl_replay.linking.observations import (
     Contradictions,
     Last,
@@ -28,7 +26,6 @@ from rl_replay.linking.observations import (
     last_rows,
     match_last_rows,
     observed,
-    read_columns,
     rows_of,
 )
 from rl_slabs import Span

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -12,9 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import compare_neighbours, keys
-from rl_replay.data.structure import Extent
-from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import MarkerColumns
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
 from rl_tensordict.types import KeyPath
@@ -231,19 +229,6 @@ def lacks(leaves: Leaves | ValidatedLeaves, pairs: Iterable[tuple[KeyPath, KeyPa
     if isinstance(leaves, ValidatedLeaves):
         return False
     return any(one not in leaves or two not in leaves for one, two in pairs)
-
-
-def read_columns(
-    leaves: Leaves | ValidatedLeaves, keys: MarkerKeys
-) -> Mapping[NestedKey, NDArray[Any] | None]:
-    """The marker columns as numpy arrays of bits; `get` returns None for an absent one."""
-    if isinstance(leaves, ValidatedLeaves):
-        return leaves
-    columns: dict[NestedKey, NDArray[Any] | None] = {}
-    for key, path in keys.paths:
-        leaf = leaves.get(path)
-        columns[key] = None if leaf is None else bits_of(leaf, carrier(leaf.dtype))
-    return columns
 
 
 def contradictions(

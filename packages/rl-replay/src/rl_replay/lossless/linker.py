@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
-from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.observations import (
     Observations,
@@ -19,7 +18,7 @@ from rl_replay.lossless.observations import (
     equal_within_on_device,
     successors,
 )
-from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.overflow import Addresses, OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict.types import Ints, KeyPath

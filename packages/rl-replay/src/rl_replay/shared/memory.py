@@ -1,4 +1,4 @@
-"""The memory that the processes of a shared storage have in common, as one of them holds it."""
+"""The memory that the processes of a shared storage have in common, and its writers here."""
 
 from __future__ import annotations
 
@@ -9,23 +9,83 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from rl_replay.checkpoint.contents import Contents
 from rl_replay.linking.links import Links
+from rl_replay.linking.markers import MarkerColumns
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.shared.files import EMPTIED, MISSES, REACH, SharedFiles
-from rl_replay.shared.lane_writer import LaneWriter
-from rl_replay.shared.ring import SharedRing
-from rl_replay.shared.update_lock import InPlaceUpdateLock
+from rl_replay.shared.ring import InPlaceUpdateLock, SharedRing
 from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import Slab
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT, fence
 from rl_tensordict import as_key, as_tuple
 from rl_tensordict.types import NestedKey
+
+
+class LaneWriter:
+    """The open trajectories of a lane, in the process that writes it."""
+
+    epoch = 0
+
+    def __init__(self, lane: int, links: Links, index: TrajectoryIndex) -> None:
+        self.lane = lane
+        self.links = links
+        self._index = index
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all knowledge, so that the whole lane is read again."""
+        self.links.forget()
+        self._end = self._floor = -1
+
+    def knows(self, published: int, floor: int) -> bool:
+        """Whether no other process wrote to the lane or dropped rows of it."""
+        base = self.lane << LANE_SHIFT
+        known = base + published == self._end and base + floor == self._floor
+        return known and self._index.reaches(self._end)
+
+    def doubt(self) -> None:
+        """Let the lane be learned anew, unless `took_in` is told what was published."""
+        self._end = -1
+
+    def catch_up(self, ring: SharedRing, store: RowStore, stride: int) -> None:
+        """Reads the rows that other processes wrote since; the calling thread holds the lane."""
+        # Costs what the new rows cost: nothing where no other process had the lane.
+        low, end, floor = ring.bounds(self.lane)
+        back = self.links.back
+        self._index.catch_up_lane(self.lane, back, low, end)
+        if not low <= self._end <= end:
+            self.links.forget()
+        first = self._end if low <= self._end <= end else low
+        if floor != self._floor:
+            self.links.drop_before(floor)
+        if first < end:
+            numbers = torch.arange(first, end)
+            positions = ring.positions(numbers)
+            keys, distances = self.links.keys, back[positions.numpy()]
+            if keys.numbered:
+                marks = MarkerColumns.of(store.read(positions, keys=list(keys.columns)), keys)
+                self.links.observe_external(marks, distances, range(first, end))
+            else:
+                self.links.forget()
+                observed = [key for pair in keys.observations for key in pair]
+                if observed and stride <= len(numbers):
+                    last = store.read(positions[-stride:], keys=[*keys.columns, *observed])
+                    self.links.observe_tail(last, distances[-stride:])
+        self._end, self._floor = end, floor
+
+    def took_in(self, first: int, back: np.ndarray) -> None:
+        """Indexes rows that this writer has published."""
+        self._index.append(first, back)
+        self._end = first + len(back)  # last: what was interrupted is learned anew
 
 
 class SharedMemory:
@@ -187,3 +247,43 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
+
+
+@contextmanager
+def loaded(memory: SharedMemory, store: RowStore, contents: Contents) -> Iterator[None]:
+    """Drops all rows, and publishes the restored ones only after the block has written them all."""
+    try:
+        _drop(memory, store)
+        memory.back[:] = 0
+        yield
+        _publish(memory, contents)
+    except BaseException:  # an index that is half cleared would stay so until its lane is written
+        _drop(memory, store)
+        raise
+
+
+def _drop(memory: SharedMemory, store: RowStore) -> None:
+    """Drops all rows and releases the lane."""
+    try:
+        memory.ring.empty()
+    finally:
+        memory.end()
+    store.clear()
+    memory.index.clear()
+
+
+def _publish(memory: SharedMemory, contents: Contents) -> None:
+    ring, index = memory.ring, memory.index
+    first = [number & LANE_MASK for number in contents.window.first]
+    ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
+    floor = [number & LANE_MASK for number in contents.floor or first]
+    # before any number is valid again: a reader that copied rows meanwhile may mean another row
+    memory.epoch += 1
+    fence()
+    floor = [min(pair) for pair in zip(floor, ends, strict=True)]
+    ring.restore_lanes(ends, floor, contents.order)
+    index.clear()
+    if contents.index is not None:
+        index.restore(contents.index)
+    index.catch_up(memory.back, ring.window())
+    memory.epoch += 1

@@ -20,8 +20,7 @@ from rl_replay.lossless.rows import LosslessRows
 from rl_replay.samplers.slices import TrajectorySampler
 from rl_replay.shared.concurrent_reads import ConcurrentReader
 from rl_replay.shared.files import MISSES, REACH, FileSource, SharedFiles
-from rl_replay.shared.memory import SharedMemory
-from rl_replay.shared.restore import loaded
+from rl_replay.shared.memory import SharedMemory, loaded
 from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import RowStore
 from rl_replay.storages.session import (

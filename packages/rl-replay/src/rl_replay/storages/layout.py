@@ -9,9 +9,10 @@ from typing import NamedTuple, Self
 import torch
 
 from rl_replay.data.structure import Structure
-from rl_replay.linking.marker_keys import MarkerKeys
+from rl_replay.linking.markers import MarkerKeys
 from rl_replay.lossless.layout import LosslessLayout
 from rl_slabs import RowSchema
+from rl_slabs.internals import Field, Leaves
 from rl_tensordict import NestedKey, as_key, as_tuple
 
 Lossless = bool | Sequence[NestedKey]
@@ -90,3 +91,32 @@ class StorageLayout(NamedTuple):
         structure, columns = Structure.from_plain(about["structure"]), torch.Size(about["columns"])
         once = lossless_layout(schema, lossless)
         return cls(structure, schema, columns, ids, ends, once, about["dim_extend"])
+
+
+_WHOLE = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+def with_exact_casts(leaves: Leaves, schema: RowSchema) -> Leaves:
+    """Leaves with integers and flags cast to the stored dtype, if no value changes."""
+    # Policies that call one_hot or argmax return int64, whatever the specification says.
+    cast = {
+        field.path: _cast(leaves[field.path], field)
+        for field in schema.fields
+        if field.path in leaves and _differs(leaves[field.path], field)
+    }
+    return Leaves((path, cast.get(path, leaf)) for path, leaf in leaves.items()) if cast else leaves
+
+
+def _differs(leaf: torch.Tensor, field: Field) -> bool:
+    return leaf.dtype is not field.dtype and {leaf.dtype, field.dtype} <= _WHOLE
+
+
+def _cast(leaf: torch.Tensor, field: Field) -> torch.Tensor:
+    found = leaf.to(field.dtype)
+    lost = found.to(leaf.dtype) != leaf
+    if bool(lost.any()):
+        raise TypeError(
+            f"leaf {field.key!r}: expected {field.dtype}, got {leaf.dtype} with values that it "
+            f"does not have, as {leaf[lost][0].item()}. Cast it with .to({field.dtype}) yourself."
+        )
+    return found

@@ -8,8 +8,8 @@ import torch
 
 from rl_replay.shared.files import AnonymousMemory, FileSource
 from rl_replay.shared.session import LANES, SharedSession
-from rl_replay.storages.allocators import FirstWrite
 from rl_replay.storages.private_session import PrivateSession
+from rl_replay.storages.row_store import FirstWrite
 from rl_replay.storages.storage import Storage
 from rl_replay.storages.tensor import Device, TensorStorage
 from rl_slabs.internals import positive

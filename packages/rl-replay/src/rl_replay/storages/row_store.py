@@ -1,16 +1,19 @@
-"""The memory of rows: how they are written and read."""
+"""The memory of rows: how it is allocated, written and read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_slabs import Rows, RowSchema
-from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
+from rl_replay.lossless.rows import LosslessRows
+from rl_replay.storages.layout import StorageLayout
+from rl_slabs import Rows, RowSchema, Slab
+from rl_slabs.internals import Leaves, RowIndex, TensordictReader, ValidatedLeaves, leaves_of
 from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
@@ -120,3 +123,97 @@ class PlainRows:
         """Bytes of a row."""
         del live
         return {"row_bytes": self.schema.nbytes}
+
+
+class OneRow:
+    """Reads single tensordicts into a staging row, and copies it into the store."""
+
+    # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
+    # all of them.
+
+    def __init__(self, rows: Rows, plain: TensordictReader) -> None:
+        self._plain = plain
+        fields = rows.schema.fields
+        with torch.inference_mode(mode=False):  # such tensors may be written in either mode
+            apart = Rows.zeros(rows.schema, 1)
+            live = apart.view()
+            self._views = [live.get(field.key)[0] for field in fields if field.offset is not None]
+        columns = apart.columns()
+        self._row = ValidatedLeaves({f.key: columns[f.key].reshape(f.shape) for f in fields})
+        self._packed = [number for number, f in enumerate(fields) if f.offset is not None]
+        self._large = [
+            (number, f.key, rows.columns()[f.key])
+            for number, f in enumerate(fields)
+            if f.offset is None
+        ]
+        self._words = None if rows.packed is None else rows.packed.numpy()
+        self._word = None if apart.packed is None else apart.packed.numpy()[0]
+
+    def take(self, data: Any) -> ValidatedLeaves | None:
+        """Reads a tensordict into the staging row."""
+        leaves = self._plain.tensors(data, 0)
+        if leaves is None:
+            return None
+        try:
+            for number, key, _ in self._large:
+                self._row[key] = leaves[number].numpy()
+            packed = [leaves[number] for number in self._packed] if self._large else leaves
+            _copy_each(self._views, packed)
+        except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
+            return None
+        return self._row
+
+    def write(self, position: int) -> None:
+        """Copies the staging row into the store."""
+        if self._words is not None:
+            self._words[position] = self._word
+        for _, key, column in self._large:
+            column[position] = self._row[key]
+
+
+def _copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+_copy_each = getattr(torch, "_foreach_copy_", _copy_one_by_one)
+
+
+Back = NDArray[np.int32]
+
+
+class Allocator(Protocol):
+    """Allocates rows for a session; `rl_replay.shared.files` has those that processes share."""
+
+    def rows(
+        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+    ) -> RowStore:
+        """Memory for rows whose links are in `back`."""
+        ...
+
+
+class GivenTensors:
+    """Refuses to allocate: the rows are tensors of the caller's."""
+
+    def rows(
+        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+    ) -> RowStore:
+        """Raises: there is no other memory."""
+        raise RuntimeError(
+            f"the tensors of this storage hold other rows, not {list(layout.schema)} of which "
+            f"there would be {capacity}: make another storage."
+        )
+
+
+class FirstWrite:
+    """Allocates memory on a device for rows like the first that are written."""
+
+    def rows(
+        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+    ) -> RowStore:
+        """Rows with every leaf as it came, or with observations once."""
+        if layout.lossless is not None:
+            return LosslessRows.allocate(layout.lossless, capacity, back=back, device=device)
+        if device.type == "cpu":
+            return PlainRows(Slab.private(layout.schema, capacity).rows)
+        return PlainRows(Rows.zeros(layout.schema, capacity, device=device))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from rl_replay.data.structure import Arrangement
-from rl_replay.storages.allocators import GivenTensors
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
+from rl_replay.storages.row_store import GivenTensors
 from rl_replay.storages.session import Chosen, RowSampler, Session, StoredSample
 from rl_slabs import Span
 

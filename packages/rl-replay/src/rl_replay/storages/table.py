@@ -12,17 +12,13 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.checkpoint.contents import Contents, FillRows, join
-from rl_replay.data.structure import Extent
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
-from rl_replay.linking.marker_keys import MarkerKeys
-from rl_replay.linking.markers import MarkerColumns
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, contradictions
 from rl_replay.lossless.rows import LosslessRows
-from rl_replay.storages.casts import with_exact_casts
-from rl_replay.storages.layout import StorageLayout
+from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
-from rl_replay.storages.row_store import PlainRows, RowStore
-from rl_replay.storages.single_row import OneRow
+from rl_replay.storages.row_store import OneRow, PlainRows, RowStore
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple

@@ -12,14 +12,13 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.data.resampled import is_sample, without_own_marks
-from rl_replay.data.structure import Arrangement, Batch, Extent, Structure, is_time
+from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.edges import edge
-from rl_replay.linking.marker_keys import MarkerKeys, end_candidates
-from rl_replay.storages.allocators import GivenTensors
+from rl_replay.linking.markers import Extent, MarkerKeys, end_candidates
 from rl_replay.storages.explain import session_lines
 from rl_replay.storages.layout import Lossless, StorageLayout, lossless_layout
 from rl_replay.storages.private_session import PrivateSession
-from rl_replay.storages.row_store import PlainRows, RowStore
+from rl_replay.storages.row_store import GivenTensors, PlainRows, RowStore
 from rl_replay.storages.session import RowsAfter, nothing_stored
 from rl_replay.storages.state import restored, state_of
 from rl_replay.storages.storage import Storage

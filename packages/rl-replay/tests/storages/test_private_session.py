@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rl_replay.storages.ring import PrivateRing
+from rl_replay.storages.private_session import PrivateRing
 
 
 @pytest.fixture
