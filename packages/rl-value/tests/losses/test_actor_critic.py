@@ -108,7 +108,8 @@ def test_effective_sample_size_of_weights_that_leave_the_range_is_a_share():
     batch = batch_of((5,))
     for far in (800.0, -800.0):
         batch["sample_log_prob"] = -1 - torch.rand(5, dtype=torch.float64) + far
-        assert 0.2 <= ClipPPOLoss(actor())(batch)["ESS"] <= 1
+        loss = ClipPPOLoss(actor(), check_finite=False)  # the objective leaves the range
+        assert 0.2 <= loss(batch)["ESS"] <= 1
 
 
 def test_losses_of_the_actor_are_differentiable_twice():

@@ -50,6 +50,7 @@ class ActorCriticLoss(LossModule):
         delay_value: next values come from a copy of the critic that `SoftUpdate` moves.
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: which steps count, see `LossModule`.
+        check_finite: raise where a loss is NaN or infinite, see `LossModule`.
         moved: ``functional`` and ``device``, which have no effect and are deprecated; and
             arguments that are given elsewhere.
 
@@ -81,14 +82,16 @@ class ActorCriticLoss(LossModule):
         delay_value: bool = False,
         reduction: Reduction | None = None,
         loss_mask_key: NestedKey | None = "auto",
+        check_finite: bool | None = None,
         **moved: Any,
     ) -> None:
-        super().__init__(reduction=reduction, loss_mask_key=loss_mask_key)
+        super().__init__(
+            reduction=reduction, loss_mask_key=loss_mask_key, check_finite=check_finite
+        )
         refuse_moved(moved)
         self.actor_network = _one_of("actor", actor_network, actor)
-        critic_network = (
-            critic_network if critic is None else _one_of("critic", critic_network, critic)
-        )
+        if critic is not None:
+            critic_network = _one_of("critic", critic_network, critic)
         if self.actor_network is None:
             msg = "expected an actor: pass actor_network=, a module with get_dist."
             raise TypeError(msg)
@@ -174,7 +177,7 @@ class ActorCriticLoss(LossModule):
 
         Raises:
             KeyError: an entry is missing.
-            ValueError: a shape does not fit.
+            ValueError: a shape does not fit, or a loss is not finite, see `check_finite`.
             RuntimeError: an action requires gradients.
         """
         if self._is_recurrent:
@@ -189,7 +192,7 @@ class ActorCriticLoss(LossModule):
             found = self._actor_terms(seen, dist, advantage, counted)
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
-            return self._collected(found)
+            return self._collected(found, tensordict)
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
         actor, critic = self.actor_network, self.critic_network

@@ -118,7 +118,7 @@ class DistributionalDQNLoss(DQNLoss):
         error = kept(error, counted)
         tensordict.set(self.entries["priority"], error.detach())
         weight = self._weight(tensordict)
-        return self._collected({"loss": reduce(error, counted, self.reduction, weight)})
+        return self._collected({"loss": reduce(error, counted, self.reduction, weight)}, tensordict)
 
     def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """The distribution that each step's action should have ``[M, atoms]``."""

@@ -65,6 +65,7 @@ class DQNLoss(LossModule):
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` if it is stored.
         loss_mask_key: which steps count, see `LossModule`.
+        check_finite: raise where the loss is NaN or infinite, see `LossModule`.
         moved: ``functional`` and ``device``, which have no effect and are deprecated; and
             arguments that are given elsewhere.
 
@@ -99,11 +100,13 @@ class DQNLoss(LossModule):
         reduction: Reduction | None = None,
         use_prioritized_weights: bool | Literal["auto"] = "auto",
         loss_mask_key: NestedKey | None = "auto",
+        check_finite: bool | None = None,
         **moved: Any,
     ) -> None:
         super().__init__(
             reduction=reduction,
             loss_mask_key=loss_mask_key,
+            check_finite=check_finite,
             action_value="action_value",
             chosen_action_value="chosen_action_value",
             priority="td_error",
@@ -172,7 +175,7 @@ class DQNLoss(LossModule):
 
         Raises:
             KeyError: an entry is missing.
-            ValueError: a shape does not fit.
+            ValueError: a shape does not fit, or the loss is not finite, see `check_finite`.
         """
         target, unknown = self._targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing
@@ -188,7 +191,7 @@ class DQNLoss(LossModule):
         tensordict.set(self.entries["priority"], (chosen - target).detach().square())
         weight = self._weight(tensordict)
         found = distance(chosen, target, self.loss_function)
-        return self._collected({"loss": reduce(found, counted, self.reduction, weight)})
+        return self._collected({"loss": reduce(found, counted, self.reduction, weight)}, tensordict)
 
     def _targets(self, batch: TensorDictBase) -> tuple[Tensor, Tensor | None]:
         """The target of each step ``[*B, T, ...]``, and a flag of the steps without one.

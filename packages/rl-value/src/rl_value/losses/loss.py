@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
-from rl_tensordict.arguments import drop_useless, refuse_unknown
+from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
@@ -27,6 +27,7 @@ from rl_value.estimators import (
 )
 from rl_value.estimators.explanation import described
 from rl_value.estimators.key_map import KeyMap
+from rl_value.losses.finite_check import not_finite, reason_of
 from rl_value.losses.masked_means import Reduction, counted_steps, reduce
 from rl_value.padding import readable
 
@@ -91,10 +92,14 @@ class LossModule(NamedModule):
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
         loss_mask_key: ``"auto"`` as above; another key for that flag alone; None for all steps.
+        check_finite: raise where a loss is NaN or infinite. By default on the CPU alone, where that
+            is one number to read; True waits for a device too, False never looks. Losses step by
+            step, of ``reduction="none"``, and compiled code are not looked at.
         entries: default keys of the loss, in addition to those of value estimators.
 
     Raises:
         ValueError: there is no such reduction.
+        TypeError: `check_finite` is neither a flag nor None.
     """
 
     default_estimator = ValueEstimators.GAE
@@ -105,6 +110,7 @@ class LossModule(NamedModule):
         *,
         reduction: Reduction | None = None,
         loss_mask_key: NestedKey | None = "auto",
+        check_finite: bool | None = None,
         **entries: NestedKey,
     ) -> None:
         super().__init__()
@@ -113,6 +119,8 @@ class LossModule(NamedModule):
             raise ValueError(msg)
         self.reduction: Reduction = reduction or "mean"
         self.loss_mask_key = loss_mask_key
+        check_type("check_finite", check_finite, bool | None, "True, False or None")
+        self.check_finite = check_finite
         self.entries = KeyMap.of(action="action", **entries)
         self._estimator: ValueEstimator | None = None
 
@@ -248,8 +256,14 @@ class LossModule(NamedModule):
     def _reduce(self, values: Tensor, counted: Tensor | None) -> Tensor:
         return reduce(values, counted, self.reduction)
 
-    def _collected(self, results: dict[str, Tensor]) -> TensorDict:
-        """Losses and statistics; where some were selected those alone, in their order."""
+    def _collected(self, results: dict[str, Tensor], batch: TensorDictBase) -> TensorDict:
+        """Losses and statistics of a batch; those that were selected, in their order, or all."""
+        bad = [] if self.check_finite is False else not_finite(results, bool(self.check_finite))
+        if bad:
+            counted = self.counted(batch)
+            reason = reason_of(batch, self.in_keys, self.optional_keys, counted, self)
+            msg = f"{type(self).__name__}: {', '.join(bad)} is NaN or infinite: {reason}. "
+            raise ValueError(msg + "check_finite=False lets it pass.")
         if self._selected is not None:
             results = {key: results[key] for key in self._selected if isinstance(key, str)}
         return build(results, torch.Size([]))
