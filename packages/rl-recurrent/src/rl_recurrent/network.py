@@ -59,7 +59,7 @@ class Network:
             msg = f"expected torch.nn.LSTM or torch.nn.GRU: got {type(module).__name__}."
             raise TypeError(msg)
         dropout = module.dropout if module.training else 0.0
-        layers = tuple(_layer(module, weights) for weights in module.all_weights)
+        layers = tuple([_layer(module, weights) for weights in module.all_weights])
         cell: CellName = "lstm" if module.mode == "LSTM" else "gru"
         return cls(cell, layers, module.bidirectional, dropout)
 
@@ -126,7 +126,7 @@ def run_layers(
             x = dropout(x, network.dropout)
         outs = []
         for which in range(number, number + directions):
-            before = tuple(state[:, which] for state in states)
+            before = tuple([state[:, which] for state in states])
             mirror = rows.mirror() if which > number else None
             inputs = x if mirror is None else x.index_select(0, mirror)
             out, after = _run_layer(network, which, inputs, before, rows)
@@ -138,7 +138,7 @@ def run_layers(
             outs.append(out)
             final.append(after)
         x = torch.cat(outs, 1) if directions > 1 else outs[0]
-    return x, tuple(torch.stack(each, 1) for each in zip(*final, strict=True))
+    return x, tuple([torch.stack(each, 1) for each in zip(*final, strict=True)])
 
 
 def _run_layer(

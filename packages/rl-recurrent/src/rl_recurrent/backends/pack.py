@@ -73,7 +73,7 @@ def _forward(
     """States after every row ``[M, H]``, and the gates: of all rows if kept, else scratch."""
     x, w_ih, w_hh, bias, b_hn, *initial = tensors
     size, width = w_hh.shape[1], w_hh.shape[0]
-    out = tuple(x.new_empty(len(x), size) for _ in initial)
+    out = tuple([x.new_empty(len(x), size) for _ in initial])
     pieces = plan.pieces(_piece_rows(width))
     rows = max((len(piece.rows) for piece in pieces), default=0)
     gates = x.new_empty(len(x) if keep else rows, width)
@@ -246,7 +246,7 @@ class StepBlock:
 
     def steps(self, *parts: Tensor) -> Iterator[tuple[Any, ...]]:
         """Split tensors ``[R, ...]`` into views of steps; cheaper than one slice per step."""
-        return zip(self.counts, *(part.split(self.counts) for part in parts), strict=True)
+        return zip(self.counts, *[part.split(self.counts) for part in parts], strict=True)
 
     def of(self, cells: Tensor) -> Tensor:
         """Slice this piece out of a tensor over all cells of the batch, ``[M, ...]``."""
