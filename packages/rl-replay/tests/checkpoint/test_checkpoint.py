@@ -442,3 +442,13 @@ def test_prefetching_buffer_loads_a_dump_without_batch_size(tmp_path):
     loaded = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=2, prefetch=1)
     loaded.loads(tmp_path)
     assert len(loaded.sample()) == 2
+
+
+def test_rows_without_columns_are_refused_by_a_storage_of_two_dimensions(tmp_path):
+    source = ReplayBuffer(storage=LazyTensorStorage(9))
+    source.extend(torch.arange(6))
+    source.dumps(tmp_path)
+    # both grow along dimension 0
+    target = ReplayBuffer(storage=LazyTensorStorage(9, ndim=2), dim_extend=0)
+    with pytest.raises(ValueError, match=r"of 1 dimensions .* this one has 2"):
+        target.loads(tmp_path)

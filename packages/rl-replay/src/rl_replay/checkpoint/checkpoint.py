@@ -13,11 +13,9 @@ from rl_replay.buffer.batches import BatchMaker
 from rl_replay.buffer.parts import BufferParts
 from rl_replay.checkpoint.hooks import Hook, dump_changed, load_changed
 from rl_replay.checkpoint.reader import Archive
-from rl_replay.checkpoint.storage import load_storage, storage_parts
+from rl_replay.checkpoint.storage import load_storage, require_same_shape, storage_parts
 from rl_replay.checkpoint.writer import dump
-from rl_replay.samplers import Sampler
-from rl_replay.storages import ListStorage, Storage, TensorStorage
-from rl_replay.writers import Writer
+from rl_replay.storages import ListStorage, TensorStorage
 
 _PARTS = ("storage", "sampler", "writer")
 _KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "rng"})
@@ -41,14 +39,21 @@ class Checkpoint:
         parts = self._parts
         with parts.local.lock, parts.storage.exclusive_writer():
             self._batches.rewind()
-            return state_of(parts)
+            return _state_without_rows(parts) | {
+                "storage": parts.storage.state_dict(),
+                "kinds": {name: type(getattr(parts, name)).__name__ for name in _PARTS[1:]},
+                "dim_extend": parts.dim_extend,
+            }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
         parts = self._parts
         with parts.local.lock:
             self._batches.rewind()
-            load_state(parts, state)
+            _require_fitting(parts, state)
+            rows = state["storage"]
+            size = (rows["capacity"], len(rows["first"])) if "first" in rows else None
+            _restore(parts, state, lambda: parts.storage.load_state_dict(rows), size)
             parts.changes += 1
 
     def dump(self, path: str) -> None:
@@ -59,7 +64,14 @@ class Checkpoint:
                 dump_changed(parts, path, self.save_hooks)
                 return
             self._batches.rewind()
-            dump_buffer(parts, path)
+            state = _state_without_rows(parts)
+            tree: dict[str, Any] = {"storage": storage_parts(parts.storage)}
+            for name in _PARTS[1:]:
+                kind = type(getattr(parts, name)).__name__
+                tree[name] = {"kind": kind, "state": dict(state[name])}
+            tree |= {"transform": state["transform"], "batch_size": state["batch_size"]}
+            with parts.storage.read_ahead():
+                dump(path, tree | {"generator": state["rng"]})
 
     def load(self, path: str | os.PathLike[str], *, rows_only: bool) -> None:
         """Restores what `dump` wrote."""
@@ -67,21 +79,18 @@ class Checkpoint:
         with parts.local.lock:
             self._batches.rewind()
             if not load_changed(parts, path, self.load_hooks):
-                (load_rows if rows_only else load_buffer)(parts, path)
+                with Archive(path) as archive:
+                    archive.verify()
+                    if rows_only:
+                        load_storage(parts.storage, archive)
+                        parts.sampler.reset()
+                    else:
+                        _load_all(parts, archive)
             parts.changes += 1
 
 
-def state_of(parts: BufferParts) -> dict[str, Any]:
-    """The rows, sampler, writer, transforms, batch size and generator of a buffer."""
-    return state_without_rows(parts) | {
-        "storage": parts.storage.state_dict(),
-        "kinds": {name: type(getattr(parts, name)).__name__ for name in _PARTS[1:]},
-        "dim_extend": parts.dim_extend,
-    }
-
-
-def state_without_rows(parts: BufferParts) -> dict[str, Any]:
-    """The state of everything but the rows, as `restore` takes it."""
+def _state_without_rows(parts: BufferParts) -> dict[str, Any]:
+    """The state of everything but the rows."""
     return {
         "sampler": parts.sampler.state_dict(),
         "writer": parts.writer.state_dict(),
@@ -91,42 +100,26 @@ def state_without_rows(parts: BufferParts) -> dict[str, Any]:
     }
 
 
-def load_state(parts: BufferParts, state: Mapping[str, Any]) -> None:
-    """Restores what `state_of` returned."""
-    if not isinstance(state, Mapping):
-        raise ValueError(
-            f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
-        )
-    if missing := sorted(_KEYS - set(state)):
-        raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
-    for name, kind in state["kinds"].items():
-        require_same_kind("the state", name, kind, getattr(parts, name))
-    _require_same_rows(parts, state)
-    rows = state["storage"]
-    restore(
-        parts,
-        state,
-        lambda: parts.storage.load_state_dict(rows),
-        (rows["capacity"], len(rows["first"])) if "first" in rows else None,
-    )
-
-
-def restore(
+def _restore(
     parts: BufferParts,
     state: Mapping[str, Any],
     load_rows: Callable[[], None],
     size: tuple[int, int] | None,
 ) -> None:
-    """Restores everything but the rows, then the rows; where either fails, nothing changes."""
+    """Restores everything but the rows, then the rows; where either fails, nothing changes.
+
+    `size` is how many rows the former storage held, and in how many lanes.
+    """
     # In a storage of another size rows and trajectories are numbered anew, so an epoch begins anew.
-    former = copy.deepcopy(state_without_rows(parts))
+    former = copy.deepcopy(_state_without_rows(parts))
     if state["batch_size"] is None:  # one that was never chosen replaces no choice
         state = {**state, "batch_size": parts.batch_size}
     generator = parts.generator
     try:
         _load_without_rows(parts, state)
         load_rows()
-        if size not in (None, size_of(parts.storage)):
+        storage = parts.storage
+        if size not in (None, (storage.max_size, len(storage.ring.window().first))):
             parts.sampler.reset()
     except BaseException:
         try:
@@ -136,22 +129,6 @@ def restore(
             parts.sampler.reset()  # rather than draw by the state of other rows
             raise
         raise
-
-
-def size_of(storage: Storage) -> tuple[int, int]:
-    """How many rows a storage holds, and in how many lanes."""
-    return storage.max_size, len(storage.ring.window().first)
-
-
-def require_same_kind(
-    source: object, name: str, kind: str, part: object, otherwise: str = ""
-) -> None:
-    """Raises unless a part of a buffer is of the kind that is to be loaded."""
-    if kind != type(part).__name__:
-        raise ValueError(
-            f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
-            f"with the same {name}{otherwise}."
-        )
 
 
 def _load_without_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
@@ -170,67 +147,52 @@ def _load_without_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
         parts.sampler.generator = parts.generator
 
 
-def _require_same_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
-    storage, rows = parts.storage, state["storage"]
-    for kind, key in ((ListStorage, "items"), (TensorStorage, "rows")):
-        if isinstance(storage, kind) and key not in rows:
-            raise ValueError(
-                f"the state is not of a {kind.__name__}, as this buffer's {type(storage).__name__} "
-                "is one: make it with a storage of the same kind."
-            )
-    columns = rows.get("columns")
-    if columns is None or not isinstance(storage, TensorStorage):
-        return
-    if (1 + len(columns), state["dim_extend"]) != (storage.ndim, parts.dim_extend):
+def _require_fitting(parts: BufferParts, state: Mapping[str, Any]) -> None:
+    """Raises unless the parts of a buffer can take a state."""
+    if not isinstance(state, Mapping):
         raise ValueError(
-            f"the state is of a storage of {1 + len(columns)} dimensions that grows along "
-            f"dimension {state['dim_extend']}, this one has {storage.ndim} and grows along "
-            f"{parts.dim_extend}: make one of the same shape."
+            f"this is no state of a buffer: {type(state).__name__}. Give a state_dict()."
+        )
+    if missing := sorted(_KEYS - set(state)):
+        raise ValueError(f"this is no state of a buffer: it lacks {missing}. Give a state_dict().")
+    for name, kind in state["kinds"].items():
+        _require_same_kind("the state", name, kind, getattr(parts, name))
+    storage, rows = parts.storage, state["storage"]
+    for storage_kind, key in ((ListStorage, "items"), (TensorStorage, "rows")):
+        if isinstance(storage, storage_kind) and key not in rows:
+            raise ValueError(
+                f"the state is not of a {storage_kind.__name__}, as this buffer's "
+                f"{type(storage).__name__} is one: make it with a storage of the same kind."
+            )
+    if isinstance(storage, TensorStorage) and "columns" in rows:
+        require_same_shape("the state", storage, rows["columns"], state["dim_extend"])
+
+
+def _require_same_kind(
+    source: object, name: str, kind: str, part: object, otherwise: str = ""
+) -> None:
+    """Raises unless a part of a buffer is of the kind that is to be loaded."""
+    if kind != type(part).__name__:
+        raise ValueError(
+            f"{source} is of a buffer with a {kind}, this one has a {type(part).__name__}: make it "
+            f"with the same {name}{otherwise}."
         )
 
 
-def dump_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
-    """Writes the storage, sampler, writer, transforms and generator of a buffer; see `dump`."""
-    state = state_without_rows(parts)
-    tree = {
-        "storage": storage_parts(parts.storage),
-        "sampler": _with_kind(parts.sampler, state["sampler"]),
-        "writer": _with_kind(parts.writer, state["writer"]),
-        "transform": state["transform"],
-        "batch_size": state["batch_size"],
-        "generator": state["rng"],
-    }
-    with parts.storage.read_ahead():
-        dump(path, tree)
-
-
-def load_buffer(parts: BufferParts, path: str | os.PathLike[str]) -> None:
+def _load_all(parts: BufferParts, archive: Archive) -> None:
     """Restores a dumped buffer, whose next samples are the same."""
-    with Archive(path) as archive:
-        archive.verify()
-        for name, part in (("sampler", parts.sampler), ("writer", parts.writer)):
-            rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
-            require_same_kind(path, name, archive.part(f"{name}/kind"), part, rows)
-        state = {
-            "sampler": archive.read("sampler/state"),
-            "writer": archive.read("writer/state"),
-            "transform": archive.read("transform"),
-            "batch_size": archive.part("batch_size"),
-            "rng": archive.part("generator"),
-        }
-        first = archive.part("storage/first") if "storage/first" in archive.names() else None
-        kept = archive.part("storage/capacity")
-        size = (kept, len(first)) if isinstance(first, list) else None
-        restore(parts, state, lambda: load_storage(parts.storage, archive), size)
-
-
-def load_rows(parts: BufferParts, path: str | os.PathLike[str]) -> None:
-    """Restores the rows of a dumped buffer, and begins a new epoch of this one's sampler."""
-    with Archive(path) as archive:
-        archive.verify()
-        load_storage(parts.storage, archive)
-    parts.sampler.reset()
-
-
-def _with_kind(part: Sampler | Writer, state: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": type(part).__name__, "state": dict(state)}
+    for name in _PARTS[1:]:
+        rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
+        kind = archive.part(f"{name}/kind")
+        _require_same_kind(archive.folder, name, kind, getattr(parts, name), rows)
+    state = {
+        "sampler": archive.read("sampler/state"),
+        "writer": archive.read("writer/state"),
+        "transform": archive.read("transform"),
+        "batch_size": archive.part("batch_size"),
+        "rng": archive.part("generator"),
+    }
+    first = archive.part("storage/first") if "storage/first" in archive.names() else None
+    kept = archive.part("storage/capacity")
+    size = (kept, len(first)) if isinstance(first, list) else None
+    _restore(parts, state, lambda: load_storage(parts.storage, archive), size)

@@ -62,7 +62,7 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
         storage.empty()
         return
     columns = _columns(archive, under)
-    _require_same_shape(storage, archive, under, columns)
+    require_same_shape(archive.folder, storage, columns, archive.part(f"{under}/dim_extend"))
     require_kind(storage.lossless is not False, archive, f"{under}/store")
     schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
     window = _window(archive, under)
@@ -144,15 +144,16 @@ def _of_tensors(storage: Storage) -> TensorStorage:
     return storage
 
 
-def _require_same_shape(
-    storage: TensorStorage, archive: Archive, under: str, columns: torch.Size
+def require_same_shape(
+    source: object, storage: TensorStorage, columns: Sequence[int], dim_extend: int
 ) -> None:
-    dim = archive.part(f"{under}/dim_extend")
-    if dim != storage.arrangement.dim_extend or (columns and len(columns) != storage.ndim - 1):
+    """Raises unless rows come from a storage of the same dimensions, which grew along the same."""
+    ours = storage.ndim, storage.arrangement.dim_extend
+    if (1 + len(columns), dim_extend) != ours:
         raise ValueError(
-            f"{archive.folder} is of a storage with columns {list(columns)} that grows along "
-            f"dimension {dim}, this one has {storage.ndim} dimensions and grows along "
-            f"{storage.arrangement.dim_extend}: make one of the same shape."
+            f"{source} is of a storage of {1 + len(columns)} dimensions that grows along dimension "
+            f"{dim_extend}, this one has {ours[0]} and grows along {ours[1]}: make one of the same "
+            "shape."
         )
 
 
