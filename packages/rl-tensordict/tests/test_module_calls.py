@@ -32,6 +32,7 @@ def layer(source="a", target="b", sizes=(3, 3)):
 class Steps(TensorDictModuleBase):
     """A module of another package, which offers `step`."""
 
+    has_tensor_step = True
     in_keys, out_keys = ("a",), ("b", ("next", "c"))
 
     def step(self, a):
@@ -123,6 +124,8 @@ FLAT = {
 class StepsOtherwise(TensorDictSequential):
     """A sequence of another package, with a `step` of its own."""
 
+    has_tensor_step = True
+
     def step(self, a):
         return (self.module[0].module(a),)
 
@@ -134,12 +137,49 @@ def test_a_foreign_sequence_that_offers_step_is_called_by_it():
     assert not call.is_exact
 
 
+class Scheduled(TensorDictModule):
+    """A module of another package, whose `step` is that of a schedule."""
+
+    def step(self, frames=1):
+        raise AssertionError
+
+
+class ScheduledSequence(TensorDictSequential):
+    step = Scheduled.step
+
+
+class ScheduledForward(Scheduled):
+    def forward(self, tensordict):
+        return tensordict.set("b", 3 * tensordict["a"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Scheduled(nn.Linear(3, 3), ["a"], ["b"]), lambda: ScheduledSequence(layer())],
+    ids=["module", "sequence"],
+)
+def test_a_step_without_the_mark_is_not_called(make):
+    module = make()
+    calls = ModuleCalls(module)
+    assert calls.is_forward()
+    assert same(written(module), {B: calls.run(dict(leaves(batch())))[B]})
+
+
+def patched(name, function, make=layer):
+    module = make()
+    setattr(module, name, function)
+    return module
+
+
 OBSTACLES = {
     "it is no tensordict module": lambda: lambda td: td.set("b", td["a"]),
     "it has hooks": lambda: hooked("forward_hook"),
     "it offers no step": Opaque,
     "it has options of its own": selected,
     "its step needs more than tensors": Narrow,
+    "it has a forward of its own": lambda: patched(
+        "forward", lambda tensordict: tensordict.set("b", -tensordict["a"])
+    ),
     "it is compiled as a whole": compiled_as_a_whole,
     "it has a __call__ of its own": lambda: CalledOtherwise(nn.Linear(3, 3), ["a"], ["b"]),
 }
@@ -158,6 +198,16 @@ WHOLE = {
         {"logits": "a"}, ["b"], distribution_class=torch.distributions.Categorical
     ),
     "other call": lambda: OtherCall(nn.Linear(3, 3), ["a"], ["b"]),
+    "schedule": lambda: ScheduledForward(nn.Linear(3, 3), ["a"], ["b"]),
+    "own call": lambda: patched("_call_module", lambda tensors, **_: -tensors[0]),
+    "own run": lambda: patched(
+        "_run_module",
+        lambda module, tensordict: tensordict.set("b", -tensordict["a"]),
+        lambda: TensorDictSequential(layer()),
+    ),
+    "own forward of a step": lambda: patched(
+        "forward", lambda tensordict: tensordict.set("b", -tensordict["a"]), Own
+    ),
     "other run": lambda: OtherRun(layer()),
     "other forward": lambda: OtherForward(nn.Linear(3, 3), ["a"], ["b"]),
 }

@@ -33,6 +33,7 @@ def through_tensordict(policy):
 
 
 class Steps(TensorDictModuleBase):
+    has_tensor_step = True
     in_keys, out_keys = ["observation"], ["action", ("next", "hidden")]
 
     def step(self, seen):

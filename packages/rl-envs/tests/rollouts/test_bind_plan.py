@@ -38,6 +38,7 @@ class Whole:
 class Listed(TensorDictModuleBase):
     """The same as one module, which says what its step calls."""
 
+    has_tensor_step = True
     in_keys, out_keys = ["a"], ["b", C]
 
     def step(self, a):

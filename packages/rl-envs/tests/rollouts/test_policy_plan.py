@@ -65,6 +65,7 @@ def wrong_sizes():
 
 
 class WrongStep(TensorDictModuleBase):
+    has_tensor_step = True
     in_keys, out_keys = ("observation",), ("action",)
 
     def forward(self, tensordict):

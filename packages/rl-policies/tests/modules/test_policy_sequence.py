@@ -24,6 +24,7 @@ class Opaque(TensorDictModuleBase):
 class Recurrent(Opaque):
     """A module of another package: `forward` knows a mode that `step` does not."""
 
+    has_tensor_step = True
     whole_sequences = False
 
     def forward(self, tensordict):

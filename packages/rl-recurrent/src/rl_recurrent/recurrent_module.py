@@ -68,6 +68,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         max_length: the longest segment that ``scan`` is made ready for.
     """
 
+    has_tensor_step: ClassVar[bool] = True  # rl_tensordict calls `step` to act
     cell: ClassVar[CellName]
     default_states: ClassVar[tuple[str, ...]]
     network: nn.RNNBase

@@ -66,3 +66,14 @@ def has_hooks(module: Any) -> bool:
         or state["_backward_hooks"]
         or state["_backward_pre_hooks"]
     )
+
+
+def has_own_forward(module: Any) -> bool:
+    """Whether an instance has a function in the place of one that its class computes by."""
+    state = module.__dict__
+    return (
+        "forward" in state
+        or "_call_module" in state
+        or "_write_to_tensordict" in state
+        or "_run_module" in state
+    )

@@ -27,7 +27,13 @@ from torch import nn
 from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
 from rl_tensordict.flatten import leaves, nest
-from rl_tensordict.internals import HOOKS, has_hooks, is_stock_module, is_stock_sequence
+from rl_tensordict.internals import (
+    HOOKS,
+    has_hooks,
+    has_own_forward,
+    is_stock_module,
+    is_stock_sequence,
+)
 from rl_tensordict.nested_keys import as_tuple
 from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of
 from rl_tensordict.types import KeyPath
@@ -265,7 +271,7 @@ def _find_traits(kind: Any) -> Traits:
     if not issubclass(kind, TensorDictModuleBase):
         return Traits("it is no tensordict module", False, False, False, False)
     # of the class: an instance hands unknown names on to the module inside
-    offers_step = callable(getattr(kind, "step", None))
+    offers_step = getattr(kind, "has_tensor_step", False) is True
     is_own, is_sequence = issubclass(kind, TensorStep), is_stock_sequence(kind)
     obstacle = ""
     if kind.__call__ is not nn.Module.__call__:
@@ -277,7 +283,7 @@ def _find_traits(kind: Any) -> Traits:
         is_sequence=is_own or (is_sequence and not offers_step),
         offers_step=offers_step,
         is_exact=_steps_forward(kind) if is_own else not offers_step,
-        lists_calls=hasattr(kind, "step_calls"),
+        lists_calls=offers_step and hasattr(kind, "step_calls"),
     )
 
 
@@ -314,6 +320,8 @@ def _obstacle(module: Any) -> str:
     """Say why an instance can only be called on a tensordict, or nothing."""
     if has_hooks(module):
         return "it has hooks"
+    if has_own_forward(module):
+        return "it has a forward of its own"
     if module.__dict__.get("_compiled_call_impl"):
         return "it is compiled as a whole"
     if not is_ordinary(module):

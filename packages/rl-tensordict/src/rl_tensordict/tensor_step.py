@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential, skip_existing
@@ -24,6 +24,14 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
     Where more is asked for (tensors or keywords instead of a tensordict, another output,
     `set_skip_existing`, selected keys), tensordict's own `forward` runs.
 
+    A class of another package need not derive from it: `has_tensor_step = True` in a tensordict
+    module's class says that `step` takes one tensor for each of `in_keys`, returns one for each of
+    `out_keys`, and may be called in the place of `forward` to act. A `step` without that mark, such
+    as that of a schedule, is never called.
+
+    Attributes:
+        has_tensor_step: the mark.
+
     Example:
         >>> import torch
         >>> from tensordict import TensorDict
@@ -35,6 +43,8 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
         >>> Doubled()(TensorDict({"observation": torch.ones(2)}, [2]))["action"]
         tensor([2., 2.])
     """
+
+    has_tensor_step: ClassVar[bool] = True
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Call the module on tensors.

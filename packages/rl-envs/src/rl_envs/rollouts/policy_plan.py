@@ -21,8 +21,9 @@ class PolicyPlan(VerifiedCalls):
     """A policy as a list of calls, which write to a dictionary of tensors.
 
     A stock `TensorDictModule` is called as `module.module(*tensors)`, a module that offers
-    `step(*tensors)` by that, a sequence part by part, and anything else through a tensordict. Where
-    a module offers `step_calls()` too, a rollout makes those calls in the place of `step`. On
+    `step(*tensors)`, which `has_tensor_step = True` in its class says, by that, a sequence part by
+    part, and anything else through a tensordict. Where such a module offers `step_calls()` too, a
+    rollout makes those calls in the place of `step`. On
     the first step the plan is run alongside the policy under the same generator state; where they
     differ the policy is called as it is from then on.
 
