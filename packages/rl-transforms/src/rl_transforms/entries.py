@@ -60,6 +60,14 @@ def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
     return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
 
 
+def required(who: object, batch: TensorDictBase, key: NestedKey) -> torch.Tensor:
+    """Read a leaf; the KeyError for a missing one lists the keys that there are."""
+    leaf: torch.Tensor | None = batch.get(key, None)
+    if leaf is None:
+        raise missing(who, key, batch)
+    return leaf
+
+
 def not_reset(who: object, key: NestedKey, root: TensorDictBase) -> KeyError:
     """Make the KeyError for a step before the first reset."""
     hint = f"Call reset first; if it was called, a transform after this one drops {key!r}."

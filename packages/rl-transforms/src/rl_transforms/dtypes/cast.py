@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_key, leaves
-from rl_transforms.entries import merge_rows, missing, with_entries
+from rl_transforms.entries import merge_rows, required, with_entries
 from rl_transforms.transform import Transform, with_specs
 
 
@@ -93,13 +93,13 @@ class DTypeCastTransform(Transform):
             return super().inv(batch)
         if self._inputs is None:
             return _cast_all(batch, self.dtype_out, self.dtype_in)
-        changes = {}
-        for key in self._inputs:
-            value = batch.get(key, None)
-            if value is None:
-                raise missing(self, key, batch)
-            changes[key] = self._named(self.invert_leaf, key, value)
-        return with_entries(batch, changes)
+        return with_entries(
+            batch,
+            {
+                key: self._named(self.invert_leaf, key, required(self, batch, key))
+                for key in self._inputs
+            },
+        )
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Cast what a reset returned; a cast changes no row that has the outer dtype already."""
@@ -136,14 +136,6 @@ class DTypeCastTransform(Transform):
     def inverse_leaf_spec(self, spec: TensorSpec) -> TensorSpec:
         """Describe a leaf that is cast to fit."""
         return self.leaf_spec(spec)
-
-    def transform_state_spec(self, spec: Composite) -> Composite:
-        """Describe the state to put in, and remember which of it is cast."""
-        return self._inward(spec)
-
-    def transform_action_spec(self, spec: Composite) -> Composite:
-        """Describe the action to put in, and remember which of it is cast."""
-        return self._inward(spec)
 
     def _outward(self, spec: Composite) -> Composite:
         return self._cast_specs(spec)[0] if self.casts_all else super()._outward(spec)

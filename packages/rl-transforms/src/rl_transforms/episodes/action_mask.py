@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_layout.keys import DONE
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl_tensordict import NestedKey
-from rl_transforms.entries import missing
+from rl_transforms.entries import required
 from rl_transforms.transform import Transform
 
 Choices = Categorical | OneHot  # their kinds of several choices among them
@@ -93,10 +93,8 @@ class ActionMask(Transform):
             KeyError: action or mask is missing.
             ValueError: an action is forbidden; the message names the rows.
         """
-        action, mask = batch.get(self.action_key, None), self._mask(batch)
-        if action is None:
-            raise missing(self, self.action_key, batch)
-        forbidden = self._forbidden(action, mask)
+        mask = self._mask(batch)
+        forbidden = self._forbidden(required(self, batch, self.action_key), mask)
         if bool(forbidden.any()):
             rows = [tuple(row) for row in forbidden.nonzero().tolist()]
             where = f" in rows {rows[:10]}" if forbidden.ndim else ""
@@ -174,11 +172,8 @@ class ActionMask(Transform):
         return leaf
 
     def _mask(self, batch: TensorDictBase) -> Tensor:
-        mask = batch.get(self.mask_key, None)
-        if mask is None:
-            raise missing(self, self.mask_key, batch)
-        found: Tensor = mask if mask.dtype == torch.bool else mask != 0
-        return found
+        mask = required(self, batch, self.mask_key)
+        return mask if mask.dtype == torch.bool else mask != 0
 
     def _forbidden(self, action: Tensor, mask: Tensor) -> Tensor:
         """Which rows ``[*B]`` hold a forbidden action."""

@@ -10,7 +10,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
 from rl_tensordict import NestedKey, sibling
-from rl_transforms.entries import missing, with_entries
+from rl_transforms.entries import required, with_entries
 from rl_transforms.episodes.groups import group_mask
 from rl_transforms.transform import Transform, with_specs
 
@@ -79,9 +79,7 @@ class EndOfLife(Transform):
         changes: dict[NestedKey, Tensor] = {}
         for name in (keys.TERMINATED, keys.DONE):
             key = next_key(sibling(self.done_key, name))
-            flag = batch.get(key, None)
-            if flag is None:
-                raise missing(self, key, batch)
+            flag = required(self, batch, key)
             ended = lost_life
             if name == keys.TERMINATED:  # a truncation is no lost life
                 truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
@@ -102,7 +100,7 @@ class EndOfLife(Transform):
         Raises:
             KeyError: the lives are missing.
         """
-        lives, kept = self._lives(root, self.lives_key), root.get(self.eol_key, None)
+        lives, kept = required(self, root, self.lives_key), root.get(self.eol_key, None)
         if mask is not None and kept is not None:
             gone = group_mask(mask, kept.shape, kept.device)
             return with_entries(root, {self.eol_key: kept.masked_fill(gone, value=False)})
@@ -124,7 +122,7 @@ class EndOfLife(Transform):
         Raises:
             KeyError: lives or the done flag are missing.
         """
-        lives_before, lives_after = (self._lives(one, self.lives_key) for one in (root, after))
+        lives_before, lives_after = (required(self, one, self.lives_key) for one in (root, after))
         lost_life = self._lost_life(lives_before, lives_after, after, self.done_key)
         return with_entries(after, {self.eol_key: lost_life})
 
@@ -168,21 +166,13 @@ class EndOfLife(Transform):
     def _marked(self, batch: TensorDictBase) -> TensorDictBase:
         if batch.get(next_key(self.eol_key), None) is not None:
             return batch
-        lives_before = self._lives(batch, self.lives_key)
-        lives_after = self._lives(batch, next_key(self.lives_key))
+        lives_before = required(self, batch, self.lives_key)
+        lives_after = required(self, batch, next_key(self.lives_key))
         lost_life = self._lost_life(lives_before, lives_after, batch, next_key(self.done_key))
         return with_entries(batch, {next_key(self.eol_key): lost_life})
 
     def _lost_life(
         self, lives_before: Tensor, lives_after: Tensor, batch: TensorDictBase, done_key: NestedKey
     ) -> Tensor:
-        done: Tensor | None = batch.get(done_key, None)
-        if done is None:
-            raise missing(self, done_key, batch)
+        done = required(self, batch, done_key)
         return (lives_after < lives_before).reshape(done.shape) | done
-
-    def _lives(self, batch: TensorDictBase, key: NestedKey) -> Tensor:
-        lives: Tensor | None = batch.get(key, None)
-        if lives is None:
-            raise missing(self, key, batch)
-        return lives

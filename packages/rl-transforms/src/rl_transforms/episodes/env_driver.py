@@ -34,32 +34,25 @@ class Driven(Protocol):
     @property
     def reward_keys(self) -> list[NestedKey]:
         """All rewards."""
-        ...
 
     @property
     def full_action_spec(self) -> Composite:
         """Specs of all actions."""
-        ...
 
     def step_rows(self, root: TensorDictBase, rows: Tensor | None = None) -> TensorDictBase:
         """Step some rows, bool ``[*B]``, or all, from a root with actions; return ``"next"``."""
-        ...
 
     def reset_rows(self, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
         """Reset some rows, bool ``[*B]``; the new root, in which the others are as before."""
-        ...
 
     def following(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Make the root that follows a step."""
-        ...
 
     def over(self, after: TensorDictBase) -> Tensor:
         """Return which rows are done after a step, bool ``[*B]``."""
-        ...
 
     def merge(self, old: TensorDictBase, new: TensorDictBase, rows: Tensor) -> TensorDictBase:
         """Take some rows, bool ``[*B]``, of `new` and the others of `old`."""
-        ...
 
 
 class Driver(Transform):

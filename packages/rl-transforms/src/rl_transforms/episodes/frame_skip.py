@@ -40,10 +40,6 @@ class FrameSkip(Driver):
         check_whole("frame_skip", frame_skip, 1)
         self.frame_skip = frame_skip
 
-    def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return rows unchanged: frames are skipped when the environment steps."""
-        return batch
-
     def drive_step(self, env: Driven, root: TensorDictBase) -> TensorDictBase:
         """Take the action of a root for several frames.
 

@@ -38,10 +38,6 @@ class InitTracker(GroupTransform):
     def __init__(self, init_key: str = keys.IS_INIT) -> None:
         super().__init__(init_key, torch.bool)
 
-    def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave sampled rows as they are: where trajectories began is stored, never guessed."""
-        return batch
-
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Mark the rows that were reset.
 

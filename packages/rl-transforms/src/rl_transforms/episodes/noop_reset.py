@@ -53,10 +53,6 @@ class NoopReset(Driver):
         self.noops, self.random, self.noop_action = noops, random, noop_action
         self._state: Tensor | None = None  # of the generator, once it was used
 
-    def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Return rows unchanged: no-op steps are taken at resets."""
-        return batch
-
     def drive_reset(
         self, env: Driven, root: TensorDictBase, mask: Tensor | None = None
     ) -> TensorDictBase:

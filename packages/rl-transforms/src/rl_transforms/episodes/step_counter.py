@@ -74,10 +74,6 @@ class StepCounter(GroupTransform):
         self.update_done = update_done
         self.online = max_steps is not None
 
-    def forward(self, batch: TensorDictBase) -> TensorDictBase:
-        """Leave sampled rows as they are: counts are stored, never guessed."""
-        return batch
-
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Start to count in the rows that were reset.
 

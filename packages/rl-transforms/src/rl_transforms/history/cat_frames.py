@@ -16,7 +16,7 @@ from rl_specs import Bounded, Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple, sibling
 from rl_tensordict.arguments import check_number, check_whole, key_list
 from rl_transforms.described import described
-from rl_transforms.entries import missing, not_reset, with_entries, without_entries
+from rl_transforms.entries import not_reset, required, with_entries, without_entries
 from rl_transforms.episodes.groups import next_done
 from rl_transforms.episodes.step_counter import since_reset
 from rl_transforms.history.frame_history import FrameHistory, read_stored
@@ -113,10 +113,7 @@ class CatFrames(Transform):
                 stored ones, because a transform ahead of this one changed them.
         """
         for key in self.in_keys:
-            frame = batch.get(key, None)
-            if frame is None:
-                raise missing(self, key, batch)
-            self._check_layout(key, frame.shape[batch.ndim :])
+            self._check_layout(key, required(self, batch, key).shape[batch.ndim :])
         near = numbered_rows(self, batch, source)
         history = FrameHistory.of(self, batch, near, self.num_frames)
         stacks, is_whole = self._stacks(batch, near[0], history)
@@ -148,10 +145,7 @@ class CatFrames(Transform):
             ValueError: one has too few dimensions.
         """
         for key in self.in_keys:
-            frame = root.get(key, None)
-            if frame is None:
-                raise missing(self, key, root)
-            self._check_layout(key, frame.shape[root.ndim :])
+            self._check_layout(key, required(self, root, key).shape[root.ndim :])
         return super().reset(root, mask)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
@@ -169,9 +163,7 @@ class CatFrames(Transform):
         """
         changes = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            frame, stack = after.get(key, None), root.get(out, None)
-            if frame is None:
-                raise missing(self, key, after)
+            frame, stack = required(self, after, key), root.get(out, None)
             if stack is None:
                 raise not_reset(self, out, root)
             changes[out] = self._pushed(stack, frame)
@@ -204,9 +196,7 @@ class CatFrames(Transform):
         places = env.reshape(*age.shape[:-1], 1, 1) + (steps + oldest).unsqueeze(-1) - held
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            frames, after = batch.get(key, None), batch.get(next_key(key), None)
-            if frames is None or after is None:
-                raise missing(self, key if frames is None else next_key(key), batch)
+            frames, after = (required(self, batch, name) for name in (key, next_key(key)))
             known = torch.cat([self._earlier(frames, time, last, out), frames], time)
             found = known.flatten(0, time)[places.flatten(0, time)]  # [R, N, ...]
             stack = self._concatenated(found, (back > age.unsqueeze(-1)).flatten(0, time))

@@ -13,7 +13,7 @@ from rl_layout import RowSource, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_whole
-from rl_transforms.entries import check_mask, missing, not_reset, with_entries
+from rl_transforms.entries import check_mask, not_reset, required, with_entries
 from rl_transforms.history.frame_history import read_stored
 from rl_transforms.history.walk import numbered_rows, walk
 from rl_transforms.transform import Transform
@@ -77,8 +77,7 @@ class TimeMaxPool(Transform):
                 the sample, which a transform in front has changed.
         """
         for key in self.in_keys:
-            if batch.get(key, None) is None:
-                raise missing(self, key, batch)
+            required(self, batch, key)
         if self.T == 1 and self.in_keys == self.out_keys:
             return batch
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
@@ -115,9 +114,7 @@ class TimeMaxPool(Transform):
             KeyError: a frame is missing.
         """
         for key in self.in_keys:
-            frame = root.get(key, None)
-            if frame is None:
-                raise missing(self, key, root)
+            frame = required(self, root, key)
             kept = self._recent.get(key)
             if kept is None or mask is None or kept.shape[1:] != frame.shape:
                 self._recent[key] = frame.unsqueeze(0).repeat(self.T - 1, *[1] * frame.ndim)
@@ -142,9 +139,7 @@ class TimeMaxPool(Transform):
         """
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            frame, before = after.get(key, None), self._recent.get(key)
-            if frame is None:
-                raise missing(self, key, after)
+            frame, before = required(self, after, key), self._recent.get(key)
             if before is None:
                 raise not_reset(self, key, root)
             both = torch.cat([before, frame.unsqueeze(0)])

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import BatchRows, RowSource, keys
-from rl_transforms.entries import missing
+from rl_transforms.entries import required
 
 FindRows = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
@@ -21,10 +21,7 @@ def numbered_rows(
     if source is None:
         rows = BatchRows(batch)
         return rows, rows.numbers
-    numbers = batch.get(keys.ROW, None)
-    if numbers is None:
-        raise missing(who, keys.ROW, batch)
-    return source, numbers.reshape(-1).cpu()
+    return source, required(who, batch, keys.ROW).reshape(-1).cpu()
 
 
 def walk(source: RowSource, rows: Tensor, far: int) -> tuple[Tensor, Tensor]:

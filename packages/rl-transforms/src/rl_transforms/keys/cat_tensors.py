@@ -12,7 +12,7 @@ from rl_layout.keys import NEXT, next_key
 from rl_specs import Bounded, Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.arguments import check_whole, key_list
-from rl_transforms.entries import merge_rows, missing, with_entries, without_entries
+from rl_transforms.entries import merge_rows, required, with_entries, without_entries
 from rl_transforms.transform import Transform, with_specs, without_specs
 
 
@@ -115,14 +115,12 @@ class CatTensors(Transform):
         return without_entries(changed, self.dropped_keys * self.del_keys)
 
     def _together(self, batch: TensorDictBase) -> Tensor:
-        found = [(key, batch.get(key, None)) for key in self.in_keys]
-        for key, leaf in found:
-            if leaf is None:
-                raise missing(self, key, batch)
+        leaves = [required(self, batch, key) for key in self.in_keys]
         try:
-            return torch.cat([leaf for _, leaf in found], self.dim)
+            return torch.cat(leaves, self.dim)
         except (RuntimeError, IndexError) as error:
-            shapes = {str(key): list(leaf.shape) for key, leaf in found}
+            pairs = zip(self.in_keys, leaves, strict=True)
+            shapes = {str(key): list(leaf.shape) for key, leaf in pairs}
             msg = f"CatTensors: expected one shape but for dimension {self.dim}: got {shapes}."
             raise ValueError(msg) from error
 

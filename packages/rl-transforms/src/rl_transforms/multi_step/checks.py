@@ -13,7 +13,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, leaves
 from rl_tensordict.arguments import check_number, check_whole, shown
-from rl_transforms.entries import missing
+from rl_transforms.entries import required
 
 
 def check_horizon(gamma: float, n_steps: int) -> None:
@@ -30,8 +30,7 @@ def check_rows(batch: TensorDictBase, reward_keys: Sequence[NestedKey]) -> dict[
     if not isinstance(batch, TensorDictBase):
         msg = f"expected a TED tensordict [N] or [*B, T], got {shown(batch)}."
         raise TypeError(msg)
-    if batch.get(keys.NEXT, None) is None:
-        raise missing("multi_step", keys.NEXT, batch)
+    required("multi_step", batch, keys.NEXT)
     check_single_steps(
         batch.get(keys.STEPS_TO_NEXT_OBS, None) is not None,
         batch.get(keys.DELTA, None) is not None,
@@ -83,9 +82,7 @@ def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None
 
 def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
     """Return one reward, ``[N, ...]``."""
-    reward: Tensor | None = batch.get(next_key(key), None)
-    if reward is None:
-        raise missing("multi_step", next_key(key), batch)
+    reward = required("multi_step", batch, next_key(key))
     if not reward.is_floating_point():
         msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
         raise TypeError(msg)

@@ -14,7 +14,7 @@ from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_tensordict.arguments import shown
-from rl_transforms.entries import missing, with_entries, without_entries
+from rl_transforms.entries import required, with_entries, without_entries
 from rl_transforms.transform import Transform
 
 EXCLUDED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -158,9 +158,7 @@ class NextObservationDelta(Transform):
         changes: dict[NestedKey, Tensor] = {}
         found = self._found(batch)
         for key in found:
-            root, after = batch.get(key, None), batch.get(next_key(key), None)
-            if root is None or after is None:
-                raise missing(self, key if root is None else next_key(key), batch)
+            root, after = (required(self, batch, name) for name in (key, next_key(key)))
             changes[(*keys.DELTA, *as_tuple(key))] = self._difference(key, root, after)
         return with_entries(without_entries(batch, [next_key(key) for key in found]), changes)
 
@@ -179,11 +177,9 @@ class NextObservationDelta(Transform):
             return self.in_keys
         if self._observations is not None:
             return [key for key in self._observations if batch.get(next_key(key), None) is not None]
-        steps = batch.get(keys.NEXT, None)
-        if steps is None:
-            raise missing(self, keys.NEXT, batch)
+        required(self, batch, keys.NEXT)
         found = []
-        for key, after in leaves(steps):
+        for key, after in leaves(batch[keys.NEXT]):
             root = batch.get(key, None)
             alike = root is not None and (root.shape, root.dtype) == (after.shape, after.dtype)
             if alike and self._takes(after.dtype):
@@ -210,20 +206,15 @@ class NextObservationDelta(Transform):
         return delta
 
     def _restored(self, batch: TensorDictBase) -> TensorDictBase:
-        stored = batch.get(keys.DELTA, None)
-        if stored is None:
-            raise missing(self, keys.DELTA, batch)
-        named = [as_key(key) for key, _ in leaves(stored)] if self._all else self.in_keys
+        required(self, batch, keys.DELTA)
+        named = [as_key(k) for k, _ in leaves(batch[keys.DELTA])] if self._all else self.in_keys
+        deltas: list[NestedKey] = [(*keys.DELTA, *as_tuple(key)) for key in named]
         changes: dict[NestedKey, Tensor] = {}
-        for key in named:
-            root, delta = batch.get(key, None), stored.get(key, None)
-            if root is None or delta is None:
-                lost = key if root is None else (*keys.DELTA, *as_tuple(key))
-                raise missing(self, lost, batch)
+        for key, stored in zip(named, deltas, strict=True):
+            root, delta = (required(self, batch, name) for name in (key, stored))
             dtype = root.dtype if self.restore_dtype == "root" else self.restore_dtype
             changes[next_key(key)] = (root + delta.to(root.dtype)).to(dtype)
-        gone = [(*keys.DELTA, *as_tuple(key)) for key in named] if self.drop_delta else []
-        return with_entries(without_entries(batch, gone), changes)
+        return with_entries(without_entries(batch, deltas if self.drop_delta else []), changes)
 
 
 def _check_float(name: str, dtype: object) -> None:

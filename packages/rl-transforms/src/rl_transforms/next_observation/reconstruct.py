@@ -14,7 +14,7 @@ from rl_layout import keys as names
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_type
-from rl_transforms.entries import missing, with_entries
+from rl_transforms.entries import missing, required, with_entries
 from rl_transforms.transform import Transform
 
 
@@ -137,9 +137,7 @@ class NextStateReconstructor(Transform):
         marked, num_rows = batch.get(names.NEXT_MISSING, None), batch.batch_size.numel()
         to_rebuild: dict[NestedKey, Tensor] = {}
         for key in self.in_keys:
-            root = batch.get(key, None)
-            if root is None:
-                raise missing(self, key, batch)
+            root = required(self, batch, key)
             if batch.get(next_key(key), None) is None:
                 to_rebuild[key] = torch.ones(num_rows, dtype=torch.bool, device=root.device)
             elif marked is not None:
@@ -188,10 +186,7 @@ def _fetch(
     had = torch.zeros(count, dtype=torch.bool, device=device)
     if source is None or not count:
         return None, had
-    numbers = batch.get(names.ROW, None)
-    if numbers is None:
-        raise missing(who, names.ROW, batch)
-    mine = numbers.reshape(-1)
+    mine = required(who, batch, names.ROW).reshape(-1)
     mine = mine if unresolved is None else mine[unresolved]
     if batch.get(names.STEPS_TO_NEXT_OBS, None) is None:
         found, had = source.after(mine, 1)

@@ -14,7 +14,7 @@ from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number, number_tensor
 from rl_transforms.described import described, without_bounds
-from rl_transforms.entries import missing
+from rl_transforms.entries import required
 from rl_transforms.transform import Transform
 
 
@@ -88,9 +88,7 @@ class ObservationNorm(Transform):
             msg = f"statistics of which leaf? There are {self.in_keys}: pass key=."
             raise ValueError(msg)
         named = self.in_keys[0] if key is None else key
-        leaf = batch.get(named, None)
-        if leaf is None:
-            raise missing(self, named, batch)
+        leaf = required(self, batch, named)
         mask = batch.get(keys.MASK, None)
         rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
         if len(rows) < 2 or not bool(rows.isfinite().all()):

@@ -17,7 +17,7 @@ from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_collection, check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
-from rl_transforms.entries import merge_rows, missing, with_entries
+from rl_transforms.entries import merge_rows, missing, required, with_entries
 from rl_transforms.observations.moments import Moments
 from rl_transforms.observations.observation_norm import ObservationNorm
 from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
@@ -149,9 +149,7 @@ class VecNorm(Transform):
         """
         changes: dict[NestedKey, Tensor] = {}
         for number, (key, out) in enumerate(zip(self.in_keys, self.out_keys, strict=True)):
-            value = after.get(key, None)
-            if value is None:
-                raise missing(self, key, after)
+            value = required(self, after, key)
             self._count(number, value.unsqueeze(0).flatten(0, after.ndim))
             changes[out] = self._scaled(number, value)
         return with_entries(after, changes)
@@ -179,9 +177,7 @@ class VecNorm(Transform):
         check_collection("batch", batch)
         mask = batch.get(keys.MASK, None)
         for number, key in enumerate(self.in_keys):
-            leaf = batch.get(key, None)
-            if leaf is None:
-                raise missing(self, key, batch)
+            leaf = required(self, batch, key)
             # [*B, ...] -> [R, ...], without padding
             rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
             self._count(number, rows, always=True)

@@ -14,7 +14,7 @@ from rl_layout.keys import next_key
 from rl_specs import Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple, sibling
 from rl_tensordict.arguments import key_list
-from rl_transforms.entries import missing, not_reset, with_entries
+from rl_transforms.entries import not_reset, required, with_entries
 from rl_transforms.episodes.groups import group_mask, next_done
 from rl_transforms.episodes.step_counter import carried_over
 from rl_transforms.transform import Transform, with_specs
@@ -102,9 +102,7 @@ class RewardSum(Transform):
         """
         changes = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            reward, before = after.get(key, None), root.get(out, None)
-            if reward is None:
-                raise missing(self, key, after)
+            reward, before = required(self, after, key), root.get(out, None)
             if before is None and (key in self.reward_specs or len(as_tuple(key)) == 1):
                 raise not_reset(self, out, root)
             changes[out] = (torch.zeros_like(reward) if before is None else before) + reward
@@ -126,9 +124,7 @@ class RewardSum(Transform):
         """
         changes: dict[NestedKey, Tensor] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            reward = batch.get(next_key(key), None)
-            if reward is None:
-                raise missing(self, next_key(key), batch)
+            reward = required(self, batch, next_key(key))
             start = torch.zeros_like(reward.select(batch.ndim - 1, 0))
             if last is not None:
                 start = carried_over(last, out, _group_done(self, last, key, start))

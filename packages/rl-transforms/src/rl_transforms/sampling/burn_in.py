@@ -13,7 +13,7 @@ from rl_layout import Segments, keys, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import check_whole
-from rl_transforms.entries import missing, with_entries
+from rl_transforms.entries import required, with_entries
 from rl_transforms.transform import Transform
 
 MARKERS = (
@@ -115,8 +115,7 @@ class BurnIn(Transform):
             ValueError: no row would remain.
         """
         for key in self.in_keys:
-            if batch.get(key, None) is None:
-                raise missing(self, key, batch)
+            required(self, batch, key)
         return self._flat(batch) if batch.ndim == 1 else self._columns(batch)
 
     def _flat(self, batch: TensorDictBase) -> TensorDictBase:
@@ -177,13 +176,7 @@ class BurnIn(Transform):
         with torch.no_grad(), set_recurrent_mode(True):
             for module in self.modules_run:
                 rows = module(rows)
-        states = {}
-        for key in self.in_keys:
-            state = rows.get(next_key(key), None)
-            if state is None:
-                raise missing(self, next_key(key), rows)
-            states[key] = state
-        return states
+        return {key: required(self, rows, next_key(key)) for key in self.in_keys}
 
     def _first_steps(self, batch: TensorDictBase, rest: Tensor, begins: Tensor) -> Tensor:
         """``is_init`` ``[M, 1]``: stored first steps, and new starts of slices."""

@@ -13,7 +13,7 @@ from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number
-from rl_transforms.entries import missing, with_entries
+from rl_transforms.entries import required, with_entries
 from rl_transforms.history.walk import numbered_rows, walk_by, walk_to_end
 from rl_transforms.transform import Transform
 
@@ -157,8 +157,7 @@ class HindsightRelabel(Transform):
         made: dict[NestedKey, Tensor] = {reward: self._evaluate("reward_fn", rows, reward)}
         if self.terminated_fn is not None:
             ended, done = keys.NEXT_TERMINATED, rows.get(keys.NEXT_DONE, None)
-            if rows.get(ended, None) is None:
-                raise missing(self, ended, rows)
+            required(self, rows, ended)
             made[ended] = self._evaluate("terminated_fn", rows, ended)
             if done is not None:
                 truncated = rows.get(keys.NEXT_TRUNCATED, None)
@@ -217,8 +216,7 @@ class HindsightRelabel(Transform):
 
     def _check(self, batch: TensorDictBase) -> None:
         for key in (self.goal_key, next_key(self.achieved_goal_key), next_key(self.reward_key)):
-            if batch.get(key, None) is None:
-                raise missing(self, key, batch)
+            required(self, batch, key)
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
         if far is not None and bool((far != 1).any()):
             msg = "rows that reach several steps ahead hold rewards of the goals that were wanted: "
