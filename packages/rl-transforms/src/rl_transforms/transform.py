@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from tensordict import TensorDictBase
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from rl_transforms.entries import merge_rows, missing, with_entries
 from rl_transforms.failures import explain_failures
 
 Place = Literal["environment", "worker", "buffer"]
+Keys: TypeAlias = Sequence[NestedKey] | None
 
 
 class Transform(nn.Module):
@@ -71,10 +72,10 @@ class Transform(nn.Module):
 
     def __init__(
         self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ) -> None:
         super().__init__()
         self.in_keys, self.out_keys = _pairs("", in_keys, out_keys)
@@ -326,9 +327,7 @@ def without_specs(spec: Composite, gone: Iterable[NestedKey]) -> Composite:
     return copy
 
 
-def _pairs(
-    suffix: str, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
-) -> tuple[list[NestedKey], list[NestedKey]]:
+def _pairs(suffix: str, in_keys: Keys, out_keys: Keys) -> tuple[list[NestedKey], list[NestedKey]]:
     read, written = key_list(f"in_keys{suffix}", in_keys), key_list(f"out_keys{suffix}", out_keys)
     if out_keys is None:
         written = list(read)

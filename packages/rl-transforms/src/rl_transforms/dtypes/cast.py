@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -11,7 +9,7 @@ from torch import Tensor
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_key, leaves
 from rl_transforms.entries import merge_rows, required, with_entries
-from rl_transforms.transform import Transform, with_specs
+from rl_transforms.transform import Keys, Transform, with_specs
 
 
 class DTypeCastTransform(Transform):
@@ -44,10 +42,10 @@ class DTypeCastTransform(Transform):
         self,
         dtype_in: torch.dtype,
         dtype_out: torch.dtype,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         given: dict[str, object] = {"dtype_in": dtype_in, "dtype_out": dtype_out}
@@ -173,10 +171,10 @@ class DoubleToFloat(DTypeCastTransform):
 
     def __init__(
         self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ) -> None:
         inverse = (in_keys_inv, out_keys_inv)
         super().__init__(torch.float64, torch.float32, in_keys, out_keys, *inverse)

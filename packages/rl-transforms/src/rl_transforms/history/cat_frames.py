@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from rl_transforms.episodes.groups import next_done
 from rl_transforms.episodes.step_counter import since_reset
 from rl_transforms.history.frame_history import FrameHistory, read_stored
 from rl_transforms.history.walk import numbered_rows
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 
 class CatFrames(Transform):
@@ -69,8 +68,8 @@ class CatFrames(Transform):
         self,
         N: int,
         dim: int,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         padding: Literal["same", "constant"] = "same",
         padding_value: float = 0,
     ) -> None:

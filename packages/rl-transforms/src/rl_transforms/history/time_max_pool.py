@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import check_mask, not_reset, required, with_entries
 from rl_transforms.history.frame_history import read_stored
 from rl_transforms.history.walk import numbered_rows, walk
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 
 class TimeMaxPool(Transform):
@@ -49,12 +49,7 @@ class TimeMaxPool(Transform):
 
     needs_rows = True
 
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        T: int = 1,
-    ) -> None:
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None, T: int = 1) -> None:
         super().__init__(["observation"] if in_keys is None else in_keys, out_keys)
         check_whole("T", T, 1)
         self.T = T

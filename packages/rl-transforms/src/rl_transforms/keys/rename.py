@@ -13,7 +13,7 @@ from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import merge_rows, missing, with_entries, without_entries
-from rl_transforms.transform import Transform, without_specs
+from rl_transforms.transform import Keys, Transform, without_specs
 
 Pairs = Sequence[tuple[NestedKey, NestedKey]]
 
@@ -44,8 +44,8 @@ class RenameTransform(Transform):
         self,
         in_keys: Sequence[NestedKey],
         out_keys: Sequence[NestedKey],
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
         create_copy: bool = False,
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)

@@ -16,7 +16,7 @@ from rl_tensordict.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
 from rl_transforms.multi_step.checks import check_groups, check_horizon, check_rows
 from rl_transforms.short_rows import warn_of_single_rows
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 MANY = 64  # steps above which reading the longest segment saves more than it costs
 
@@ -47,9 +47,7 @@ class MultiStep(Transform):
     online = False
     places = frozenset({"buffer"})
 
-    def __init__(
-        self, gamma: float, n_steps: int, *, reward_keys: Sequence[NestedKey] | None = None
-    ) -> None:
+    def __init__(self, gamma: float, n_steps: int, *, reward_keys: Keys = None) -> None:
         super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
         check_horizon(gamma, n_steps)
         self.gamma = gamma

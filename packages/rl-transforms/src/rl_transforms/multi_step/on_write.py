@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import keys
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, names_of
+from rl_tensordict import names_of
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.checks import (
@@ -27,7 +26,7 @@ from rl_transforms.multi_step.own_ids import assign_ids, observed_pairs
 from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
 from rl_transforms.short_rows import warn_of_ended_calls
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 
 class PendingRows(NamedTuple):
@@ -95,7 +94,7 @@ class MultiStepTransform(Transform):
         n_steps: int,
         gamma: float,
         *,
-        reward_keys: Sequence[NestedKey] | None = None,
+        reward_keys: Keys = None,
         columns: bool = False,
         patience: int = 16,
     ) -> None:

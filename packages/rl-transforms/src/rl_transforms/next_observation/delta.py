@@ -15,7 +15,7 @@ from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_tensordict.arguments import shown
 from rl_transforms.entries import required, with_entries, without_entries
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 EXCLUDED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -66,7 +66,7 @@ class NextObservationDelta(Transform):
 
     def __init__(
         self,
-        in_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
         *,
         delta_dtype: torch.dtype = torch.float16,
         restore_dtype: torch.dtype | Literal["root"] = "root",

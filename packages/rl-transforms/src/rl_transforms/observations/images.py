@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,10 +9,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.described import described, without_bounds
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 PIXELS = ["pixels"]
 MOST_CHANNELS = 4
@@ -34,11 +32,7 @@ class ImageTransform(Transform):
         ['pixels']
     """
 
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-    ) -> None:
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None) -> None:
         super().__init__(PIXELS if in_keys is None else in_keys, out_keys)
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -78,8 +72,8 @@ class ToTensorImage(ImageTransform):
         unsqueeze: bool = False,
         dtype: torch.dtype | None = None,
         *,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         shape_tolerant: bool = False,
     ) -> None:
         super().__init__(in_keys, out_keys)
@@ -170,8 +164,8 @@ class Resize(ImageTransform):
         w: int,
         h: int | None = None,
         interpolation: Interpolation = "bilinear",
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.w, self.h = _sizes(w, h)
@@ -224,11 +218,7 @@ class CenterCrop(ImageTransform):
     """
 
     def __init__(
-        self,
-        w: int,
-        h: int | None = None,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        self, w: int, h: int | None = None, in_keys: Keys = None, out_keys: Keys = None
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.w, self.h = _sizes(w, h)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number, number_tensor
 from rl_transforms.described import described, without_bounds
 from rl_transforms.entries import required
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 
 class ObservationNorm(Transform):
@@ -51,10 +51,10 @@ class ObservationNorm(Transform):
         self,
         loc: float | Tensor | None = None,
         scale: float | Tensor | None = None,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
         standard_normal: bool = False,
         eps: float = 1e-6,
     ) -> None:

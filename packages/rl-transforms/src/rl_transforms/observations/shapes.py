@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor
 
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_whole
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 OBSERVATION = ["observation"]
 
@@ -35,11 +32,7 @@ class FlattenObservation(Transform):
     """
 
     def __init__(
-        self,
-        first_dim: int,
-        last_dim: int,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        self, first_dim: int, last_dim: int, in_keys: Keys = None, out_keys: Keys = None
     ) -> None:
         super().__init__(OBSERVATION if in_keys is None else in_keys, out_keys)
         self.first_dim, self.last_dim = _from_the_end(first_dim), _from_the_end(last_dim)
@@ -81,10 +74,10 @@ class UnsqueezeTransform(Transform):
     def __init__(
         self,
         dim: int,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-        in_keys_inv: Sequence[NestedKey] | None = None,
-        out_keys_inv: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
     ) -> None:
         default = OBSERVATION if in_keys is None and in_keys_inv is None else in_keys
         super().__init__(default, out_keys, in_keys_inv, out_keys_inv)

@@ -21,7 +21,7 @@ from rl_transforms.entries import merge_rows, missing, required, with_entries
 from rl_transforms.observations.moments import Moments
 from rl_transforms.observations.observation_norm import ObservationNorm
 from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
-from rl_transforms.transform import Transform, with_specs
+from rl_transforms.transform import Keys, Transform, with_specs
 
 
 class VecNorm(Transform):
@@ -62,8 +62,8 @@ class VecNorm(Transform):
 
     def __init__(
         self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         *,
         decay: float = 0.9999,
         eps: float = 1e-4,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from tensordict import TensorDictBase
@@ -17,7 +15,7 @@ from rl_tensordict.arguments import key_list
 from rl_transforms.entries import not_reset, required, with_entries
 from rl_transforms.episodes.groups import group_mask, next_done
 from rl_transforms.episodes.step_counter import carried_over
-from rl_transforms.transform import Transform, with_specs
+from rl_transforms.transform import Keys, Transform, with_specs
 
 
 class RewardSum(Transform):
@@ -46,11 +44,7 @@ class RewardSum(Transform):
 
     online = False
 
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-    ) -> None:
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None) -> None:
         read = [keys.REWARD] if in_keys is None else key_list("in_keys", in_keys)
         if out_keys is None:
             out_keys = [sibling(key, f"episode_{as_tuple(key)[-1]}") for key in read]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from rl_layout.keys import REWARD
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number, number_tensor
 from rl_transforms.described import described, limited
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 
 class RewardScaling(Transform):
@@ -44,8 +41,8 @@ class RewardScaling(Transform):
         self,
         loc: float | Tensor,
         scale: float | Tensor,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
         standard_normal: bool = False,
     ) -> None:
         super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
@@ -92,8 +89,8 @@ class RewardClipping(Transform):
         self,
         clamp_min: float | None = None,
         clamp_max: float | None = None,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
+        in_keys: Keys = None,
+        out_keys: Keys = None,
     ) -> None:
         super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
         for name, bound in (("clamp_min", clamp_min), ("clamp_max", clamp_max)):
@@ -131,11 +128,7 @@ class SignTransform(Transform):
 
     online = False
 
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None = None,
-        out_keys: Sequence[NestedKey] | None = None,
-    ) -> None:
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None) -> None:
         super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
 
     def apply_leaf(self, value: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import required, with_entries
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Keys, Transform
 
 MARKERS = (
     keys.TRAJ_IDS,
@@ -79,10 +79,7 @@ class BurnIn(Transform):
     places = frozenset({"buffer"})
 
     def __init__(
-        self,
-        modules: Module | Sequence[Module],
-        burn_in: int,
-        out_keys: Sequence[NestedKey] | None = None,
+        self, modules: Module | Sequence[Module], burn_in: int, out_keys: Keys = None
     ) -> None:
         sequence = tuple(modules) if isinstance(modules, list | tuple) else (modules,)
         for module in sequence:
