@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -165,33 +166,23 @@ class Compose(Transform):
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Describe the observations that come out of the last transform."""
-        for one in self:
-            spec = one.transform_observation_spec(spec)
-        return spec
+        return reduce(lambda spec, one: one.transform_observation_spec(spec), self, spec)
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Describe the rewards that come out of the last transform."""
-        for one in self:
-            spec = one.transform_reward_spec(spec)
-        return spec
+        return reduce(lambda spec, one: one.transform_reward_spec(spec), self, spec)
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Describe the done flags that come out of the last transform."""
-        for one in self:
-            spec = one.transform_done_spec(spec)
-        return spec
+        return reduce(lambda spec, one: one.transform_done_spec(spec), self, spec)
 
     def transform_state_spec(self, spec: Composite) -> Composite:
         """Describe the state that goes into the last transform."""
-        for one in self:
-            spec = one.transform_state_spec(spec)
-        return spec
+        return reduce(lambda spec, one: one.transform_state_spec(spec), self, spec)
 
     def transform_action_spec(self, spec: Composite) -> Composite:
         """Describe the action that goes into the last transform."""
-        for one in self:
-            spec = one.transform_action_spec(spec)
-        return spec
+        return reduce(lambda spec, one: one.transform_action_spec(spec), self, spec)
 
     def split(self) -> tuple[Compose, Compose]:
         """Split into transforms that run at every step and transforms for finished rows.

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_specs import Composite, make_composite_from_td
+from rl_tensordict import as_tuple
 from rl_transforms.transform import Transform
 
 __all__ = ["check_transform"]
@@ -38,7 +39,7 @@ def check_transform(make: Callable[[], Transform], batch: TensorDictBase) -> Non
     result = _unchanged(transform.forward, batch, kind)
     results = [result] if transform.side == "write" else [result, make().rows(batch.clone())]
     for key in transform.out_keys:
-        path = key if isinstance(key, tuple) else (key,)
+        path = as_tuple(key)
         places = {path[0] if len(path) == 1 else path, ("next", *path)}
         written = any(places & set(each.keys(True, True)) for each in results)
         _require(written, kind, f"it writes its out key {key!r}")
@@ -88,7 +89,7 @@ def _check_steps(make: Callable[[], Transform], batch: TensorDictBase, kind: str
             root = TensorDict({**dict(raw.items()), **dict(_carried(after).items())}, [])
     rows = make().rows(batch.clone())
     for key in make().out_keys:
-        path = key if isinstance(key, tuple) else (key,)
+        path = as_tuple(key)
         place = ("next", *path)
         if place not in rows.keys(True, True):
             continue

@@ -98,15 +98,7 @@ class Transform(nn.Module):
         Raises:
             KeyError: an in key is neither at the root nor under ``"next"``.
         """
-        changes = {}
-        for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            pairs = list(_places(batch, key, out))
-            if not pairs:
-                raise missing(self, key, batch)
-            changes.update(
-                {place: self._named(self.apply_leaf, place, value) for place, value in pairs}
-            )
-        return with_entries(batch, changes) if changes else batch
+        return self._changed(batch, (self.in_keys, self.out_keys), self.apply_leaf)
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
         """Transform data going in: actions into an environment, rows into a buffer.
@@ -120,15 +112,7 @@ class Transform(nn.Module):
         Raises:
             KeyError: an entry of ``out_keys_inv`` is neither at the root nor under ``"next"``.
         """
-        changes = {}
-        for key, out in zip(self.in_keys_inv, self.out_keys_inv, strict=True):
-            pairs = list(_places(batch, out, key))
-            if not pairs:
-                raise missing(self, out, batch)
-            changes.update(
-                {place: self._named(self.invert_leaf, place, value) for place, value in pairs}
-            )
-        return with_entries(batch, changes) if changes else batch
+        return self._changed(batch, (self.out_keys_inv, self.in_keys_inv), self.invert_leaf)
 
     def write_state(self) -> Any:
         """Return the state that `inv` keeps between calls; None if it keeps none.
@@ -282,6 +266,21 @@ class Transform(nn.Module):
         named = {"in_keys": self.in_keys, "out_keys": self.out_keys}
         named |= {"in_keys_inv": self.in_keys_inv, "out_keys_inv": self.out_keys_inv}
         return ", ".join(f"{name}={value}" for name, value in named.items() if value)
+
+    def _changed(
+        self,
+        batch: TensorDictBase,
+        key_lists: tuple[list[NestedKey], list[NestedKey]],
+        apply: Callable[[Tensor], Tensor],
+    ) -> TensorDictBase:
+        """Apply a leaf-wise method to the first keys, at the root and under ``"next"``."""
+        changes = {}
+        for key, out in zip(*key_lists, strict=True):
+            pairs = list(_places(batch, key, out))
+            if not pairs:
+                raise missing(self, key, batch)
+            changes.update({place: self._named(apply, place, value) for place, value in pairs})
+        return with_entries(batch, changes) if changes else batch
 
     def _named(self, apply: Callable[[Tensor], Tensor], key: NestedKey, value: Tensor) -> Tensor:
         """Apply a leaf-wise method, and name the key in its errors."""

@@ -49,33 +49,16 @@ class DeviceCastTransform(Transform):
         """Move what a step returned out."""
         return _moved(after, self.device)
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Describe observations on the device."""
-        return self._on_device(spec)
-
-    def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Describe rewards on the device."""
-        return self._on_device(spec)
-
-    def transform_done_spec(self, spec: Composite) -> Composite:
-        """Describe done flags on the device."""
-        return self._on_device(spec)
-
-    def transform_state_spec(self, spec: Composite) -> Composite:
-        """Describe the state, as it is put in from outside."""
-        return self._on_device(spec)
-
-    def transform_action_spec(self, spec: Composite) -> Composite:
-        """Describe the action, as it is put in from outside."""
-        return self._on_device(spec)
-
     def extra_repr(self) -> str:
         """Name the devices."""
         return f"device={self.device}, orig_device={self.orig_device}"
 
-    def _on_device(self, spec: Composite) -> Composite:
+    def _outward(self, spec: Composite) -> Composite:
         moved: Any = spec.to(self.device)
         return moved  # type: ignore[no-any-return]
+
+    def _inward(self, spec: Composite) -> Composite:
+        return self._outward(spec)  # actions and states are put in from outside
 
 
 def _moved(batch: TensorDictBase, device: torch.device) -> TensorDictBase:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tensordict import TensorDictBase
-from torch import Tensor
 
 from rl_specs import Bounded, Composite
 from rl_tensordict import NestedKey
@@ -70,15 +69,11 @@ class FrameSkip(Driver):
         for key in spec.keys(include_nested=True, leaves_only=True):
             leaf = spec[key]
             if isinstance(leaf, Bounded):
-                low = _least(leaf.low, leaf.low * self.frame_skip)
-                high = -_least(-leaf.high, -leaf.high * self.frame_skip)
+                low = leaf.low.minimum(leaf.low * self.frame_skip)
+                high = leaf.high.maximum(leaf.high * self.frame_skip)
                 changes[key] = Bounded(low, high, dtype=leaf.dtype, device=leaf.device)
         return with_specs(spec, changes)
 
     def extra_repr(self) -> str:
         """Say how many frames."""
         return f"frame_skip={self.frame_skip}"
-
-
-def _least(one: Tensor, other: Tensor) -> Tensor:
-    return one.minimum(other)

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout.keys import NEXT, next_key
+from rl_layout.keys import NEXT
 from rl_specs import Bounded, Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.arguments import check_whole, key_list
@@ -73,8 +73,7 @@ class CatTensors(Transform):
         after = batch.get(NEXT, None)
         if after is None or all(after.get(key, None) is None for key in self.in_keys):
             return joined
-        changed = with_entries(joined, {next_key(self.out_key): self._together(after)})
-        return without_entries(changed, [next_key(k) for k in self.dropped_keys] * self.del_keys)
+        return with_entries(joined, {NEXT: self._joined(after)})
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Join what a reset returned; rows outside the mask keep what was joined before."""

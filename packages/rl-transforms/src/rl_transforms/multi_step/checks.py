@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_key, leaves
+from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_number, check_whole, shown
+from rl_tensordict.types import KeyPath
 from rl_transforms.entries import required
 
 
@@ -55,20 +56,9 @@ def check_single_steps(
         raise ValueError(msg)
 
 
-def check_groups(batch: TensorDictBase, ends: Tensor) -> None:
+def check_groups(flags: Iterable[tuple[KeyPath, Tensor]], ends: Any) -> None:
     """Raise for a nested group that ends before its environment: it needs its own horizons."""
-    count = batch.batch_size.numel()
-    flags = {
-        next_key(as_key(key)): flag.reshape(count, -1)
-        for key, flag in leaves(batch[keys.NEXT])
-        if len(key) > 1 and key[-1] in keys.DONE_KEYS
-    }
-    check_group_flags(flags, ends)
-
-
-def check_group_flags(rows: Mapping[tuple[str, ...], Tensor], ends: Any) -> None:
-    """Raise for a nested group that ends before its environment, given flat leaves."""
-    for key, flag in rows.items():
+    for key, flag in flags:  # [*B, T, ...] or [N, ...], compared as [N, F]
         if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
             continue
         others = ~torch.as_tensor(ends, device=flag.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_key, as_tuple, sibling, tensors
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves, sibling, tensors
 from rl_tensordict.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
 from rl_transforms.multi_step.checks import check_groups, check_horizon, check_rows
@@ -117,7 +117,7 @@ def multi_step(
     named = reward_keys if reward_keys == (keys.REWARD,) else key_list("reward_keys", reward_keys)
     rewards = check_rows(batch, named)
     segments = Segments.of(batch)
-    check_groups(batch, row_ends(segments))
+    check_groups(leaves(batch), row_ends(segments))
     last = last_rows(segments)  # [N]
     rows = torch.arange(segments.num_rows, device=last.device)
     steps = (last - rows + 1).clamp(max=n_steps)  # [N]

@@ -14,7 +14,7 @@ from rl_tensordict import names_of
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.checks import (
-    check_group_flags,
+    check_groups,
     check_horizon,
     check_single_steps,
     flat_reward,
@@ -205,7 +205,7 @@ class MultiStepTransform(Transform):
     def _complete(self, rows: FlatRows) -> TensorDictBase | None:
         """The complete n-step rows, None if there are none; the others are held back."""
         order = TrajectoryOrder.of(rows.leaves)
-        check_group_flags(rows.leaves, order.remaining == 1)
+        check_groups(rows.leaves.items(), order.remaining == 1)
         waited = calls_pending(order, self._pending.waited)
         # rows of open trajectories with fewer than n rows from here on
         waiting = np.flatnonzero(order.is_open & (order.remaining < self.n_steps))
@@ -244,7 +244,7 @@ class MultiStepTransform(Transform):
         if width <= waiting:
             return None
         order = TrajectoryOrder.of(rows.leaves)
-        check_group_flags(rows.leaves, order.remaining == 1)
+        check_groups(rows.leaves.items(), order.remaining == 1)
         # flat rows [B * (T - waiting)]; the last steps only complete the spans of these
         chosen = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
         return self._horizon.n_step_rows(rows, order, chosen, width - waiting).batch()

@@ -148,7 +148,7 @@ def copy_call(source: LeafView, target: LeafView) -> Call:
     return copy
 
 
-def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
+def leafwise(twin: Callable[[Any, Any], Change | None] | None = None) -> Binder:
     """Bind a leaf-wise transform; `twin` returns its numpy twin for a dtype, or None."""
     # The twin is compared with apply_leaf on random numbers, once, and must give the same bits;
     # otherwise apply_leaf is called on the rows.
@@ -166,7 +166,7 @@ def leafwise(twin: Callable[[Any, Any], Change | None]) -> Binder:
             except (RuntimeError, TypeError, ValueError):
                 return False  # step raises the error
             expected = result.numpy()
-            change = twin(transform, sample.dtype)
+            change = None if twin is None else twin(transform, sample.dtype)
             if change is None or not _agrees(change, sample, expected):
                 change = _through_torch(transform.apply_leaf)
             target = pipeline.write(out, expected.shape, expected.dtype)

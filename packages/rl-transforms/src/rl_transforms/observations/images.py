@@ -239,11 +239,8 @@ class CenterCrop(ImageTransform):
 
 def _sizes(w: int, h: int | None) -> tuple[int, int]:
     height = w if h is None else h
-    check_whole("w", w)
-    check_whole("h", height)
-    if min(w, height) < 1:
-        msg = f"expected a width and a height of at least 1: got {w} and {height}."
-        raise ValueError(msg)
+    check_whole("w", w, 1)
+    check_whole("h", height, 1)
     return w, height
 
 

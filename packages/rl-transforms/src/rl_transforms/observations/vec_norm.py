@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.keys import next_key
-from rl_specs import Composite
+from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_collection, check_number
 from rl_transforms.compose import Compose
@@ -21,7 +21,7 @@ from rl_transforms.entries import merge_rows, missing, required, with_entries
 from rl_transforms.observations.moments import Moments
 from rl_transforms.observations.observation_norm import ObservationNorm
 from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
-from rl_transforms.transform import Keys, Transform, with_specs
+from rl_transforms.transform import Keys, Transform
 
 
 class VecNorm(Transform):
@@ -262,13 +262,13 @@ class VecNorm(Transform):
             made.append(norm)
         return made[0] if len(made) == 1 else Compose(*made)
 
-    def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Return unbounded specs of the scaled leaves."""
-        return self._unbounded(spec)
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Return the unbounded spec of a scaled leaf."""
 
-    def transform_reward_spec(self, spec: Composite) -> Composite:
-        """Return unbounded specs of the scaled rewards."""
-        return self._unbounded(spec)
+        def as_float(leaf: Tensor) -> Tensor:
+            return leaf if leaf.is_floating_point() else leaf.to(torch.get_default_dtype())
+
+        return without_bounds(spec, as_float)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the statistics, as `state_dict` wants them."""
@@ -348,15 +348,6 @@ class VecNorm(Transform):
         if tuple(shape) != known.mean.shape:
             msg = f"{self.in_keys[number]!r}: the statistics are of leaves of shape "
             raise ValueError(f"{msg}{list(known.mean.shape)}, got {list(shape)}.")
-
-    def _unbounded(self, spec: Composite) -> Composite:
-        def like(value: Tensor) -> Tensor:
-            return value if value.is_floating_point() else value.to(torch.get_default_dtype())
-
-        pairs = zip(self.in_keys, self.out_keys, strict=True)
-        return with_specs(
-            spec, {out: without_bounds(spec[key], like) for key, out in pairs if key in spec}
-        )
 
 
 def _as_state(part: Moments | None) -> dict[str, Any] | None:
