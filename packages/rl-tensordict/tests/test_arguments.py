@@ -5,6 +5,7 @@ import torch
 from rl_tensordict.arguments import (
     as_device,
     as_integer,
+    check_choice,
     check_integer,
     check_number,
     check_type,
@@ -73,6 +74,13 @@ def test_numbers_are_checked_and_become_tensors():
             number_tensor("x", value)
     with pytest.raises(ValueError, match=r"x: expected a number, got nan\."):
         check_number("x", float("nan"))
+
+
+def test_name_that_is_no_choice_is_refused_with_the_choices():
+    check_choice("mode", "fast", ("slow", "fast"))
+    for wrong in ("best", 1, None):
+        with pytest.raises(ValueError, match=r"mode: expected 'slow', 'quick' or 'fast', got"):
+            check_choice("mode", wrong, ("slow", "quick", "fast"))
 
 
 def test_a_list_of_keys_is_copied():

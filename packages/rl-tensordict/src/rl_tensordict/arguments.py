@@ -73,6 +73,14 @@ def check_whole(name: str, value: Any, least: int | None = None, advice: str = "
         raise ValueError(msg)
 
 
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise unless a value is one of some names."""
+    if not isinstance(value, str) or value not in choices:
+        *most, last = (repr(str(choice)) for choice in choices)
+        msg = f"{name}: expected {', '.join(most)} or {last}, got {shown(value)}."
+        raise ValueError(msg)
+
+
 def check_number(name: str, value: Any) -> None:
     """Raise unless a value is a real number, and no NaN."""
     check_type(name, value, Real, "a number")

@@ -304,6 +304,16 @@ class Transform(nn.Module):
 explain_failures(Transform)
 
 
+def spec_of(who: str, spec: Composite, key: NestedKey, kind: str, hint: str = "") -> TensorSpec:
+    """Read the spec of a leaf; the KeyError for a missing one lists the leaves that there are."""
+    if key not in spec:
+        names = list(spec.keys(include_nested=True, leaves_only=True))
+        msg = f"{who}: there is no {kind} {key!r}: there are {names}.{hint}"
+        raise KeyError(msg)
+    leaf: TensorSpec = spec[key]
+    return leaf
+
+
 def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Composite:
     """Copy a composite spec with some specs replaced or added."""
     if not changes:

@@ -118,7 +118,7 @@ def test_choice_without_allowed_value_is_refused():
 
 def test_unmaskable_actions_are_refused():
     transform = ActionMask()
-    with pytest.raises(KeyError, match=r"shows no 'action_mask'.*'seen'"):
+    with pytest.raises(KeyError, match=r"there is no observation 'action_mask'.*'seen'"):
         transform.transform_observation_spec(Composite(seen=Unbounded((3,))))
     with pytest.raises(KeyError, match="no action 'action'"):
         transform.transform_action_spec(Composite(move=Categorical(3)))

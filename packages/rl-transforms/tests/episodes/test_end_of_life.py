@@ -101,7 +101,7 @@ def test_mark_done_is_refused_outside_a_buffer():
 
 
 def test_environment_without_lives_is_refused():
-    with pytest.raises(KeyError, match=r"shows no 'lives': it shows \['seen'\]"):
+    with pytest.raises(KeyError, match=r"there is no observation 'lives': there are \['seen'\]"):
         EndOfLife().transform_observation_spec(Composite(seen=Unbounded((3,))))
     with pytest.raises(KeyError, match="no done flag 'over'"):
         EndOfLife(done_key="over").transform_done_spec(Composite(done=Binary(shape=(1,))))

@@ -62,7 +62,7 @@ def test_specs_are_joined():
 def test_leaves_that_cannot_be_joined_are_refused():
     with pytest.raises(KeyError, match="'c' is missing: there are"):
         CatTensors(["a", "c"])(rows())
-    with pytest.raises(KeyError, match="no observation 'c' to join"):
+    with pytest.raises(KeyError, match="there is no observation 'c'"):
         CatTensors(["a", "c"]).transform_observation_spec(Composite(a=Unbounded((1,))))
     with pytest.raises(ValueError, match=r"one shape but for dimension -2.*'a': \[3, 1\]"):
         CatTensors(["a", "b"], dim=-2)(rows())

@@ -39,7 +39,7 @@ def test_specs_drop_excluded_keys_or_refuse():
     exclude = ExcludeTransform(("a", "b"))
     assert list(exclude.transform_observation_spec(spec).keys()) == ["c"]
     assert len(spec.keys()) == 2
-    with pytest.raises(KeyError, match="no observation 'x' to exclude"):
+    with pytest.raises(KeyError, match="there is no observation 'x'"):
         ExcludeTransform("x").transform_observation_spec(spec)
     with pytest.raises(ValueError, match="needs its done flag 'c'"):
         ExcludeTransform("c").transform_done_spec(spec)

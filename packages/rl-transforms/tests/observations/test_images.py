@@ -115,7 +115,7 @@ def test_specs_of_unknown_sizes_and_bad_settings_are_refused():
         ToTensorImage().transform_observation_spec(spec)
     with pytest.raises(ValueError, match="w: expected at least 1, got 0"):
         Resize(0)
-    with pytest.raises(ValueError, match="nearest, bilinear or bicubic, got 'best'"):
+    with pytest.raises(ValueError, match="'nearest', 'bilinear' or 'bicubic', got 'best'"):
         Resize(3, interpolation="best")
     with pytest.raises(ValueError, match=r"channels, height, width\]: got \[2, 7\]"):
         changed(CenterCrop(3), images(2, 7))

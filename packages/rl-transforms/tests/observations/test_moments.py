@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_transforms.observations.moments import Moments
+from rl_slabs import LazySlab
+from rl_transforms.observations.moments import LocalMoments, Moments, SharedMoments
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from([0.0, 1e6]))
@@ -44,3 +45,21 @@ def test_moments_are_packed_into_a_row_of_numbers():
     assert (again.mean == made.mean).all()
     assert (again.squares == made.squares).all()
     assert Moments.none((3,)).std.tolist() == [0, 0, 0]
+
+
+def test_local_moments_are_those_put_last():
+    kept = LocalMoments()
+    assert kept.all() is None
+    for rows in (2, 3):
+        kept.put(Moments.of(np.ones((rows, 2))))
+    assert kept.all().count == 3
+
+
+def test_shared_moments_merge_the_parts_of_all_writers():
+    memory = LazySlab.shared(lanes=2)
+    writers = [SharedMoments(memory), SharedMoments(memory)]
+    assert writers[0].all() is None
+    for writer in writers:
+        writer.put(Moments.of(np.ones((3, 2))))
+    assert [writer.part.count for writer in writers] == [3, 3]
+    assert writers[0].all().count == 6

@@ -170,9 +170,9 @@ def test_missing_goals_and_invalid_settings_are_refused():
         HindsightRelabel(lambda r: r[GOAL], her_ratio=1)(rows)
     with pytest.raises(ValueError, match="chance from 0 to 1, got 2"):
         HindsightRelabel(reward, her_ratio=2)
-    with pytest.raises(ValueError, match="'future', 'final', 'episode', got 'random'"):
+    with pytest.raises(ValueError, match="'future', 'final' or 'episode', got 'random'"):
         HindsightRelabel(reward, strategy="random")
-    with pytest.raises(TypeError, match="reward_fn: expected a function of rows, got float"):
+    with pytest.raises(TypeError, match=r"reward_fn: expected a function of rows, got 1\.0"):
         HindsightRelabel(1.0)
     with pytest.raises(ValueError, match="cannot sit in an environment"):
         change.check_place("environment")

@@ -10,7 +10,7 @@ from rl_layout.keys import DONE
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl_tensordict import NestedKey
 from rl_transforms.entries import required
-from rl_transforms.transform import Transform
+from rl_transforms.transform import Transform, spec_of
 
 Choices = Categorical | OneHot  # their kinds of several choices among them
 
@@ -133,11 +133,7 @@ class ActionMask(Transform):
         Raises:
             KeyError: there is no such observation.
         """
-        if self.mask_key not in spec:
-            names = list(spec.keys(include_nested=True, leaves_only=True))
-            msg = f"ActionMask: the environment shows no {self.mask_key!r}: it shows {names}."
-            raise KeyError(msg)
-        self._mask_spec = spec[self.mask_key]
+        self._mask_spec = spec_of("ActionMask", spec, self.mask_key, "observation")
         return spec
 
     def transform_action_spec(self, spec: Composite) -> Composite:
@@ -158,11 +154,7 @@ class ActionMask(Transform):
         return spec
 
     def _checked(self, spec: Composite) -> Choices:
-        if self.action_key not in spec:
-            names = list(spec.keys(include_nested=True, leaves_only=True))
-            msg = f"ActionMask: there is no action {self.action_key!r}: there are {names}."
-            raise KeyError(msg)
-        leaf = spec[self.action_key]
+        leaf = spec_of("ActionMask", spec, self.action_key, "action")
         if not isinstance(leaf, Choices):
             msg = (
                 f"ActionMask: {self.action_key!r} must be one of some choices, Categorical, OneHot "

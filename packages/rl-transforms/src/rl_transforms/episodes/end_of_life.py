@@ -12,7 +12,7 @@ from rl_specs import Binary, Composite
 from rl_tensordict import NestedKey, sibling
 from rl_transforms.entries import required, with_entries
 from rl_transforms.episodes.groups import group_mask
-from rl_transforms.transform import Transform, with_specs
+from rl_transforms.transform import Transform, spec_of, with_specs
 
 
 class EndOfLife(Transform):
@@ -132,11 +132,7 @@ class EndOfLife(Transform):
         Raises:
             KeyError: there is no such done flag.
         """
-        if self.done_key not in spec:
-            names = list(spec.keys(include_nested=True, leaves_only=True))
-            msg = f"EndOfLife: there is no done flag {self.done_key!r}: there are {names}."
-            raise KeyError(msg)
-        self._shape = spec[self.done_key].shape
+        self._shape = spec_of("EndOfLife", spec, self.done_key, "done flag").shape
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
@@ -146,14 +142,8 @@ class EndOfLife(Transform):
             KeyError: the environment shows no lives.
             ValueError: there is not one number of lives for each done flag.
         """
-        if self.lives_key not in spec:
-            names = list(spec.keys(include_nested=True, leaves_only=True))
-            msg = (
-                f"EndOfLife: the environment shows no {self.lives_key!r}: it shows {names}. Let it "
-                "show its lives, as an entry of its info."
-            )
-            raise KeyError(msg)
-        lives = spec[self.lives_key].shape
+        hint = " Let the environment show its lives, as an entry of its info."
+        lives = spec_of("EndOfLife", spec, self.lives_key, "observation", hint).shape
         shape = torch.Size((*spec.shape, 1)) if self._shape is None else self._shape
         if lives not in (shape, shape[:-1]):
             msg = (

@@ -13,7 +13,7 @@ from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_specs import Bounded, Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple, sibling
-from rl_tensordict.arguments import check_number, check_whole, key_list
+from rl_tensordict.arguments import check_choice, check_number, check_whole, key_list
 from rl_transforms.described import described
 from rl_transforms.entries import not_reset, required, with_entries, without_entries
 from rl_transforms.episodes.groups import next_done
@@ -87,9 +87,7 @@ class CatFrames(Transform):
         if dim >= 0:
             msg = f"dim: expected a negative number, counted from the end of a leaf: got {dim}."
             raise ValueError(msg + " Batches have any number of dimensions in front.")
-        if not isinstance(padding, str) or padding not in ("same", "constant"):
-            msg = f"padding: expected 'same' or 'constant', got {padding!r}."
-            raise ValueError(msg)
+        check_choice("padding", padding, ("same", "constant"))
         self.num_frames, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
 

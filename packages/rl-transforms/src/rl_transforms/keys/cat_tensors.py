@@ -13,7 +13,7 @@ from rl_specs import Bounded, Composite, TensorSpec, Unbounded
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.arguments import check_whole, key_list
 from rl_transforms.entries import merge_rows, required, with_entries, without_entries
-from rl_transforms.transform import Transform, with_specs, without_specs
+from rl_transforms.transform import Transform, spec_of, with_specs, without_specs
 
 
 class CatTensors(Transform):
@@ -93,11 +93,7 @@ class CatTensors(Transform):
         Raises:
             KeyError: there is no such observation.
         """
-        for key in self.in_keys:
-            if key not in spec:
-                msg = f"no observation {key!r} to join: there are {list(spec.keys(True, True))}."
-                raise KeyError(msg)
-        parts: list[TensorSpec] = [spec[key] for key in self.in_keys]
+        parts = [spec_of("CatTensors", spec, key, "observation") for key in self.in_keys]
         changed = with_specs(spec, {self.out_key: _spec_of(parts, self.dim)})
         return without_specs(changed, self.dropped_keys) if self.del_keys else changed
 

@@ -9,7 +9,7 @@ from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple
 from rl_transforms.entries import without_entries
-from rl_transforms.transform import Transform, without_specs
+from rl_transforms.transform import Transform, spec_of, without_specs
 
 
 class ExcludeTransform(Transform):
@@ -59,9 +59,7 @@ class ExcludeTransform(Transform):
             KeyError: there is no such observation.
         """
         for key in self.in_keys:
-            if key not in spec:
-                msg = f"no observation {key!r} to exclude: there are {list(spec.keys(True, True))}."
-                raise KeyError(msg)
+            spec_of("ExcludeTransform", spec, key, "observation")
         return without_specs(spec, self.in_keys) if self.in_keys else spec
 
     def transform_reward_spec(self, spec: Composite) -> Composite:

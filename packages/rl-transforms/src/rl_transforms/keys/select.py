@@ -78,13 +78,13 @@ class SelectTransform(Transform):
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
         """Describe the observations that are kept."""
-        return self._without(spec, [key for key in _spec_leaves(spec) if not self.keeps(key)])
+        return self._kept(spec)
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Describe the rewards that are kept, and remember their names."""
         if self.keep_rewards:
             self._rewards, self._verdicts = set(_spec_leaves(spec)), {}
-        return self._without(spec, [key for key in _spec_leaves(spec) if not self.keeps(key)])
+        return self._kept(spec)
 
     def transform_done_spec(self, spec: Composite) -> Composite:
         """Describe the done flags that are kept.
@@ -96,9 +96,10 @@ class SelectTransform(Transform):
         if gone and len(gone) == len(list(_spec_leaves(spec))):
             msg = f"an environment needs a done flag of {gone}: select one, or keep_dones=True."
             raise ValueError(msg)
-        return self._without(spec, gone)
+        return self._kept(spec)
 
-    def _without(self, spec: Composite, gone: list[tuple[str, ...]]) -> Composite:
+    def _kept(self, spec: Composite) -> Composite:
+        gone = [key for key in _spec_leaves(spec) if not self.keeps(key)]
         return without_specs(spec, gone) if gone else spec
 
     def _selected(self, batch: TensorDictBase) -> TensorDictBase:

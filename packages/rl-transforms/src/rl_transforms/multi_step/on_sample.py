@@ -14,8 +14,12 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves, sibling, tensors
 from rl_tensordict.arguments import check_number, check_whole, key_list, shown
 from rl_transforms.entries import with_entries
-from rl_transforms.multi_step.checks import check_groups, check_horizon, check_rows
-from rl_transforms.short_rows import warn_of_single_rows
+from rl_transforms.multi_step.checks import (
+    check_groups,
+    check_horizon,
+    check_rows,
+    warn_of_single_rows,
+)
 from rl_transforms.transform import Keys, Transform
 
 MANY = 64  # steps above which reading the longest segment saves more than it costs

@@ -18,6 +18,7 @@ from rl_transforms.multi_step.checks import (
     check_horizon,
     check_single_steps,
     flat_reward,
+    warn_of_ended_calls,
 )
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.horizon import Horizon
@@ -25,7 +26,6 @@ from rl_transforms.multi_step.on_sample import multi_step
 from rl_transforms.multi_step.own_ids import assign_ids, observed_pairs
 from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
-from rl_transforms.short_rows import warn_of_ended_calls
 from rl_transforms.transform import Keys, Transform
 
 

@@ -13,7 +13,7 @@ from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, as_tuple, leaves
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import check_choice, shown
 from rl_transforms.entries import required, with_entries, without_entries
 from rl_transforms.transform import Keys, Transform
 
@@ -78,9 +78,7 @@ class NextObservationDelta(Transform):
         _check_float("delta_dtype", delta_dtype)
         if not (isinstance(restore_dtype, str) and restore_dtype == "root"):
             _check_float("restore_dtype", restore_dtype)
-        if not isinstance(side, str) or side not in ("read", "write", "rebuild"):
-            msg = f"side: expected 'read', 'write' or 'rebuild', got {side!r}."
-            raise ValueError(msg)
+        check_choice("side", side, ("read", "write", "rebuild"))
         self.delta_dtype = delta_dtype
         self.restore_dtype = restore_dtype
         self.drop_delta = drop_delta

@@ -213,7 +213,8 @@ def _limited_count(
     truncates = transform.update_done or not transform.marks_limit
     flags = [truncated.at] * truncates + [done.at] * transform.update_done
     mark = pipeline.write(transform.truncated_key, *done.form).at if transform.marks_limit else None
-    largest = _item if int(np.prod(before.form[0])) == 1 else _largest
+    is_single = int(np.prod(before.form[0])) == 1
+    largest: Any = np.ndarray.item if is_single else np.ndarray.max
 
     def count_to_limit(t: int) -> None:
         counts = write(t)
@@ -228,14 +229,6 @@ def _limited_count(
 
     pipeline.calls.append(count_to_limit)
     return True
-
-
-def _item(counts: Array) -> Any:
-    return counts.item()
-
-
-def _largest(counts: Array) -> Any:
-    return counts.max()
 
 
 def _reward_sum(transform: RewardSum, pipeline: NumpyPipeline) -> bool:

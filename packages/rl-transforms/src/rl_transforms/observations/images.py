@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from rl_specs import TensorSpec
-from rl_tensordict.arguments import check_type, check_whole
+from rl_tensordict.arguments import check_choice, check_type, check_whole
 from rl_transforms.described import described, without_bounds
 from rl_transforms.transform import Keys, Transform
 
@@ -170,9 +170,7 @@ class Resize(ImageTransform):
         super().__init__(in_keys, out_keys)
         self.w, self.h = _sizes(w, h)
         check_type("interpolation", interpolation, str, "a name")
-        if interpolation not in ("nearest", "bilinear", "bicubic"):
-            msg = f"interpolation: expected nearest, bilinear or bicubic, got {interpolation!r}."
-            raise ValueError(msg)
+        check_choice("interpolation", interpolation, ("nearest", "bilinear", "bicubic"))
         self.interpolation = interpolation
 
     def apply_leaf(self, value: Tensor) -> Tensor:

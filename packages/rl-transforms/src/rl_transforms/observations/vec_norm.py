@@ -18,9 +18,8 @@ from rl_tensordict.arguments import check_collection, check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
 from rl_transforms.entries import merge_rows, missing, required, with_entries
-from rl_transforms.observations.moments import Moments
+from rl_transforms.observations.moments import LocalMoments, Moments, SharedMoments
 from rl_transforms.observations.observation_norm import ObservationNorm
-from rl_transforms.observations.running_moments import LocalMoments, SharedMoments
 from rl_transforms.transform import Keys, Transform
 
 

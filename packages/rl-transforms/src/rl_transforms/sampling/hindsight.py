@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_number
+from rl_tensordict.arguments import check_choice, check_number, check_type
 from rl_transforms.entries import required, with_entries
 from rl_transforms.history.walk import numbered_rows, walk_by, walk_to_end
 from rl_transforms.transform import Transform
@@ -96,19 +96,13 @@ class HindsightRelabel(Transform):
         reward_key: NestedKey = keys.REWARD,
     ) -> None:
         super().__init__([goal_key, achieved_goal_key, reward_key])
-        functions: dict[str, object] = {"reward_fn": reward_fn, "terminated_fn": terminated_fn}
-        for name, function in functions.items():
-            if function is not None and not callable(function):
-                msg = f"{name}: expected a function of rows, got {type(function).__name__}."
-                raise TypeError(msg)
+        for name, function in (("reward_fn", reward_fn), ("terminated_fn", terminated_fn)):
+            check_type(name, function, Callable | None, "a function of rows")
         check_number("her_ratio", her_ratio)
         if not 0 <= her_ratio <= 1:
             msg = f"her_ratio: expected a chance from 0 to 1, got {her_ratio}."
             raise ValueError(msg)
-        if not isinstance(strategy, str) or strategy not in list(HindsightStrategy):
-            names = ", ".join(repr(str(one)) for one in HindsightStrategy)
-            msg = f"strategy: expected one of {names}, got {strategy!r}."
-            raise ValueError(msg)
+        check_choice("strategy", strategy, list(HindsightStrategy))
         self.reward_fn, self.terminated_fn, self.her_ratio = reward_fn, terminated_fn, her_ratio
         self.strategy = HindsightStrategy(strategy)
         self.goal_key, self.achieved_goal_key = goal_key, achieved_goal_key
