@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -6,7 +8,7 @@ from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.transformed.binding import TransformedBinding, pass_step
-from rl_specs import Unbounded
+from rl_specs import Bounded, Unbounded
 from rl_transforms import (
     CatTensors,
     Compose,
@@ -160,6 +162,126 @@ def test_states_that_nothing_else_touches_are_carried_on(number):
     assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
     assert one["hidden"].max() == 12  # eleven steps from 2
     assert (one["next", "kept"] == 7).all()
+
+
+def steps_by_hand(env, count=30, act=None):
+    """Steps one after another, and the root of each is what the one before has left."""
+    torch.manual_seed(9)
+    env.set_seed(5)
+    root, steps = env.reset(), []
+    for t in range(count):
+        if act is not None:
+            act(env, t)
+        steps.append(env.step(env.rand_action(root)))
+        root = env.maybe_reset(env.next_root(steps[-1]))
+    return torch.stack(steps)
+
+
+def by_rows_and_tensordicts(change, act=None):
+    """The same steps by hand, on rows and on tensordicts."""
+    found = []
+    for fast in (True, False):
+        env = TransformedEnv(GymEnv("CartPole-v1", max_episode_steps=11), change())
+        env.native_rows, env.check_values = fast, False  # what is moved leaves its bounds
+        found.append(steps_by_hand(env, act=act))
+    return found
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_steps_by_hand_through_rows_are_those_through_tensordicts(name):
+    one, other = by_rows_and_tensordicts(CHANGES[name])
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+
+
+def called(act):
+    """Names of the functions that a call runs."""
+    names = set()
+    sys.setprofile(lambda frame, event, _: names.add(frame.f_code.co_qualname))
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+def test_a_step_by_hand_runs_transforms_on_arrays():
+    env = TransformedEnv(GymEnv("CartPole-v1"), ten())
+    root = env.rand_action(env.reset())
+    assert "OneColumn.step" in called(lambda: env.step(root))
+    assert "StepCounter.step" not in called(lambda: env.step(root))
+    assert "NumpyPipeline.__init__" not in called(lambda: env.step(root))
+    shifted = TransformedEnv(GymEnv("CartPole-v1"), Shift(["observation"]), StepCounter())
+    root = shifted.rand_action(shifted.reset())
+    assert "StepCounter.step" in called(lambda: shifted.step(root))
+
+
+def loosen(env, t):
+    env.transforms[0].max_steps = 3 if t < 9 else 5
+
+
+def move(env, t):
+    env.transforms[0].loc.fill_(float(t))
+
+
+def replace(env, t):
+    env.transforms[0].scale = torch.tensor(float(t + 1))
+
+
+def clip(env, t):
+    env.transforms[0].clamp_max = 0.5 if t > 7 else 2.0
+
+
+@pytest.mark.parametrize(
+    ("change", "act"),
+    [
+        (lambda: StepCounter(3), loosen),
+        (lambda: ObservationNorm(0.0, 1.0), move),
+        (lambda: ObservationNorm(0.0, torch.ones(())), replace),
+        (lambda: RewardClipping(-1.0, 2.0), clip),
+    ],
+    ids=["limit", "in place", "tensor", "number"],
+)
+def test_what_changes_in_a_transform_shows_in_the_next_step_by_hand(change, act):
+    one, other = by_rows_and_tensordicts(change, act)
+    still = by_rows_and_tensordicts(change)[0]
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert any(not torch.equal(one[key], still[key]) for key in one.keys(True, True))
+
+
+def test_steps_by_hand_read_the_root_that_they_are_given():
+    env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter(), RewardSum())
+    root = env.rand_action(env.reset())
+    assert env.step(root)["next", "step_count"].item() == 1
+    root["step_count"] += 6
+    assert env.step(root)["next", "step_count"].item() == 7
+    sums = root.clone().set("episode_reward", torch.ones(1, requires_grad=True))
+    assert env.step(sums)["next", "episode_reward"].requires_grad
+    wide = root.clone().set("step_count", root["step_count"].to(torch.int32))
+    with pytest.raises(TypeError, match="step_count"):
+        env.step(wide)
+    with pytest.raises(KeyError, match="step_count"):
+        env.step(root.exclude("step_count"))
+
+
+def test_results_of_the_environment_inside_are_checked_in_steps_by_hand():
+    env = TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm(0.0, 1.0))
+    root = env.rand_action(env.reset())
+    env.step(root)
+    env.base_env.observation_spec = Bounded(7.0, 8.0, (3,))
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
+        env.step(root)
+    env.base_env.check_values = False
+    assert env.step(root)["next", "observation"].shape == (3,)
+
+
+def test_a_step_of_a_subclass_is_called_in_steps_by_hand():
+    class Twice(TransformedEnv):
+        def _step(self, tensordict):
+            return super()._step(tensordict).set("reward", torch.full((1,), 2.0))
+
+    env = Twice(GymEnv("CartPole-v1"), StepCounter())
+    assert env.rand_step(env.reset())["next", "reward"].item() == 2
 
 
 class Late(Shift):

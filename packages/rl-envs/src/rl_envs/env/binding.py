@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.interface import Binding, Environment
@@ -15,6 +16,8 @@ from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
 from rl_tensordict import build, build_flat, find, nest
 from rl_tensordict.types import Array, KeyPath
+
+Binds = Callable[[RowArrays, RowArrays], Binding]
 
 
 class RowBinding:
@@ -69,13 +72,14 @@ class OneColumn:
 
     # everything that can be is prepared once: what is left at a step is to copy rows
 
-    def __init__(self, env: Environment) -> None:
+    def __init__(self, env: Environment, bind: Binds | None = None) -> None:
         self._env, layout = env, env.layout
         root = blank_rows(env, [*layout.action, *layout.shown, *layout.state])
         after = blank_rows(env, layout.after)
-        self._binding = bind_rows(env, root, after)
+        self.binding = bind_rows(env, root, after, bind)
         inputs = layout.action if env.reads_actions_only else layout.inputs
         self._inputs = [(key, root[key]) for key, _ in inputs]
+        self._dtypes = {key: spec.dtype for key, spec in inputs}
         self._shown = [(key, root[key]) for key, _ in layout.shown]
         self._results, self._after = [(key, after[key]) for key, _ in layout.after], after
         self._flat = all(len(key) == 1 for key, _ in self._results)
@@ -84,14 +88,24 @@ class OneColumn:
         """Step from a root `[*B]`; returns what is under `"next"`."""
         for key, row in self._inputs:
             row[...] = find(root, key).detach().cpu().numpy()
-        self._binding.step(0)
+        self.binding.step(0)
         if self._env.check_values:
             self._env.layout.check_arrays(self._after)
         return self._copied(self._results)
 
+    def takes(self, root: TensorDictBase) -> bool:
+        """Whether a root holds what a step reads, in the form of the rows, and no results."""
+        for key, row in self._inputs:
+            value = find(root, key)
+            if not isinstance(value, Tensor) or value.requires_grad or not value.is_cpu:
+                return False
+            if value.shape != row.shape or value.dtype != self._dtypes[key]:
+                return False
+        return find(root, (keys.NEXT,)) is None
+
     def reset(self, mask: Array | None = None) -> TensorDictBase:
         """Reset the rows of a mask, bool `[*B, 1]`, or all; other rows mean nothing."""
-        self._binding.start(mask)
+        self.binding.start(mask)
         return self._copied(self._shown)
 
     def _copied(self, rows: Sequence[tuple[KeyPath, Array]]) -> TensorDictBase:
@@ -125,14 +139,16 @@ def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[KeyPath, Array]:
     return {key: torch.zeros(spec.shape, dtype=spec.dtype).numpy() for key, spec in leaves}
 
 
-def bind_rows(env: Environment, root: RowArrays, after: RowArrays) -> Binding:
+def bind_rows(
+    env: Environment, root: RowArrays, after: RowArrays, bind: Binds | None = None
+) -> Binding:
     """Bind rows `[*B, ...]` as columns of one step; results without a row are dropped."""
     time = len(env.batch_size)
     results = blank_rows(env, env.layout.after) | dict(after)
     columns = (
         {key: np.expand_dims(row, time) for key, row in rows.items()} for rows in (root, results)
     )
-    return env.bind_step(*columns)
+    return (bind or env.bind_step)(*columns)
 
 
 def as_tensordict(rows: RowArrays, batch_size: torch.Size) -> TensorDictBase:

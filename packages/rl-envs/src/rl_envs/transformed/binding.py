@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
-from rl_envs.env.interface import Environment
+from rl_envs.env.interface import Binding, Environment
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.types import Array, KeyPath
-from rl_transforms import Compose, InitTracker, TensorDictPrimer
+from rl_transforms import Compose, InitTracker, TensorDictPrimer, Transform
 from rl_transforms.numpy_steps import At, LeafView, NumpyPipeline, bind_steps
 
 PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
@@ -60,7 +61,9 @@ class TransformedBinding:
     # a step calls these in order; otherwise, as at a reset, the transforms get a tensordict of
     # views, and the entries that they change are copied back.
 
-    def __init__(self, env: Transformed, root: RowArrays, after: RowArrays) -> None:
+    def __init__(
+        self, env: Transformed, root: RowArrays, after: RowArrays, *, checks_inner: bool = False
+    ) -> None:
         self.env, self.base = env, env.inner
         self._rows = env.batch_size
         self._time = len(self._rows)
@@ -97,7 +100,8 @@ class TransformedBinding:
         if base.resets_by_stepping:
             sizes = (*self._rows, self._num_steps)
             inside[keys.MASK] = self._real = root.get(keys.MASK, np.zeros(sizes, bool))
-        self._binding = base.bind(inside, self._raw_after)
+        bound = base.bind(inside, self._raw_after)
+        self._binding = CheckedBinding(base, bound, self._raw_after) if checks_inner else bound
         self._results = list(self._raw_after)
         self._pipeline: NumpyPipeline | None = None
         self._has_bound_steps = False
@@ -136,6 +140,13 @@ class TransformedBinding:
             if type(one) is InitTracker and (one.name,) in self._after:
                 self._after[one.name,][...] = False
         return {key: self._after[key] for key in map(keys.as_tuple, names) if key in self._after}
+
+    def is_numpy(self) -> bool:
+        """Whether steps are calls on arrays throughout, without a tensordict."""
+        if self._carries is None and not self._has_bound_steps:
+            self._bind_steps()
+        is_bound = self._carries is not None or self._pipeline is not None
+        return is_bound and not self._inverts
 
     def set_policy_next_keys(self, names: set[KeyPath]) -> None:
         """Set the entries of `"next"` that the policy writes."""
@@ -293,6 +304,55 @@ class TransformedBinding:
             else:
                 where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
                 np.copyto(place, array, where=where)
+
+
+class CheckedBinding:
+    """A binding of one step, whose results are checked before they pass transforms."""
+
+    def __init__(self, env: Environment, inner: Binding, after: RowArrays) -> None:
+        self._env, self._inner = env, inner
+        place: tuple[Any, ...] = (*(slice(None),) * len(env.batch_size), 0, ...)
+        self._rows = {key: column[place] for key, column in after.items()}
+        self.start, self.advance = inner.start, inner.advance
+        self.set_policy_next_keys = inner.set_policy_next_keys
+
+    def step(self, t: int) -> bool:
+        """Step, and raise for results outside their specs."""
+        over = self._inner.step(t)
+        if self._env.check_values:
+            self._env.layout.check_arrays(self._rows)
+        return over
+
+
+INTERNALS = vars(nn.Module()).keys() - {"_parameters", "_buffers"}
+
+
+class Settings:
+    """What a binding of transforms depends on: their attributes, with the versions of tensors."""
+
+    # objects are compared by identity; containers are looked into, since they may change in place
+
+    def __init__(self, transforms: Iterable[Transform]) -> None:
+        self.held: list[Any] = []
+        self.versions: list[int] = []
+        left: list[Any] = []
+        for one in transforms:
+            self.held.append(one)
+            left += [value for name, value in vars(one).items() if name not in INTERNALS]
+        for value in left:  # which grows meanwhile
+            if isinstance(value, dict):
+                left += [*value, *value.values()]
+            elif isinstance(value, list | tuple):
+                left += value
+            else:
+                self.held.append(value)
+                if isinstance(value, Tensor):
+                    self.versions.append(value._version)
+
+    def agree(self, other: Settings) -> bool:
+        """Whether nothing has changed in between."""
+        is_alike = self.versions == other.versions and len(self.held) == len(other.held)
+        return is_alike and all(map(operator.is_, self.held, other.held))
 
 
 def _tensors(arrays: RowArrays) -> dict[KeyPath, Tensor]:

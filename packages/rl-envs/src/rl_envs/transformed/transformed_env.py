@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -11,13 +12,14 @@ from tensordict import TensorDict, TensorDictBase
 from rl_envs.env import checks
 from rl_envs.env.arguments import check_kind
 from rl_envs.env.arrays import RowArrays
-from rl_envs.env.binding import RowBinding
+from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
+from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.deferred_transforms import split_for
-from rl_envs.transformed.binding import TransformedBinding, pass_step
+from rl_envs.transformed.binding import Settings, TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys
 from rl_transforms import (
@@ -247,6 +249,25 @@ class TransformedEnv(EnvBase):
             return RowBinding(self, root, after)
         return self.bind(root, after)
 
+    @property
+    def _one_column(self) -> OneColumn:
+        """A binding of one step, which holds what the transforms held when it was made."""
+        settings = Settings(self._outer)
+        held: Any = self.__dict__.get("_one_column")
+        if held is None or not settings.agree(held[0]):
+            bind = partial(TransformedBinding, self, checks_inner=True)
+            held = self.__dict__["_one_column"] = settings, OneColumn(self, bind)
+        column: OneColumn = held[1]
+        return column
+
+    def _steps_by_rows(self, root: TensorDictBase) -> bool:
+        base = self._inner
+        is_native = self.native_rows and base.native_rows and base.reads_actions_only
+        if not is_native or not self._passes_rows:
+            return False
+        column = self._one_column
+        return cast("TransformedBinding", column.binding).is_numpy() and column.takes(root)
+
     def _describe(self) -> None:
         """Derive the specs, in the order that transforms rely on."""
         self.transforms.check_place("environment")
@@ -261,6 +282,11 @@ class TransformedEnv(EnvBase):
         # what a reset is given travels in a tensordict
         is_asked = any(getattr(one, "call_before_env_reset", False) for one in change)
         self.native_rows = base.native_rows and not is_asked
+        # whether steps by hand are those of rows, for this class and for the environment inside
+        own, kind = TransformedEnv, type(self)
+        is_own = kind._step is own._step and kind.step_through is own.step_through
+        is_plain = type(base).bind_step is EnvRows.bind_step and base.done_groups == [()]
+        self._passes_rows = is_own and is_plain
         self.reward_spec = change.transform_reward_spec(base.full_reward_spec)
         self.done_spec = change.transform_done_spec(base.full_done_spec)
         self.observation_spec = change.transform_observation_spec(base.observation_spec)
