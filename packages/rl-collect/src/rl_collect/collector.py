@@ -143,10 +143,9 @@ class Collector(CollectorInterface):
         env = limit_trajectories(env, max_frames_per_traj)
         self.weights = PolicyWeights(policy, policy_on(policy, options.acting_device))
         self.policy = as_policy(self.weights.acting, env)
-        if auto_register_policy_transforms and self.policy is not None:
-            env = wire_policy(env, self.policy)
-        check_keys(self.policy, env)
-        self.env: EnvBase = env
+        is_wired = auto_register_policy_transforms and self.policy is not None
+        self.env: EnvBase = wire_policy(env, self.policy) if is_wired else env
+        check_keys(self.policy, self.env)
         self.devices = Devices.of(env.device, self.policy, **options.devices)
         self.batches = self._assembler()
         self._placed = partial(with_device, device=options.named_device, here=self.devices.storing)

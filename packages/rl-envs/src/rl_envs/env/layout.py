@@ -176,6 +176,22 @@ class EnvLayout:
             if not test(after[key]):
                 check_value(key, spec, torch.from_numpy(after[key].copy()), "step")
 
+    def check_rows(self, batch: TensorDictBase) -> None:
+        """Raise for values of a batch `[*B, T]` outside their specs, a leaf at a time."""
+        time = len(self.batch_size)
+        for what, prefix, leaves in (
+            ("step", (keys.NEXT,), self.after),
+            ("reset", (), self.observation),
+        ):
+            for key, spec in leaves:
+                value: Tensor = find(batch, (*prefix, *key)).movedim(time, 0)  # [T, *B, ...]
+                if not passes(self.tests[key], value):
+                    check_value(key, spec, value, what)
+        for key, spec in self.action:
+            chosen = find(batch, key).movedim(time, 0)
+            if not passes(self.choice_tests[key], chosen):
+                check_choice(key, spec, chosen)
+
     def fit_columns(self, after: TensorDictBase, lead: torch.Size) -> None:
         """Give rewards and done flags their last dimension of size 1, in place."""
         for key, spec in (*self.reward, *self.done):

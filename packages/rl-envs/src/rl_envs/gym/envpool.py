@@ -18,7 +18,7 @@ from rl_envs.env.spec_leaves import leaves_of
 from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
-from rl_envs.rollouts.column_steps import check_rows, truncate_last
+from rl_envs.rollouts.column_steps import truncate_last
 from rl_envs.rollouts.columns import Columns
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
@@ -272,7 +272,7 @@ class PoolSteps:
         batch = self.columns.batch(self.num_steps, copy=True)
         self.env.leftover = self.leftover()
         if self.env.check_values:
-            check_rows(self.env, batch)
+            self.env.layout.check_rows(batch)
         if set_truncated:
             truncate_last(batch, 1)
         return batch

@@ -12,20 +12,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.interface import Binding, Environment
-from rl_envs.env.leaf_checks import (
-    ArrayTest,
-    always,
-    cast_action,
-    check_choice,
-    check_value,
-    passes,
-)
+from rl_envs.env.leaf_checks import ArrayTest, always, cast_action
 from rl_envs.rollouts.columns import Columns
 from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
 from rl_layout import keys
-from rl_tensordict import build, find, nest
+from rl_tensordict import build, nest
 from rl_tensordict.types import Array, KeyPath
 
 FIRST_STEPS = 256  # room for steps where a rollout may end at any of them
@@ -208,7 +201,7 @@ class ColumnSteps:
         """Raise for values of the batch outside their specs."""
         # quick tests of the columns first: the batch is looked at where one fails
         if self._is_ragged:
-            check_rows(self.env, batch)
+            self._layout.check_rows(batch)
             return
         if self._tests is None:
             layout = self.env.layout
@@ -219,7 +212,7 @@ class ColumnSteps:
             self._tests = [(rows[key], test) for key, test in tests if test is not always]
         for column, test in self._tests:
             if not test(column[:num_played]):
-                check_rows(self.env, batch)
+                self._layout.check_rows(batch)
 
     def _writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         if key not in self._writers:
@@ -360,23 +353,6 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
             rows = by_time.numpy().reshape(-1, *by_time.shape[2:])
             kept[key] = torch.from_numpy(rows.take(places, 0)).view(*sizes, *rows.shape[1:])
     return build(nest(kept), sizes, [None, keys.TIME])
-
-
-def check_rows(env: Environment, batch: TensorDictBase) -> None:
-    """Raise for values outside their specs, all steps of a leaf at once."""
-    layout, time = env.layout, len(env.batch_size)
-    for what, prefix, leaves in (
-        ("step", (keys.NEXT,), layout.after),
-        ("reset", (), layout.observation),
-    ):
-        for key, spec in leaves:
-            value: Tensor = find(batch, (*prefix, *key)).movedim(time, 0)  # [T, *B, ...]
-            if not passes(layout.tests[key], value):
-                check_value(key, spec, value, what)
-    for key, spec in layout.action:
-        chosen = find(batch, key).movedim(time, 0)
-        if not passes(layout.choice_tests[key], chosen):
-            check_choice(key, spec, chosen)
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:
