@@ -19,9 +19,7 @@ def check_network_arguments(sizes: Mapping[str, Any], shape: Mapping[str, Any]) 
     for name, value in sizes.items():
         _check_whole(name, value, 1)
     for name in FLAGS:
-        if name in shape and not isinstance(shape[name], bool):
-            msg = f"{name}: expected True or False, got {shown(shape[name])}."
-            raise TypeError(msg)
+        check_type(name, shape.get(name, True), bool, "True or False")
     dropout = shape.get("dropout", 0.0)
     if not isinstance(dropout, Real) or not 0 <= float(dropout) <= 1:
         msg = f"dropout: expected a share from 0 to 1, got {shown(dropout)}."

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.distributions.kl import register_kl
 
-from rl_policies.distributions.loc_scale import LocScale, normal_kl
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, LocScale, normal_kl
 
 
 class IndependentNormal(LocScale):
@@ -104,7 +104,7 @@ class IndependentNormal(LocScale):
 
     def entropy(self) -> Tensor:
         """Entropy Σᵢ ½ + ½ log 2π + log scaleᵢ, in nats: floats `[*B]`."""
-        return self._sum_event(self._normal_entropy())
+        return self._sum_event(self.scale.log() + (0.5 + HALF_LOG_2PI))
 
 
 register_kl(IndependentNormal, IndependentNormal)(normal_kl)

@@ -125,10 +125,6 @@ class LocScale(Distribution):
         # a number minus a tensor would go through Python, which costs more
         return torch.rsub(self._sum_event(surprise), -constant * self._event_shape.numel())
 
-    def _normal_entropy(self) -> Tensor:
-        """Entropy of each entry: ½ + ½ log 2π + log scale."""
-        return self.scale.log() + (0.5 + HALF_LOG_2PI)
-
     def _check_event(self, value: Tensor) -> None:
         check_event(value, self.event_shape)
         if self._validate_args:

@@ -42,7 +42,8 @@ def layer(
     params = _torch_params(weights)
     if is_dense(segments):
         x = x.view(len(segments), segments.max_length, -1)
-        out, *after = _run(cell, x, _one_layer(states), params, batch_first=True)
+        before = tuple([state.unsqueeze(0) for state in states])  # [1, S, H]: one layer
+        out, *after = _run(cell, x, before, params, batch_first=True)
         return (out.flatten(0, 1), *(state[0] for state in after[1:]))
     plan = block_plan(segments)
     after = [state.index_select(0, plan.order).unsqueeze(0) for state in states]
@@ -81,11 +82,6 @@ def _with_hold_input(w_ih: Tensor, hold: tuple[int, ...]) -> Tensor:
     """Weights ``[G * H, I + 1]`` with one more input: 1 holds c, 0 does nothing."""
     signs = w_ih.new_tensor(hold).repeat_interleave(len(w_ih) // len(hold))
     return torch.cat([w_ih, SHUT * signs[:, None]], 1)
-
-
-def _one_layer(states: States) -> States:
-    """States ``[1, n, H]``, as torch's networks take them."""
-    return tuple(state.unsqueeze(0) for state in states)
 
 
 def _run(
