@@ -27,7 +27,7 @@ from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_slabs import Rows
-from rl_slabs.rows.gather import zeroed
+from rl_slabs.memory.memory import Memory
 from rl_slabs.rows.match import as_cells
 
 warnings.filterwarnings("ignore")
@@ -115,7 +115,7 @@ def moving(write: Callable[[int], object], capacity: int = ROWS) -> Callable[[],
 
 def floors(capacity: int, row_bytes: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Drawing and gathering packed rows, and copying as many bytes as a long write has."""
-    packed = zeroed(capacity * row_bytes).reshape(capacity, row_bytes)
+    packed = Memory.private(capacity * row_bytes).array.reshape(capacity, row_bytes)
     words, many = packed.view(np.int64), np.zeros((LONG, row_bytes // 8), dtype=np.int64)
 
     def write(start: int) -> None:

@@ -24,12 +24,17 @@ def leaves(count, value):
     )
 
 
+FILES = {
+    "private": lambda folder: None,
+    "shared": lambda folder: LazyFile.shared("a test"),
+    "mapped": lambda folder: LazyFile.mapped(folder / "side"),
+}
+
+
 @pytest.mark.parametrize("kind", ["private", "shared", "mapped"])
 def test_what_is_put_into_slots_is_there(kind, tmp_path):
-    path = tmp_path / "side" if kind == "mapped" else None
-    table = OverflowTable(
-        SCHEMA, 9, memory=OverflowTable.memory_for(SCHEMA, 9, kind=kind, path=path)
-    )
+    file = FILES[kind](tmp_path)
+    table = OverflowTable(SCHEMA, 9, memory=OverflowTable.memory_for(SCHEMA, 9, file=file))
     slots = table.take(0, 4)
     table.put(slots, np.arange(70, 74), leaves(4, 5))
     assert table.owners[slots].tolist() == [70, 71, 72, 73]
@@ -123,7 +128,7 @@ def test_hardly_more_is_taken_than_is_in_use():
 
 def test_a_disk_too_small_for_another_slot_is_an_error_before_anything_changes(tmp_path):
     schema = RowSchema({"frame": (torch.uint8, (1 << 30,))})
-    memory = OverflowTable.memory_for(schema, 4096, kind="mapped", path=tmp_path / "side")
+    memory = OverflowTable.memory_for(schema, 4096, file=LazyFile.mapped(tmp_path / "side"))
     table = OverflowTable(schema, 4096, memory=memory)
     with pytest.raises(OSError, match="an overflow table of 4000 observations of 1073741824 bytes"):
         table.take(0, 4000)
@@ -140,7 +145,9 @@ def release_elsewhere(table, lane, slots):
 
 
 def test_a_spawned_process_goes_on_with_the_same_slots():
-    table = OverflowTable(SCHEMA, 5, memory=OverflowTable.memory_for(SCHEMA, 5, kind="shared"))
+    table = OverflowTable(
+        SCHEMA, 5, memory=OverflowTable.memory_for(SCHEMA, 5, file=FILES["shared"](None))
+    )
     slots = table.take(0, 4)
     release_elsewhere(table, 0, slots[1:])
     assert table.in_use() == 1
@@ -183,7 +190,8 @@ def test_a_slab_without_spare_rows_has_its_slots_in_the_file():
 
 @pytest.mark.parametrize("kind", ["private", "shared"])
 def test_links_stay_where_they_are_secured_again(kind):
-    table = OverflowTable(SCHEMA, 9, memory=OverflowTable.memory_for(SCHEMA, 9, kind=kind))
+    memory = OverflowTable.memory_for(SCHEMA, 9, file=FILES[kind](None))
+    table = OverflowTable(SCHEMA, 9, memory=memory)
     table.secure_links()
     table.links[:] = range(70, 79)
     table.put(table.take(0, 9), np.arange(9), leaves(9, 5))

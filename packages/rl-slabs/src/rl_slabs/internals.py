@@ -7,10 +7,9 @@ from rl_slabs.dtypes import carrier, dtype_named, name_of
 from rl_slabs.lanes.claim_lock import claim_lock
 from rl_slabs.lanes.lane import FLOOR, LANE_MASK, LANE_SHIFT, PUBLISHED, RESERVED, SIDE, fence
 from rl_slabs.lanes.window import as_array, as_tensor
-from rl_slabs.memory.allocation import take_piece
-from rl_slabs.memory.handle import FileHandle
+from rl_slabs.memory.memory import Memory
 from rl_slabs.regular_file import open_regular
-from rl_slabs.rows.gather import MAP_NORESERVE, PARALLEL_ITEMS, take_known_rows, use_large_pages
+from rl_slabs.rows.gather import PARALLEL_ITEMS, take_known_rows
 from rl_slabs.rows.match import as_cells, bits_of, match_fields, match_leaves
 from rl_slabs.rows.rows import positive
 from rl_slabs.rows.selection import RowIndex, require_inside, select
@@ -23,15 +22,14 @@ __all__ = [
     "FLOOR",
     "LANE_MASK",
     "LANE_SHIFT",
-    "MAP_NORESERVE",
     "PACKED_LEAF_BYTES",
     "PARALLEL_ITEMS",
     "PUBLISHED",
     "RESERVED",
     "SIDE",
     "Field",
-    "FileHandle",
     "Leaves",
+    "Memory",
     "RowIndex",
     "TensordictReader",
     "ValidatedLeaves",
@@ -53,6 +51,4 @@ __all__ = [
     "require_inside",
     "select",
     "take_known_rows",
-    "take_piece",
-    "use_large_pages",
 ]

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from typing import Any
-
-HEAD_LIMIT = 64 << 20
-"""Bytes of JSON that a head may have: more is no head of ours."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = True) -> int:
@@ -27,17 +22,6 @@ def open_regular(path: str | os.PathLike[str], flags: int, *, follow: bool = Tru
     raise ValueError(
         f"{os.fspath(path)} is no regular file: expected one, not a device, pipe or folder."
     )
-
-
-def parsed_head(text: bytes, name: str) -> dict[str, Any]:
-    """Parses a header's JSON object."""
-    try:
-        plain = json.loads(text)
-    except (ValueError, RecursionError):
-        plain = None
-    if not isinstance(plain, dict):
-        raise ValueError(f"the head of {name} is no JSON object. Restore it from a copy.")
-    return plain
 
 
 def path_name(path: str | os.PathLike[str]) -> str:

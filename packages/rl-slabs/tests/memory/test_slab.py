@@ -233,7 +233,7 @@ def test_an_unlinked_file_goes_on_working_and_is_handed_over(schema, numbered, t
 
 def test_a_file_that_is_there_is_not_overwritten(schema, tmp_path):
     (tmp_path / "a").write_bytes(b"precious")
-    with pytest.raises(FileExistsError, match=r"is there already: use Slab.open, or remove it"):
+    with pytest.raises(FileExistsError, match=r"is there already: open it, or remove it"):
         Slab.mapped(schema, 5, tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"precious"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -11,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.lossless.sparse_memory import Kind, SparseMemory
 from rl_slabs import LazyFile, Rows, RowSchema, Slab
-from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT, Memory
 from rl_tensordict.types import Ints
 
 AnyAddresses = NDArray[np.integer[Any]]
@@ -144,7 +142,7 @@ class OverflowTable:
         *,
         lanes: int = 1,
         device: torch.device | str | None = None,
-        memory: SparseMemory | None = None,
+        memory: Memory | None = None,
         slab: Slab | None = None,
     ) -> None:
         self.schema = schema
@@ -154,9 +152,8 @@ class OverflowTable:
         self.device = torch.device(device or "cpu")
         self.on_host = self.device.type == "cpu"  # whether numpy works on the slots in place
         total = slots * lanes
-        self.memory = memory or self.memory_for(
-            None if slab else schema, slots, lanes=lanes, device=device
-        )
+        beside = schema if self.on_host and slab is None else None
+        self.memory = memory or self.memory_for(beside, slots, lanes=lanes)
         array = self.memory.array
         owners, stack, links, rows = _starts(total, lanes)
         self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)
@@ -173,27 +170,11 @@ class OverflowTable:
 
     @staticmethod
     def memory_for(
-        schema: RowSchema | None,
-        slots: int,
-        *,
-        lanes: int = 1,
-        kind: Kind = "private",
-        path: str | os.PathLike[str] | None = None,
-        device: torch.device | str | None = None,
-    ) -> SparseMemory:
-        """Allocates the memory of a table, to be passed to every process that uses it."""
-        on_cpu = torch.device(device or "cpu").type == "cpu"
-        size = _size(schema if on_cpu else None, slots * lanes, lanes)
-        memory = SparseMemory(size, kind, path)
-        memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of an overflow table")
-        return memory
-
-    @staticmethod
-    def memory_in(
-        schema: RowSchema | None, slots: int, file: LazyFile, *, lanes: int = 1
-    ) -> SparseMemory:
-        """The memory of a table in a file that several processes have open."""
-        memory = SparseMemory.in_file(_size(schema, slots * lanes, lanes), file)
+        schema: RowSchema | None, slots: int, *, lanes: int = 1, file: LazyFile | None = None
+    ) -> Memory:
+        """Reserves the memory of a table, for every process in a file that they have open."""
+        size = _size(schema, slots * lanes, lanes)
+        memory = Memory.promised_in(file, size) if file else Memory.private(0, promised=size)
         memory.secure(0, _starts(slots * lanes, lanes)[0], "the words of an overflow table")
         return memory
 
@@ -202,7 +183,7 @@ class OverflowTable:
         """The table for the rows of a shared slab, with one slot for each row."""
         each, lanes = slab.capacity // slab.lanes, slab.lanes
         inside = slab if slab.spare else None
-        memory = cls.memory_in(None if inside else schema, each, file, lanes=lanes)
+        memory = cls.memory_for(None if inside else schema, each, lanes=lanes, file=file)
         held = slab.schema if inside else schema
         return cls(held, each, lanes=lanes, memory=memory, slab=inside)
 
@@ -359,7 +340,7 @@ def _size(schema: RowSchema | None, slots: int, lanes: int) -> int:
 
 
 def _over(
-    schema: RowSchema, slots: int, lanes: int, memory: SparseMemory, slab: Slab | None
+    schema: RowSchema, slots: int, lanes: int, memory: Memory, slab: Slab | None
 ) -> OverflowTable:
     return OverflowTable(schema, slots, lanes=lanes, memory=memory, slab=slab)
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import mmap
 import os
-import struct
-import sys
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +13,9 @@ from tensordict import TensorDictBase
 
 from rl_slabs.arguments import whole
 from rl_slabs.memory.allocation import require_memory, take_space
+from rl_slabs.memory.head import Head, padded, require_size
 from rl_slabs.memory.lazy_file import LazyFile
-from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
+from rl_slabs.memory.memory import Kind, Memory
 
 Layout = Mapping[str, tuple[str, Sequence[int]]]
 """Name to dtype, as numpy spells it, and shape."""
@@ -27,10 +23,7 @@ Layout = Mapping[str, tuple[str, Sequence[int]]]
 ALIGNMENT = 64
 """Every array begins at a multiple of this many bytes: a cache line."""
 
-_MAGIC = b"RL-ARRAY"
-_VERSION = 1
-_PAGE = 4096
-_HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of the JSON
+_HEAD = Head(b"RL-ARRAY", 1, "holds no arrays", "format {} of arrays")
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
@@ -57,13 +50,11 @@ class Arrays(Mapping[str, NDArray[Any]]):
         self,
         layout: Layout,
         block: NDArray[np.uint8],
-        *,
-        kind: Literal["private", "shared", "mapped"] = "private",
-        file: LazyFile | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        self.kind = kind
+        self.kind: Kind = "private" if memory is None else memory.kind
         self._layout = _checked(layout)
-        self._file = file
+        self._memory = memory
         self._arrays: dict[str, NDArray[Any]] = {}
         for name, place in _places(self._layout).items():
             dtype, shape = self._layout[name]
@@ -191,8 +182,8 @@ class Arrays(Mapping[str, NDArray[Any]]):
             >>> Arrays.private({"free": ("int32", (5,))}).close()
         """
         self._arrays = {}
-        if self._file is not None:
-            self._file.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[name]
@@ -204,12 +195,12 @@ class Arrays(Mapping[str, NDArray[Any]]):
         return len(self._arrays)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._file is None:
+        if self._memory is None:
             raise TypeError(
                 "private arrays stay in their process: make them with Arrays.shared or "
                 "Arrays.mapped to hand them to another one."
             )
-        return type(self)._over, (self._file,)
+        return type(self)._over, (self._memory.file,)
 
     def __repr__(self) -> str:
         return f"Arrays({self.kind}, {', '.join(self)})"
@@ -220,11 +211,8 @@ class Arrays(Mapping[str, NDArray[Any]]):
         if fill_holes:
             # a copied file may have holes where the arrays were zero
             take_space(file.fileno(), _total(layout), _wanted(layout))
-        memory = mmap.mmap(file.fileno(), _total(layout))
-        if file.kind == "mapped":
-            memory.madvise(mmap.MADV_RANDOM)
-        block = np.frombuffer(memory, dtype=np.uint8)
-        return cls(layout, block, kind=file.kind, file=file)
+        memory = Memory.over(file, _total(layout))
+        return cls(layout, memory.array, memory)
 
 
 def _checked(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -258,7 +246,7 @@ def _nbytes(dtype: str, shape: Sequence[int]) -> int:
 
 def _places(layout: Layout) -> dict[str, int]:
     """Where each array begins."""
-    place = -(-(_HEAD.size + len(_text(layout))) // _PAGE) * _PAGE
+    place = padded(_head(layout))
     places = {}
     for name, (dtype, shape) in layout.items():
         places[name] = place
@@ -275,47 +263,18 @@ def _wanted(layout: Layout) -> str:
     return f"a block of the arrays {', '.join(layout)}"
 
 
-def _text(layout: Layout) -> bytes:
-    plain = {"byteorder": sys.byteorder, "arrays": {n: [d, [*s]] for n, (d, s) in layout.items()}}
-    return json.dumps(plain, separators=(",", ":")).encode()
-
-
 def _head(layout: Layout) -> bytes:
-    text = _text(layout)
-    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(text), len(text)) + text
+    return _HEAD.pack(
+        {"arrays": {name: [dtype, [*shape]] for name, (dtype, shape) in layout.items()}}
+    )
 
 
 def _read_layout(file: LazyFile) -> dict[str, tuple[str, tuple[int, ...]]]:
     descriptor, name = file.fileno(), file.path or "the memory"
-    size = os.fstat(descriptor).st_size
-    start = os.pread(descriptor, _HEAD.size, 0)
-    if start[: len(_MAGIC)] != _MAGIC or len(start) < _HEAD.size:
-        raise ValueError(
-            f"{name} holds no arrays: expected it to begin with {_MAGIC!r}, got {start[:8]!r}. "
-            "Its creation was cut off, or it is another file."
-        )
-    _, version, checksum, length = _HEAD.unpack(start)
-    if version != _VERSION:
-        raise ValueError(
-            f"{name} has format {version} of arrays, this version reads {_VERSION}. Read it with "
-            "the rl-slabs that wrote it."
-        )
-    text = os.pread(descriptor, min(length, HEAD_LIMIT), _HEAD.size)
-    if len(text) != length or zlib.crc32(text) != checksum:
-        raise ValueError(f"the head of {name} was altered: its checksum differs. Restore it.")
-    plain = parsed_head(text, name)
-    if plain.get("byteorder") != sys.byteorder:
-        raise ValueError(
-            f"{name} was written {plain.get('byteorder')}-endian, this machine is "
-            f"{sys.byteorder}-endian. Read it on such a machine."
-        )
+    plain = _HEAD.read(descriptor, name)
     try:
         layout = _checked({key: (dtype, tuple(s)) for key, (dtype, s) in plain["arrays"].items()})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the head of {name} names no arrays: {error}") from error
-    if size != _total(layout):
-        raise ValueError(
-            f"{name} was cut short or appended to: expected {_total(layout)} bytes, got {size}. "
-            "Restore it from a copy."
-        )
+    require_size(descriptor, name, _total(layout))
     return layout

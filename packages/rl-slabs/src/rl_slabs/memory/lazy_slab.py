@@ -7,7 +7,7 @@ from typing import Self
 
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.manifest import Manifest
-from rl_slabs.memory.slab import Slab, map_slab
+from rl_slabs.memory.slab import Slab
 from rl_slabs.schema import RowSchema
 
 
@@ -162,8 +162,7 @@ class LazySlab:
     def _found(self) -> Slab:
         if self._slab is None:
             file = self._file
-            name = file.path or "the memory"
-            self._slab = map_slab(file.duplicate(), name, file.kind, file.path)
+            self._slab = Slab.over(LazyFile(file.duplicate(), file.kind, file.path))
         return self._slab
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import struct
-import sys
-import zlib
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from rl_slabs.regular_file import HEAD_LIMIT, parsed_head
+from rl_slabs.memory.head import Head, padded, require_size
 from rl_slabs.rows.rows import Rows, aligned, positive
 from rl_slabs.schema import RowSchema
-
-FORMAT_VERSION = 1
-"""Raised whenever the layout of the file changes."""
 
 WORDS_PER_LANE = 8
 """64-bit words in the header of one lane: a cache line."""
 
-_MAGIC = b"RL-SLAB\n"
-_PAGE = 4096
-_HEAD = struct.Struct("<8sIIQ")  # magic, version, crc32 of the JSON, bytes of the JSON
+_HEAD = Head(b"RL-SLAB\n", 1, "is no slab", "slab format {}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,7 @@ class Manifest:
     @property
     def words_offset(self) -> int:
         """Bytes before the words of the lanes."""
-        return -(-(_HEAD.size + len(self._json())) // _PAGE) * _PAGE
+        return padded(self.to_bytes())
 
     @property
     def rows_offset(self) -> int:
@@ -91,53 +81,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The header's bytes, unpadded."""
-        text = self._json()
-        return _HEAD.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(text), len(text)) + text
-
-    @classmethod
-    def read(cls, descriptor: int, name: str) -> Self:
-        """The manifest of an open file, checked against its size."""
-        start = os.pread(descriptor, _HEAD.size, 0)
-        if start[: len(_MAGIC)] != _MAGIC or len(start) < _HEAD.size:
-            raise ValueError(
-                f"{name} is no slab: expected it to begin with {_MAGIC!r}, got {start[:8]!r}. "
-                "Its creation was cut off, or it is another file."
-            )
-        _, version, checksum, length = _HEAD.unpack(start)
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"{name} has slab format {version}, this version reads {FORMAT_VERSION}. "
-                "Read it with the rl-slabs that wrote it."
-            )
-        text = os.pread(descriptor, min(length, HEAD_LIMIT), _HEAD.size)
-        if len(text) != length or zlib.crc32(text) != checksum:
-            raise ValueError(f"the head of {name} was altered: its checksum differs. Restore it.")
-        manifest = cls._from_json(parsed_head(text, name), name)
-        size = os.fstat(descriptor).st_size
-        if size != manifest.nbytes:
-            raise ValueError(
-                f"{name} was cut short or appended to: expected {manifest.nbytes} bytes for "
-                f"{manifest.capacity} rows, got {size}. Restore it from a copy."
-            )
-        return manifest
-
-    @classmethod
-    def _from_json(cls, plain: dict[str, object], name: str) -> Self:
-        if plain.get("byteorder") != sys.byteorder:
-            raise ValueError(
-                f"{name} was written {plain.get('byteorder')}-endian, this machine is "
-                f"{sys.byteorder}-endian. Read it on such a machine."
-            )
-        about, spare = plain.get("about", ""), plain.get("spare", 0)
-        try:
-            schema = RowSchema.from_dict(plain["schema"])  # type: ignore[arg-type]
-            return cls(schema, plain["capacity"], plain["lanes"], about, spare)  # type: ignore[arg-type]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"the head of {name} is none of a slab: {error!r}.") from error
-
-    def _json(self) -> bytes:
         plain: dict[str, object] = {
-            "byteorder": sys.byteorder,
             "capacity": self.capacity,
             "lanes": self.lanes,
             "schema": self.schema.to_dict(),
@@ -146,4 +90,20 @@ class Manifest:
             plain["about"] = self.about
         if self.spare:
             plain["spare"] = self.spare
-        return json.dumps(plain, separators=(",", ":")).encode()
+        return _HEAD.pack(plain)
+
+    @classmethod
+    def read(cls, descriptor: int, name: str) -> Self:
+        """The manifest of an open file, checked against its size."""
+        manifest = cls._from_plain(_HEAD.read(descriptor, name), name)
+        require_size(descriptor, name, manifest.nbytes, f" for {manifest.capacity} rows")
+        return manifest
+
+    @classmethod
+    def _from_plain(cls, plain: dict[str, Any], name: str) -> Self:
+        about, spare = plain.get("about", ""), plain.get("spare", 0)
+        try:
+            schema = RowSchema.from_dict(plain["schema"])
+            return cls(schema, plain["capacity"], plain["lanes"], about, spare)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the head of {name} is none of a slab: {error!r}.") from error

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,17 +13,14 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.arguments import as_device
-from rl_slabs.memory.allocation import require_memory, take_piece, take_space
-from rl_slabs.memory.handle import FileHandle
+from rl_slabs.memory.allocation import require_memory, take_space
+from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.manifest import WORDS_PER_LANE, Manifest
-from rl_slabs.regular_file import open_regular, path_name
-from rl_slabs.rows.gather import zeroed
+from rl_slabs.memory.memory import Kind, Memory
 from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.rows.selection import RowIndex
 from rl_slabs.schema import RowSchema
 from rl_tensordict.types import NestedKey
-
-Kind = Literal["private", "shared", "mapped"]
 
 
 class Slab:
@@ -67,25 +62,26 @@ class Slab:
         manifest: Manifest,
         rows: Rows,
         words: NDArray[np.int64],
-        *,
-        kind: Kind = "private",
-        path: str | None = None,
-        space: NDArray[np.int64] | None = None,
+        memory: Memory | None = None,
     ) -> None:
-        self.kind = kind
+        file = None if memory is None else memory.file
+        self.kind: Kind = "private" if file is None else file.kind
         self.schema = manifest.schema
         self.capacity = manifest.capacity
         self.lanes = manifest.lanes
         self.about = manifest.about
         self.spare = manifest.spare
-        self.path = path
+        self.path = None if file is None else file.path
         self._rows: Rows | None = rows
         self._words: NDArray[np.int64] | None = words
-        self._space: NDArray[np.int64] | None = space
-        self._map: mmap.mmap | None = None
-        self._descriptor = -1
-        self._spare_at = 0  # where spare rows begin in the file
-        self._close_descriptor: Any = None
+        self._space: NDArray[np.int64] | None = None
+        self._memory = memory
+        if memory is not None and manifest.spare:
+            # from the row before the first one to the end
+            size = manifest.schema.row_bytes
+            self._spare_at = len(memory) - manifest.promised
+            start = self._spare_at - (manifest.capacity + 1) * size
+            self._space = memory.array[start:].view(np.int64).reshape(-1, size // 8)
 
     @classmethod
     def private(
@@ -127,9 +123,8 @@ class Slab:
             return cls(manifest, Rows.zeros(schema, capacity), words)
         start = aligned(schema.row_bytes)
         taken = start + capacity * schema.row_bytes
-        memory = zeroed(taken, promised=manifest.promised)
-        rows = Rows.over(schema, capacity, memory[start:])
-        return cls(manifest, rows, words, space=_space(manifest, memory, start))
+        memory = Memory.private(taken, promised=manifest.promised)
+        return cls(manifest, Rows.over(schema, capacity, memory.array[start:]), words, memory)
 
     @classmethod
     def shared(cls, schema: RowSchema, capacity: int, *, lanes: int = 1, spare: int = 0) -> Self:
@@ -155,9 +150,7 @@ class Slab:
             Slab(shared, 6 rows of 8 bytes, lanes=3)
         """
         manifest = Manifest(schema, capacity, lanes, spare=spare)
-        require_memory(manifest.taken, _wanted(manifest))
-        descriptor = os.memfd_create("rl-slab", os.MFD_CLOEXEC)
-        return cls._fill(descriptor, manifest, "shared", None)
+        return cls._made(LazyFile.shared("rl-slab"), manifest)
 
     @classmethod
     def mapped(
@@ -195,17 +188,11 @@ class Slab:
             'mapped'
         """
         manifest = Manifest(schema, capacity, lanes, spare=spare)
-        name = path_name(path)
+        file = LazyFile.mapped(path)
         try:
-            descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        except FileExistsError as error:
-            raise FileExistsError(
-                error.errno, f"{name} is there already: use Slab.open, or remove it", name
-            ) from None
-        try:
-            return cls._fill(descriptor, manifest, "mapped", os.path.abspath(name))
+            return cls._made(file, manifest)
         except BaseException:
-            os.unlink(name)
+            os.unlink(path)
             raise
 
     @classmethod
@@ -224,9 +211,7 @@ class Slab:
             ...     Slab.open(f"{folder}/a").schema == schema
             True
         """
-        name = path_name(path)
-        descriptor = open_regular(name, os.O_RDWR)
-        return cls._map_file(descriptor, name, "mapped", os.path.abspath(name))
+        return cls.over(LazyFile.open(path))
 
     @property
     def rows(self) -> Rows:
@@ -296,8 +281,9 @@ class Slab:
             >>> slab.space.shape
             (1000006, 1)
         """
-        first, last = (self._spare_at + row * self.space.strides[0] for row in (start, stop))
-        take_piece(self._descriptor, first, last, wanted, on_disk=self.kind == "mapped")
+        size = self.space.strides[0]  # which raises where there are none
+        assert self._memory is not None
+        self._memory.secure(self._spare_at + start * size, self._spare_at + stop * size, wanted)
 
     @property
     def closed(self) -> bool:
@@ -360,12 +346,10 @@ class Slab:
             >>> Slab.private(RowSchema({"done": (torch.bool, (1,))}), 5).flush()
         """
         _ = self.rows
-        if self._map is not None and self.kind == "mapped":
-            self._map.flush()
-            os.fsync(self._descriptor)
+        if self._memory is not None:
+            self._memory.flush()
 
-    @contextmanager
-    def read_ahead(self) -> Iterator[None]:
+    def read_ahead(self) -> AbstractContextManager[None]:
         """Let the kernel read ahead of a pass over all rows, as copying them to a disk is.
 
         Elsewhere a mapped slab is read without: samples are rows anywhere in the file.
@@ -378,14 +362,7 @@ class Slab:
             ...     pass
         """
         _ = self.rows
-        memory = self._map if self.kind == "mapped" else None
-        if memory is not None:
-            memory.madvise(mmap.MADV_SEQUENTIAL)
-        try:
-            yield
-        finally:
-            if memory is not None:
-                memory.madvise(mmap.MADV_RANDOM)
+        return nullcontext() if self._memory is None else self._memory.read_ahead()
 
     def close(self) -> None:
         """Let go of the memory; once more is nothing.
@@ -396,9 +373,9 @@ class Slab:
             >>> slab.closed
             True
         """
-        self._rows = self._words = self._space = self._map = None
-        if self._close_descriptor is not None:
-            self._close_descriptor()
+        self._rows = self._words = self._space = None
+        if self._memory is not None:
+            self._memory.close()
 
     def fileno(self) -> int:
         """File descriptor of a shared or mapped slab, for `flock` and the like.
@@ -412,9 +389,12 @@ class Slab:
             True
         """
         _ = self.rows
-        if self._descriptor < 0:
+        return self._in_file().fileno()
+
+    def _in_file(self) -> LazyFile:
+        if self._memory is None or self._memory.file is None:
             raise ValueError("a private slab has no file: make it with Slab.shared.")
-        return self._descriptor
+        return self._memory.file
 
     def __enter__(self) -> Self:
         return self
@@ -431,7 +411,8 @@ class Slab:
                 "a private slab stays in its process: make it with Slab.shared or Slab.mapped to "
                 "hand it to another one."
             )
-        return _attach, (FileHandle(self.fileno()), self.kind, self.path)
+        _ = self.rows
+        return type(self).over, (self._in_file(),)
 
     def __repr__(self) -> str:
         state = "closed " if self.closed else ""
@@ -439,64 +420,48 @@ class Slab:
         return f"Slab({state}{self.kind}, {size}, lanes={self.lanes})"
 
     @classmethod
-    def _fill(cls, descriptor: int, manifest: Manifest, kind: Kind, path: str | None) -> Self:
+    def _made(cls, file: LazyFile, manifest: Manifest) -> Self:
         try:
-            _take(descriptor, manifest)
-            # last, so that a file whose making was cut off is no slab
-            os.pwrite(descriptor, manifest.to_bytes(), 0)
+            head, promised = manifest.to_bytes(), manifest.promised
+            file.fill(head, manifest.taken, _wanted(manifest), promised=promised)
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
-        return cls._map_file(descriptor, path or "the memory", kind, path)
+        return cls.over(file)
 
     @classmethod
-    def _map_file(cls, descriptor: int, name: str, kind: Kind, path: str | None) -> Self:
-        """A slab over an open file, which from here on is the slab's to close."""
+    def over(cls, file: LazyFile) -> Self:
+        """The slab in an open file, which is the slab's to close from here on.
+
+        Args:
+            file: Filled with a slab.
+
+        Raises:
+            ValueError: No slab, one of another version, altered, or cut short.
+            OSError: Holes in a file that the disk cannot fill.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     schema = RowSchema({"done": (torch.bool, (1,))})
+            ...     Slab.mapped(schema, 5, f"{folder}/a").close()
+            ...     len(Slab.over(LazyFile.open(f"{folder}/a")))
+            5
+        """
         try:
-            manifest = Manifest.read(descriptor, name)
-            if kind == "mapped":
+            manifest = Manifest.read(file.fileno(), file.path or "the memory")
+            taken, wanted = manifest.taken, _wanted(manifest)
+            if file.kind == "mapped":
                 # a copied file may have holes where the rows were zero
-                _take(descriptor, manifest)
-            memory = mmap.mmap(descriptor, manifest.nbytes)
-            if kind == "mapped":
-                # samples are rows anywhere: what the kernel reads ahead of them is not wanted
-                memory.madvise(mmap.MADV_RANDOM)
-            # numpy holds on to the mmap, so closing it under a tensor cannot happen
-            whole = np.frombuffer(memory, dtype=np.uint8)
-            count = manifest.lanes * WORDS_PER_LANE
-            words = whole[manifest.words_offset :][: count * 8].view(np.int64)
-            rows = Rows.over(manifest.schema, manifest.capacity, whole[manifest.rows_offset :])
-            space = _space(manifest, whole, manifest.rows_offset) if manifest.spare else None
-            words = words.reshape(-1, WORDS_PER_LANE)
-            slab = cls(manifest, rows, words, kind=kind, path=path, space=space)
+                take_space(file.fileno(), taken, wanted, promised=manifest.promised)
+            memory = Memory.over(file, manifest.nbytes)
         except BaseException:
-            os.close(descriptor)
+            file.close()
             raise
-        slab._map = memory
-        slab._spare_at = manifest.taken
-        slab._descriptor = descriptor
-        slab._close_descriptor = weakref.finalize(slab, os.close, descriptor)
-        return slab
-
-
-def _attach(handle: FileHandle, kind: Kind, path: str | None) -> Slab:
-    return map_slab(handle.open(), path or "the memory", kind, path)
-
-
-def map_slab(descriptor: int, name: str, kind: Kind, path: str | None) -> Slab:
-    """A slab over an open file, which from here on is the slab's to close."""
-    return Slab._map_file(descriptor, name, kind, path)
-
-
-def _take(descriptor: int, manifest: Manifest) -> None:
-    take_space(descriptor, manifest.taken, _wanted(manifest), promised=manifest.promised)
-
-
-def _space(manifest: Manifest, memory: NDArray[np.uint8], start: int) -> NDArray[np.int64]:
-    """Rows from the one before byte `start` to the end."""
-    size = manifest.schema.row_bytes
-    stop = start + (manifest.capacity + manifest.spare) * size
-    return memory[start - size : stop].view(np.int64).reshape(-1, size // 8)
+        count, start = manifest.lanes * WORDS_PER_LANE, manifest.words_offset
+        words = memory.array[start : start + count * 8].view(np.int64)
+        rows = Rows.over(manifest.schema, manifest.capacity, memory.array[manifest.rows_offset :])
+        return cls(manifest, rows, words.reshape(-1, WORDS_PER_LANE), memory)
 
 
 def _wanted(manifest: Manifest) -> str:

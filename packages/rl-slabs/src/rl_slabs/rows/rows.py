@@ -13,7 +13,8 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.arguments import as_device, key_list, whole
 from rl_slabs.dtypes import carrier
-from rl_slabs.rows.gather import take_known_rows, take_rows, zeroed
+from rl_slabs.memory.memory import Memory
+from rl_slabs.rows.gather import take_known_rows, take_rows
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
@@ -100,7 +101,9 @@ class Rows:
         """
         count = positive(count, "count")
         if torch.device(device or "cpu").type == "cpu":
-            return cls.over(schema, count, zeroed(max(1, cls.bytes_for(schema, count))))
+            return cls.over(
+                schema, count, Memory.private(max(1, cls.bytes_for(schema, count))).array
+            )
         words = torch.zeros(count, schema.row_bytes // 8, dtype=torch.int64, device=device)
         arrays = {
             field.path: torch.empty(count, *field.shape, dtype=field.dtype, device=device).zero_()

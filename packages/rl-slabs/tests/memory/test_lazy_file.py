@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 
-from rl_slabs.memory.handle import FileHandle
+from rl_slabs.memory.lazy_file import FileHandle
 
 
 @pytest.fixture
