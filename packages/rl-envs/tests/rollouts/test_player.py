@@ -193,6 +193,33 @@ def test_a_player_makes_calls_of_a_policy_whose_parts_were_replaced():
     assert torch.equal(batch["more"], batch["seen"])
 
 
+def chosen(number):
+    return lambda seen: (torch.tensor([number == 0, number == 1]), seen)
+
+
+CHANGES = {
+    "function": lambda module: setattr(module, "module", chosen(1)),
+    "keys": lambda module: setattr(module, "out_keys", ["action", "other"]),
+    "forward": lambda module: setattr(
+        module, "forward", lambda root: root.set("action", chosen(1)(None)[0])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_player_follows_a_module_that_is_changed_in_place(name):
+    module = TensorDictModule(chosen(0), ["observation"], ["action", "seen"])
+    player, request = RolloutPlayer(short(), module), RolloutRequest(3, break_when_any_done=False)
+    batch = player.play(request)
+    assert batch["action"][:, 0].all()
+    assert "seen" in batch
+    CHANGES[name](module)
+    batch = player.play(request)
+    assert batch["action"][:, 0 if name == "keys" else 1].all()
+    assert ("seen" in batch) == (name == "function")
+    assert ("other" in batch) == (name == "keys")
+
+
 def test_a_root_after_a_batch_owns_its_memory():
     env = TransformedEnv(SerialEnv(2, short), RewardSum(), StepCounter())
     player = RolloutPlayer(env)

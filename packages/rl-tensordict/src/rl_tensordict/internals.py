@@ -31,9 +31,6 @@ def is_same(one: Any, other: Any) -> bool:
     return type(ours.get("_tensordict")) is type(theirs.get("_tensordict")) and ours == theirs
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""Dictionaries of a module whose functions run only where the module itself is called."""
-
 # what `forward` of tensordict's modules hands on to; a class may replace it
 _call = getattr(TensorDictModule, "_call_module", None)
 _write = getattr(TensorDictModule, "_write_to_tensordict", None)
@@ -54,26 +51,4 @@ def is_stock_sequence(kind: Any) -> bool:
     return (
         kind.forward is TensorDictSequential.forward
         and getattr(kind, "_run_module", None) is _run_part
-    )
-
-
-def has_hooks(module: Any) -> bool:
-    """Whether a module has functions that run only where the module itself is called."""
-    state = module.__dict__
-    return bool(
-        state["_forward_hooks"]
-        or state["_forward_pre_hooks"]
-        or state["_backward_hooks"]
-        or state["_backward_pre_hooks"]
-    )
-
-
-def has_own_forward(module: Any) -> bool:
-    """Whether an instance has a function in the place of one that its class computes by."""
-    state = module.__dict__
-    return (
-        "forward" in state
-        or "_call_module" in state
-        or "_write_to_tensordict" in state
-        or "_run_module" in state
     )

@@ -28,9 +28,6 @@ from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
 from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import (
-    HOOKS,
-    has_hooks,
-    has_own_forward,
     is_stock_module,
     is_stock_sequence,
 )
@@ -115,10 +112,13 @@ class ModuleCalls:
             self._watch(visited, [module, module.module] if inside else [])
 
     def _watch(self, visited: list[Any], others: list[Any]) -> None:
-        # live dictionaries: of hooks, which are empty now, and of children
-        self._hooks = [each.__dict__[name] for each in visited for name in HOOKS]
+        # live dictionaries of children; a network that is a function is no child
         self._modules = [each._modules for each in (*visited, *others)]
         self._children = [tuple(each.values()) for each in self._modules]
+        parts = [each for each in visited if isinstance(each, TensorDictModuleBase)]
+        self._parts = [
+            (each, [*each.in_keys], [*each.out_keys], each.__dict__.get("module")) for each in parts
+        ]
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
@@ -153,9 +153,17 @@ class ModuleCalls:
         return not skip_existing()
 
     def is_stale(self) -> bool:
-        """Tell whether parts were replaced, or hooks added, after the calls were listed."""
-        children = [tuple(now.values()) for now in self._modules]
-        return any(self._hooks) or children != self._children
+        """Tell whether parts, keys or options were changed, or hooks added, since the listing."""
+        for now, children in zip(self._modules, self._children, strict=True):
+            if tuple(now.values()) != children:
+                return True
+        for part, in_keys, out_keys, function in self._parts:
+            # first, because a part that has parts of its own lists its keys by them
+            if _obstacle(part) or part.__dict__.get("module") is not function:
+                return True
+            if [*part.in_keys] != in_keys or [*part.out_keys] != out_keys:
+                return True
+        return False
 
     def run(self, values: Values, last: int | None = None) -> Values:
         """Make the calls up to `last`, all if None; their outputs are added to `values`.
@@ -318,11 +326,22 @@ def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
 
 def _obstacle(module: Any) -> str:
     """Say why an instance can only be called on a tensordict, or nothing."""
-    if has_hooks(module):
+    state = module.__dict__
+    if (
+        state["_forward_hooks"]
+        or state["_forward_pre_hooks"]
+        or state["_backward_hooks"]
+        or state["_backward_pre_hooks"]
+    ):
         return "it has hooks"
-    if has_own_forward(module):
+    if (
+        "forward" in state
+        or "_call_module" in state
+        or "_write_to_tensordict" in state
+        or "_run_module" in state
+    ):
         return "it has a forward of its own"
-    if module.__dict__.get("_compiled_call_impl"):
+    if state.get("_compiled_call_impl"):
         return "it is compiled as a whole"
     if not is_ordinary(module):
         return "it has options of its own"

@@ -123,10 +123,10 @@ class StepSequence(TensorStep):
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.step_parts() is None:
             return super()._write(tensordict)
-        values = self.run_parts(tensordict)
-        for key in self.out_keys:
-            if key != "_":
-                write(tensordict, key, values[as_tuple(key)])
+        calls: ModuleCalls = self.__dict__["_module_calls"]  # those that `_is_direct` has asked for
+        values = calls.run({as_tuple(key): require(tensordict, key) for key in self.in_keys})
+        for key in calls.out_keys or []:  # `self.out_keys` does not follow keys of a part
+            write(tensordict, key, values[key])
         return tensordict
 
     def __getstate__(self) -> dict[str, Any]:
