@@ -354,6 +354,7 @@ def _places(
     if value is not None:
         yield out, value
     if as_tuple(key)[0] != NEXT:
+        # the same leaf one step later
         value = batch.get(next_key(key), None)
         if value is not None:
             yield next_key(out), value

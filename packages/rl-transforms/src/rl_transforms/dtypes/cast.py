@@ -55,6 +55,7 @@ class DTypeCastTransform(Transform):
                 raise TypeError(msg)
         self.dtype_in, self.dtype_out = dtype_in, dtype_out
         self.casts_all, self._all_in = in_keys is None, in_keys_inv is None
+        # actions and states to cast; None where no spec was seen, as in a buffer
         self._inputs: set[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
@@ -89,6 +90,7 @@ class DTypeCastTransform(Transform):
         """
         if not self._all_in:
             return super().inv(batch)
+        # a buffer has no specs: every leaf of the outer dtype is cast
         if self._inputs is None:
             return _cast_all(batch, self.dtype_out, self.dtype_in)
         return with_entries(
@@ -108,6 +110,7 @@ class DTypeCastTransform(Transform):
             value, kept = root.get(key, None), root.get(out, None)
             if value is not None:
                 fresh = self._named(self.apply_leaf, key, value)
+                # under its own key a leaf is cast whole: rows of the outer dtype do not change
                 known = mask is not None and out != key and kept is not None
                 changes[out] = merge_rows(mask, fresh, kept) if known else fresh  # type: ignore[arg-type]
         return with_entries(root, changes)
@@ -142,6 +145,7 @@ class DTypeCastTransform(Transform):
         if not self._all_in:
             return super()._inward(spec)
         described, cast = self._cast_specs(spec)
+        # called for actions and for states: both are kept
         self._inputs = (self._inputs or set()) | cast
         return described
 

@@ -70,6 +70,7 @@ class ActionMask(Transform):
         """
         mask, leaf = self._mask(root), self._checked(spec)
         self._refuse_nothing(mask, None, leaf)
+        # dimensions that the root has beyond the spec: one mask of the spec for each
         lead = mask.shape[: mask.ndim - leaf.to_one_hot_spec().ndim]
         masked = leaf.expand(*lead, *leaf.shape).clone()
         masked.update_mask(mask)
@@ -171,11 +172,14 @@ class ActionMask(Transform):
         """Which rows ``[*B]`` hold a forbidden action."""
         if isinstance(self._action_spec, MultiCategorical):
             action = self._action_spec.to_one_hot(action, safe=False)
+        # one-hot [*B, n]: forbidden where an entry is set and its mask is not
         if action.shape == mask.shape:
             return (action.bool() & ~mask).any(-1)
+        # a number [*B] of a choice: the entry of the mask at that number
         return ~mask.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def _refuse_nothing(self, mask: Tensor, done: Tensor | None, leaf: Choices | None) -> None:
+        # [*B, n1 + n2 + ...] -> one mask for each choice
         parts = [mask] if leaf is None else mask.split(_counts(leaf), -1)
         empty = torch.stack([~part.any(-1) for part in parts]).any(0)
         if done is not None:

@@ -67,6 +67,7 @@ class NoopReset(Driver):
             The root after these steps.
         """
         actions = self.actions(env.full_action_spec)
+        # steps still to take, int64 [*B]; drawn for all rows, so that no mask moves a draw
         left = self._drawn(env.batch_size)
         if mask is not None:
             left = left.masked_fill(~mask.cpu(), 0)
@@ -74,6 +75,7 @@ class NoopReset(Driver):
             acted = with_entries(root, actions)
             after = env.step_rows(acted, rows)
             further = env.following(acted, after)
+            # of the stepped rows only: the results of the others are arbitrary
             over = env.over(after) & rows.to(root.device or "cpu")
             if bool(over.any()):
                 further = env.reset_rows(further, over)
@@ -131,6 +133,7 @@ class NoopReset(Driver):
         if self._state is None:
             self.seed(int(torch.randint(2**62, ())))
         assert self._state is not None
+        # made anew from its state, which can be copied and pickled
         generator = torch.Generator()
         generator.set_state(self._state)
         drawn = torch.randint(1, self.noops + 1, shape, generator=generator)
@@ -163,6 +166,7 @@ def _action(name: NestedKey, spec: TensorSpec, given: Tensor | None) -> Tensor:
             first[..., 0] = 1
         return first
     action = given.to(spec.device or "cpu")
+    # an action may lack batch dimensions: its shape is then that of the last ones
     if action.dtype != spec.dtype or action.shape != spec.shape[spec.ndim - action.ndim :]:
         msg = (
             f"NoopReset: noop_action for {name!r}: expected {list(spec.shape)} or the last of "

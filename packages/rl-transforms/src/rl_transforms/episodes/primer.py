@@ -94,6 +94,7 @@ class TensorDictPrimer(Transform):
         self.call_before_env_reset = call_before_env_reset
         self.default_value: Any = 0.0 if default_value is None else default_value
         self.primed_keys = [*self.primers.keys(include_nested=True, leaves_only=True)]
+        # the specs expanded to a batch size, and that size
         self._fitted: tuple[torch.Size, Composite] | None = None
         if isinstance(self.default_value, Mapping):
             self._check_names(_flat(self.default_value))
@@ -110,6 +111,7 @@ class TensorDictPrimer(Transform):
         Raises:
             ValueError: a spec does not fit the batch size.
         """
+        # stored states are never replaced: rows may start in mid-trajectory
         gone = [name for name in self.primed_keys if batch.get(name, None) is None]
         if not gone:
             return batch
@@ -275,6 +277,7 @@ def _filled(name: NestedKey, spec: TensorSpec, value: Any, batch: TensorDictBase
     device = spec.device if batch.device is None else batch.device
     if not isinstance(made, Tensor):
         return torch.full(spec.shape, made, dtype=spec.dtype, device=device)
+    # a default has the shape of one row or of the whole batch
     inner = spec.shape[batch.ndim :]
     if made.shape not in (spec.shape, inner):
         msg = f"the default of {name!r}: expected shape {list(spec.shape)} or {list(inner)}, "
@@ -283,6 +286,7 @@ def _filled(name: NestedKey, spec: TensorSpec, value: Any, batch: TensorDictBase
     if made.dtype != spec.dtype:
         msg = f"the default of {name!r}: expected {spec.dtype}, got {made.dtype}. Cast it."
         raise TypeError(msg)
+    # cloned, so that no reset shares memory with the default or another reset
     return made.to(device).expand(spec.shape).clone()
 
 
@@ -292,6 +296,7 @@ def _flat(values: Any) -> dict[tuple[str, ...], Any]:
         return dict(leaves(values))
     flat: dict[tuple[str, ...], Any] = {}
     for key, value in values.items():
+        # a group: its key goes in front of those inside
         if isinstance(value, Mapping | TensorDictBase):
             inner = _flat(value).items()
             flat.update({(*as_tuple(key), *rest): leaf for rest, leaf in inner})

@@ -93,6 +93,7 @@ class StepCounter(GroupTransform):
             key = self._key(group)
             zeros = torch.zeros(shape, dtype=torch.int64, device=root.device)
             kept = root.get(key, None) if mask is not None else None
+            # [*B] -> [*B, ..., 1], like the flag of the group
             gone = group_mask(mask, shape, root.device)
             changes[key] = zeros if kept is None else kept.masked_fill(gone, 0)
             if self.marks_limit:
@@ -193,6 +194,7 @@ class StepCounter(GroupTransform):
         self, after: TensorDictBase, group: GroupPath, at_limit: Tensor
     ) -> dict[NestedKey, Tensor]:
         changes: dict[NestedKey, Tensor] = {}
+        # a mark of its own is the present step's alone: it is not joined with an older one
         if self.marks_limit:
             changes[(*group, self.truncated_key)] = at_limit
             if not self.update_done:

@@ -90,6 +90,7 @@ class TimeMaxPool(Transform):
             changes[out] = _pooled(own, before).reshape(batch[key].shape)
             after = batch.get(next_key(key), None)
             if after is not None:
+                # under "next" the frame at the root is one of the T - 1 earlier ones
                 last = [(own, torch.ones(len(own), dtype=torch.bool)), *before][: self.T - 1]
                 flat = after.reshape(own.shape)
                 changes[next_key(out)] = _pooled(flat, last).reshape(after.shape)
@@ -112,6 +113,7 @@ class TimeMaxPool(Transform):
             frame = required(self, root, key)
             kept = self._recent.get(key)
             if kept is None or mask is None or kept.shape[1:] != frame.shape:
+                # the first frame T - 1 times: the maximum over them is the frame itself
                 self._recent[key] = frame.unsqueeze(0).repeat(self.T - 1, *[1] * frame.ndim)
             else:
                 check_mask(mask, frame.shape)
@@ -138,6 +140,7 @@ class TimeMaxPool(Transform):
             if before is None:
                 raise not_reset(self, key, root)
             both = torch.cat([before, frame.unsqueeze(0)])
+            # [T, *B, ...] -> [*B, ...]
             changes[out] = both.amax(0)
             self._recent[key] = both[1:]
         return with_entries(after, changes)

@@ -71,6 +71,7 @@ class CatTensors(Transform):
         """
         joined = self._joined(batch)
         after = batch.get(NEXT, None)
+        # a buffer may store observations at the root only
         if after is None or all(after.get(key, None) is None for key in self.in_keys):
             return joined
         return with_entries(joined, {NEXT: self._joined(after)})
@@ -78,6 +79,7 @@ class CatTensors(Transform):
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Join what a reset returned; rows outside the mask keep what was joined before."""
         fresh, kept = self._together(root), root.get(self.out_key, None)
+        # rows that were not reset keep what their last step returned
         if mask is not None and kept is not None and kept.shape == fresh.shape:
             fresh = merge_rows(mask, fresh, kept)
         changed = with_entries(root, {self.out_key: fresh})
@@ -97,6 +99,7 @@ class CatTensors(Transform):
         changed = with_specs(spec, {self.out_key: _spec_of(parts, self.dim)})
         return without_specs(changed, self.dropped_keys) if self.del_keys else changed
 
+    # the base would change rewards and done flags that are named like an in key
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Leave rewards as they are."""
         return spec
@@ -125,5 +128,6 @@ def _spec_of(parts: list[TensorSpec], dim: int) -> TensorSpec:
     if all(isinstance(part, Bounded) for part in parts):
         low, high = (torch.cat([getattr(p, end) for p in parts], dim) for end in ("low", "high"))
         return Bounded(low, high, dtype=low.dtype, device=parts[0].device)
+    # one part without bounds leaves the whole without: zeros tell shape and dtype
     whole = torch.cat([part.zero() for part in parts], dim)
     return Unbounded(whole.shape, dtype=whole.dtype, device=parts[0].device)

@@ -103,6 +103,7 @@ class RenameTransform(Transform):
         pairs = list(zip(self.in_keys, self.out_keys, strict=True))
         present = [(old, new) for old, new in pairs if after.get(old, None) is not None]
         for old, new in pairs:
+            # an entry that only resets return is in the root under one of its names
             if (old, new) not in present and root.get(new, root.get(old, None)) is None:
                 raise missing(self, old, after)
         return self._moved(after, present)
@@ -120,8 +121,10 @@ class RenameTransform(Transform):
         return self._moved(batch, present)
 
     def _moved(self, batch: TensorDictBase, pairs: Pairs) -> TensorDictBase:
+        # all entries are read before any is dropped, so that two names can be swapped
         moved = {new: batch.get(old) for old, new in pairs}
         kept = self._emptied(batch, pairs)
+        # the old names are gone here, so a name that is still taken would be overwritten
         for new in moved:
             if kept.get(new, None) is not None:
                 raise _taken(new)
@@ -140,6 +143,7 @@ class RenameTransform(Transform):
         present = [(old, new) for old, new in pairs if old in spec]
         if not present:
             return spec
+        # read first, dropped then, for swaps as above
         moved = {new: spec[old] for old, new in present}
         copy = spec.clone() if self.create_copy else without_specs(spec, [o for o, _ in present])
         for new, leaf in moved.items():
@@ -152,6 +156,7 @@ class RenameTransform(Transform):
 def _merge(mask: Tensor, fresh: Any, kept: Any) -> Any:
     if not isinstance(fresh, TensorDictBase):
         return merge_rows(mask, fresh, kept)
+    # a group: merged leaf by leaf, new leaves as they are
     pairs = {key: (value, kept.get(key, None)) for key, value in leaves(fresh)}
     merged = {key: merge_rows(mask, *pair) for key, pair in pairs.items() if pair[1] is not None}
     return with_entries(fresh, {as_key(key): value for key, value in merged.items()})

@@ -83,6 +83,7 @@ class SelectTransform(Transform):
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Describe the rewards that are kept, and remember their names."""
         if self.keep_rewards:
+            # verdicts without the spec were by the name "reward"
             self._rewards, self._verdicts = set(_spec_leaves(spec)), {}
         return self._kept(spec)
 
@@ -108,12 +109,14 @@ class SelectTransform(Transform):
 
     def keeps(self, key: tuple[str, ...]) -> bool:
         """Whether an entry is kept; its key is the full path, ``"next"`` included."""
+        # asked for every leaf at every step
         if key not in self._verdicts:
             self._verdicts[key] = self._decide(key)
         return self._verdicts[key]
 
     def _decide(self, key: tuple[str, ...]) -> bool:
         key = as_tuple(key)
+        # the key without "next": a selected key keeps both sides of a step
         inner = key[1:] if key[0] == keys.NEXT and len(key) > 1 else key
         selected = (as_tuple(chosen) for chosen in self.in_keys)
         if any(chosen in (key[: len(chosen)], inner[: len(chosen)]) for chosen in selected):

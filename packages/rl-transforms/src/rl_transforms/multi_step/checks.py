@@ -62,6 +62,7 @@ def check_groups(flags: Iterable[tuple[KeyPath, Tensor]], ends: Any) -> None:
     for key, flag in flags:  # [*B, T, ...] or [N, ...], compared as [N, F]
         if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
             continue
+        # the rows after which the trajectory continues, bool [N]
         others = ~torch.as_tensor(ends, device=flag.device)
         if (flag.reshape(len(ends), -1).any(1) & others).any():
             msg = (
@@ -77,6 +78,7 @@ def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
     if not reward.is_floating_point():
         msg = f"{next_key(key)!r}: expected floating-point rewards, got {reward.dtype}. Cast them."
         raise TypeError(msg)
+    # [*B, T, ...] -> [N, ...]
     return reward.reshape(-1, *reward.shape[batch.ndim :])
 
 

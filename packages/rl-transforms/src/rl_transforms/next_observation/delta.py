@@ -88,11 +88,13 @@ class NextObservationDelta(Transform):
             msg = f"excluded_dtypes: expected a list of dtypes, got {shown(excluded_dtypes)}."
             raise TypeError(msg)
         self.excluded_dtypes = tuple(excluded_dtypes)
+        # `side` is what buffers ask for, and rebuilding is done on write too
         self.direction = side
         self.side = "read" if side == "read" else "write"
         if side != "read":  # going into an environment there is no next observation
             self.places = frozenset({"buffer"})
         self._all = in_keys is None
+        # learned from specs; where there are none, every batch is searched
         self._observations: list[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
@@ -173,12 +175,14 @@ class NextObservationDelta(Transform):
         """The keys to replace: named ones, those of the specs, or those stored on both sides."""
         if not self._all:
             return self.in_keys
+        # n-step or compact rows may lack some of the observations
         if self._observations is not None:
             return [key for key in self._observations if batch.get(next_key(key), None) is not None]
         required(self, batch, keys.NEXT)
         found = []
         for key, after in leaves(batch[keys.NEXT]):
             root = batch.get(key, None)
+            # a difference needs both sides, in one shape and dtype
             alike = root is not None and (root.shape, root.dtype) == (after.shape, after.dtype)
             if alike and self._takes(after.dtype):
                 found.append(as_key(key))
@@ -211,6 +215,7 @@ class NextObservationDelta(Transform):
         for key, stored in zip(named, deltas, strict=True):
             root, delta = (required(self, batch, name) for name in (key, stored))
             dtype = root.dtype if self.restore_dtype == "root" else self.restore_dtype
+            # added in the root's dtype, in which the difference was taken
             changes[next_key(key)] = (root + delta.to(root.dtype)).to(dtype)
         return with_entries(without_entries(batch, deltas if self.drop_delta else []), changes)
 

@@ -82,6 +82,7 @@ class NextStateReconstructor(Transform):
         if source is not None and self._has_no_neighbours(batch, to_rebuild):
             return self._from_source(batch, source, list(to_rebuild))
         target, proved = self._neighbours(batch, source)
+        # rows [N] that some key lacks and no row of the sample proves
         unresolved = torch.stack(list(to_rebuild.values())).any(0) & ~proved
         fetched, had = _fetch(self, batch, source, unresolved, list(to_rebuild))
         changes: dict[NestedKey, Tensor] = {}
@@ -90,9 +91,11 @@ class NextStateReconstructor(Transform):
             own = batch[key].reshape(made.shape)
             made[rows & proved] = own[target[rows & proved]]
             if fetched is not None:
+                # of the W fetched rows, those that exist and that this key lacks
                 take = had & rows[unresolved]
                 made[unresolved.nonzero()[:, 0][take]] = fetched[key][take].to(made.device)
             changes[next_key(key)] = made.reshape(batch[key].shape)
+        # missing: unresolved, and not in the buffer either
         gone = unresolved.clone()
         gone[unresolved] = ~had
         changes[names.NEXT_MISSING] = gone.reshape(batch.batch_size)
@@ -183,6 +186,7 @@ def _fetch(
     # wanted: bool [N], None for all rows
     device = batch[obs_keys[0]].device if unresolved is None else unresolved.device
     count = batch.batch_size.numel() if unresolved is None else int(unresolved.sum())
+    # [W], in the order of the unresolved rows
     had = torch.zeros(count, dtype=torch.bool, device=device)
     if source is None or not count:
         return None, had

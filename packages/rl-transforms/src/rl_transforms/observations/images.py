@@ -89,6 +89,7 @@ class ToTensorImage(ImageTransform):
         if value.ndim < 3:
             msg = f"expected an image [..., height, width, channels]: got {list(value.shape)}."
             raise ValueError(msg)
+        # an image has few channels: [..., 3, 84, 84] has them first, [..., 84, 84, 3] last
         is_first = value.shape[-1] > MOST_CHANNELS >= value.shape[-3]
         if is_first and not self.shape_tolerant:
             msg = (
@@ -98,6 +99,7 @@ class ToTensorImage(ImageTransform):
             raise ValueError(msg)
         whole = not value.is_floating_point()
         if whole if self.from_int is None else self.from_int:
+            # in place on the new floats of integers; floats belong to the caller
             image = value.to(torch.get_default_dtype()).div_(255) if whole else value.div(255)
         else:
             image = value
@@ -135,6 +137,7 @@ class GrayScale(ImageTransform):
             raise ValueError(msg)
         image = value if value.is_floating_point() else value.to(torch.get_default_dtype())
         red, green, blue = image.unbind(-3)
+        # [..., H, W] each, summed in place in the one new tensor
         grey = (red * LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
         return grey.to(value.dtype).unsqueeze(-3)
 
@@ -179,7 +182,9 @@ class Resize(ImageTransform):
         if value.shape[-2:] == (self.h, self.w):
             return value
         smooth = self.interpolation != "nearest"
+        # interpolate takes one batch dimension: [*B, C, H, W] -> [R, C, H, W]
         images = value.reshape(-1, *value.shape[-3:])
+        # dtypes that interpolate takes as they are; bytes on a CPU only
         native = images.is_floating_point() or (images.dtype == torch.uint8 and images.is_cpu)
         found = interpolate(
             images if native else images.float(),
@@ -192,6 +197,7 @@ class Resize(ImageTransform):
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
         """Describe a scaled image; bicubic ones may pass the bounds of floats."""
+        # the overshoot of whole numbers is clamped to their dtype in _back
         passes = self.interpolation == "bicubic" and spec.dtype in FLOATS
         return (without_bounds if passes else described)(spec, self.apply_leaf)
 

@@ -42,6 +42,7 @@ class FlattenObservation(Transform):
 
     def apply_leaf(self, value: Tensor) -> Tensor:
         """Merge the dimensions of one leaf."""
+        # negative dimensions are the leaf's own, whatever batch dimensions precede
         return value.flatten(_within(self.first_dim, value), self.last_dim)
 
     def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
@@ -155,6 +156,7 @@ def _within(dim: int, value: Tensor) -> int:
 
 
 def _unsqueezed(value: Tensor, dim: int) -> Tensor:
+    # a leaf [..., a] takes a new dimension at -1 and at -2: one more than it has
     _within(dim + 1 or -1, value)
     return value.unsqueeze(dim)
 

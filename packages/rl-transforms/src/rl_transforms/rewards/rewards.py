@@ -96,6 +96,7 @@ class RewardClipping(Transform):
         for name, bound in (("clamp_min", clamp_min), ("clamp_max", clamp_max)):
             if bound is not None:
                 check_number(name, bound)
+        # torch would clamp everything to the upper bound
         crossed = clamp_min is not None and clamp_max is not None and clamp_min > clamp_max
         if (clamp_min is None and clamp_max is None) or crossed:
             msg = (

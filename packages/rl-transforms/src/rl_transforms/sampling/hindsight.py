@@ -178,6 +178,7 @@ class HindsightRelabel(Transform):
             preceding, ahead = own.extent(drawn.to(own.numbers.device))
             places = drawn + self._offset(preceding.cpu(), ahead.cpu())
             found, had = own.read(places.to(own.numbers.device), read_keys)
+            # places are rows of the batch itself, so all are there
             mask = batch.get(keys.MASK, None)  # padding achieves no goal
             had = had.cpu() if mask is None else mask.reshape(-1).cpu()[drawn]
         else:
@@ -205,6 +206,7 @@ class HindsightRelabel(Transform):
         if self.strategy is HindsightStrategy.FUTURE:
             preceding = torch.zeros_like(ahead)
         # uniform on [-preceding, ahead]
+        # float64: a float32 below 1 times a large count can round up to the count
         share = torch.rand(len(ahead), dtype=torch.float64)
         return (share * (preceding + ahead + 1)).long() - preceding
 
