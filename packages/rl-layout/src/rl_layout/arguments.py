@@ -28,10 +28,10 @@ def check_dense(value: Any, name: str, expected: str) -> None:
         raise TypeError(msg)
 
 
-def check_fill(value: Any, name: str = "fill") -> None:
+def check_fill(value: Any) -> None:
     """Raise where a value is no single number that fills cells."""
     if not isinstance(value, int | float | complex | np.number):
-        msg = f"{name}: expected a number, got {shown(value)}."
+        msg = f"fill: expected a number, got {shown(value)}."
         raise TypeError(msg)
 
 

@@ -29,7 +29,6 @@ class Archive:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Path(path)
         self._head = manifest_of(self.folder)
-        self.layout: str = self._head["layout"]
         self._parts: dict[str, dict[str, Any]] = self._head["parts"]
         self._name = self.folder / self._head["data"]["file"]
         try:
@@ -50,10 +49,6 @@ class Archive:
     def names(self) -> list[str]:
         """The names of all parts, groups joined by slashes."""
         return list(self._parts)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of an array."""
-        return tuple(self._array(name)["shape"])
 
     def verify(self) -> None:
         """Read every byte once and compare its checksums."""

@@ -21,6 +21,7 @@ from rl_slabs import Rows, RowSchema, Window
 from rl_slabs.internals import LANE_SHIFT
 
 PLAIN, LOSSLESS = "plain", "lossless"
+_STORE = "storage/store"
 
 
 def storage_parts(storage: Storage) -> dict[str, Any]:
@@ -50,10 +51,10 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
     }
 
 
-def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> None:
+def load_storage(storage: Storage, archive: Archive) -> None:
     """Restores a dumped storage; everything is checked before the former rows are dropped."""
     storage = _of_tensors(storage)
-    count, capacity = archive.part(f"{under}/count"), archive.part(f"{under}/capacity")
+    count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
     if not _is_count(count) or not _is_count(capacity):
         raise ValueError(
             f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
@@ -61,45 +62,45 @@ def load_storage(storage: Storage, archive: Archive, under: str = "storage") -> 
     if not count:
         storage.empty()
         return
-    columns = _columns(archive, under)
-    require_same_shape(archive.folder, storage, columns, archive.part(f"{under}/dim_extend"))
-    require_kind(storage.lossless is not False, archive, f"{under}/store")
-    schema = RowSchema.from_dict(archive.read(f"{under}/schema"))
-    window = _window(archive, under)
+    columns = _columns(archive)
+    require_same_shape(archive.folder, storage, columns, archive.part("storage/dim_extend"))
+    require_kind(storage.lossless is not False, archive)
+    schema = RowSchema.from_dict(archive.read("storage/schema"))
+    window = _window(archive)
     contents = Contents(
-        Structure.from_plain(archive.read(f"{under}/structure")).require_classes(),
+        Structure.from_plain(archive.read("storage/structure")).require_classes(),
         schema,
         columns,
         window,
-        archive.read(f"{under}/index") if f"{under}/index/words" in archive.names() else None,
-        tuple(archive.part(f"{under}/floor")),
-        archive.part(f"{under}/order") if f"{under}/order" in archive.names() else None,
+        archive.read("storage/index") if "storage/index/words" in archive.names() else None,
+        tuple(archive.part("storage/floor")),
+        archive.part("storage/order") if "storage/order" in archive.names() else None,
     )
     room, lanes = storage.capacity_for(columns), len(storage.ring.window().first)
     contents = contents.in_room(capacity, room, lanes)
     if storage.store is not None and schema_of(storage.store) == schema:
-        require_fitting(storage.store, archive, f"{under}/store")
+        require_fitting(storage.store, archive)
     moves = Moves(contents.runs(), count, capacity // len(window.first), room // lanes)
 
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
-        require_fitting(store, archive, f"{under}/store")
-        load_store(store, archive, f"{under}/store", moves)
-        archive.read_into(f"{under}/back", targets(torch.from_numpy(links), moves.places()))
+        require_fitting(store, archive)
+        load_store(store, archive, moves)
+        archive.read_into("storage/back", targets(torch.from_numpy(links), moves.places()))
 
     storage.stand(contents, fill)
 
 
-def _columns(archive: Archive, under: str) -> torch.Size:
-    columns = archive.part(f"{under}/columns")
+def _columns(archive: Archive) -> torch.Size:
+    columns = archive.part("storage/columns")
     if not isinstance(columns, list) or not all(_is_count(n) and 0 < n < 1 << 40 for n in columns):
         raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
     return torch.Size(columns)
 
 
-def _window(archive: Archive, under: str) -> Window:
+def _window(archive: Archive) -> Window:
     """The row ids of a dump, none of them twice and no more than its lanes have room for."""
     first, counts, floor, count, capacity = (
-        archive.part(f"{under}/{name}")
+        archive.part(f"storage/{name}")
         for name in ("first", "counts", "floor", "count", "capacity")
     )
     lists = (first, counts, floor)
@@ -194,9 +195,9 @@ def store_parts(
     }
 
 
-def require_kind(lossless: bool, archive: Archive, under: str) -> None:
+def require_kind(lossless: bool, archive: Archive) -> None:
     """Raises unless a dump holds rows of this kind, lossless or not."""
-    kind = archive.part(f"{under}/kind")
+    kind = archive.part(f"{_STORE}/kind")
     mine = LOSSLESS if lossless else PLAIN
     if kind != mine:
         raise ValueError(
@@ -205,11 +206,11 @@ def require_kind(lossless: bool, archive: Archive, under: str) -> None:
         )
 
 
-def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
+def require_fitting(store: RowStore, archive: Archive) -> None:
     """Raises unless `load_store` can fill this store."""
-    require_kind(isinstance(store, LosslessRows), archive, under)
+    require_kind(isinstance(store, LosslessRows), archive)
     if isinstance(store, LosslessRows):
-        keys = archive.part(f"{under}/keys")
+        keys = archive.part(f"{_STORE}/keys")
         ours = [list(pair.root) for pair in store.layout.pairs]
         if keys != ours:
             raise ValueError(
@@ -221,37 +222,36 @@ def require_fitting(store: RowStore, archive: Archive, under: str) -> None:
 def load_store(
     store: RowStore,
     archive: Archive,
-    under: str,
     moves: Moves,
 ) -> None:
     """Fills a cleared store with the rows that `store_parts` described."""
     places = moves.places()
     if isinstance(store, LosslessRows):
-        slots = archive.part(f"{under}/side/slots")
+        slots = archive.part(f"{_STORE}/side/slots")
         store.clear()
         store.prepare(len(slots))
-        _load_rows(store.rows, archive, f"{under}/rows", places)
+        _load_rows(store.rows, archive, f"{_STORE}/rows", places)
         if store.layout.apart:
-            archive.read_into(f"{under}/rows/successor", targets(store.links, places))
+            archive.read_into(f"{_STORE}/rows/successor", targets(store.links, places))
         first: Targets = [slice(0, len(slots))]
         if store.joined:
             overflow = _slots(store, len(slots))
-            _load_rows(overflow, archive, f"{under}/side", first)
+            _load_rows(overflow, archive, f"{_STORE}/side", first)
             for ours, theirs in _paired_columns(store, overflow):
                 ours[: len(slots)] = theirs[: len(slots)]
         else:
-            _load_rows(store.side.rows, archive, f"{under}/side", first)
+            _load_rows(store.side.rows, archive, f"{_STORE}/side", first)
         positions, numbers = moves.positions()
         store.resume(
             positions,
             numbers,
             moves.distances(store.links[positions].cpu().numpy()),
             slots,
-            moves.renumbered(archive.part(f"{under}/side/owners")),
+            moves.renumbered(archive.part(f"{_STORE}/side/owners")),
         )
-        store.expect(misses=archive.part(f"{under}/misses"), reach=archive.part(f"{under}/reach"))
+        store.expect(misses=archive.part(f"{_STORE}/misses"), reach=archive.part(f"{_STORE}/reach"))
     elif isinstance(store, PlainRows):
-        _load_rows(store.rows, archive, f"{under}/rows", places)
+        _load_rows(store.rows, archive, f"{_STORE}/rows", places)
 
 
 def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, Any]:

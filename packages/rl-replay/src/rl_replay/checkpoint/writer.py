@@ -28,7 +28,7 @@ _ALIGNMENT = 64
 _SYNC_BYTES = 16 << 20
 
 
-def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str = "rows") -> None:
+def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
     """Write parts into a folder, in place of the dump that may be there."""
     # All of it is on the disk when this returns. Until then, and whenever it fails or is killed,
     # the former dump is valid.
@@ -38,10 +38,10 @@ def dump(path: str | os.PathLike[str], parts: Mapping[str, Part], *, layout: str
         if isinstance(part, torch.Tensor | np.ndarray | Chunks):
             described(part)
     with _claimed(folder):
-        _replace(folder, listed, layout)
+        _replace(folder, listed)
 
 
-def _replace(folder: Path, parts: list[tuple[str, Any]], layout: str) -> None:
+def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
     data = folder / f"{_DATA}{uuid.uuid4().hex}"
     draft = data.with_suffix(".json")
     try:
@@ -49,7 +49,7 @@ def _replace(folder: Path, parts: list[tuple[str, Any]], layout: str) -> None:
         head = {
             "format": FORMAT,
             "version": FORMAT_VERSION,
-            "layout": layout,
+            "layout": "rows",  # the only one so far
             "byteorder": sys.byteorder,
             "data": {"file": data.name, "bytes": size},
             "parts": found,

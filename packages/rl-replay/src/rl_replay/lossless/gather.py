@@ -113,7 +113,7 @@ class Gather:
     ) -> None:
         if rows.packed is None:
             raise ValueError("stored rows have a packed leaf.")
-        self._rows, self._side, self._count = rows, side, len(rows)
+        self._side, self._count = side, len(rows)
         self._packed = rows.packed
         self._width = layout.stored.row_bytes // 8
         # None where rows that were gathered say it themselves
@@ -179,16 +179,13 @@ class Gather:
             return words.view(_INT32)[:, self._place]
         return self._apart.take(places, 0, None, "wrap")
 
-    def on_device(
-        self, plan: GatherPlan, index: torch.Tensor, given: torch.Tensor | None = None
-    ) -> SuccessorRows:
+    def on_device(self, plan: GatherPlan, index: torch.Tensor) -> SuccessorRows:
         """`on_cpu` by tensor operations alone, for rows on any device."""
         own = self._packed.index_select(0, index)
-        addresses = given
-        if addresses is None and self._links is not None:
-            addresses = self._links.index_select(0, index)
-        elif addresses is None:
+        if self._links is None:
             addresses = own.view(torch.int32)[:, self._place]
+        else:
+            addresses = self._links.index_select(0, index)
         # -1 none, below count a row, from count on a slot
         address = addresses.long() - 1
         inside = (address >= 0) & (address < self._count)
