@@ -12,6 +12,7 @@ from rl_tensordict.arguments import (
     check_whole,
     drop_useless,
     key_list,
+    local_device,
     number_tensor,
     shown,
 )
@@ -105,6 +106,16 @@ def test_devices_are_read_by_name():
             as_device("device", value)
     with pytest.raises(ValueError, match=r"got 'quantum' \(str\)\."):
         as_device("device", "quantum")
+
+
+def test_a_device_that_this_machine_lacks_is_refused_by_name():
+    assert local_device("device", "cpu") == torch.device("cpu")
+    assert local_device("device", "meta") == torch.device("meta")
+    for value in ("cuda:99", "hpu"):
+        with pytest.raises(RuntimeError, match=f"storage: there is no device '{value}' here"):
+            local_device("storage", value)
+    with pytest.raises(ValueError, match=r"storage: expected a torch\.device or its name"):
+        local_device("storage", "cuda:x")
 
 
 def test_a_device_beyond_64_bits_is_refused_by_name():

@@ -146,7 +146,10 @@ def test_arguments_of_another_kind_are_refused(make):
     ("make", "words"),
     [
         (lambda: GymEnv(7), "expected an id or a gymnasium.Env: got int"),
-        (lambda: GymEnv(gymnasium.make_vec("CartPole-v1", 2)), "GymVectorEnv takes vectors"),
+        (
+            lambda: GymEnv(gymnasium.make_vec("CartPole-v1", 2)),
+            "makes one of a vector of Gymnasium",
+        ),
         (lambda: SerialEnv(2, CountingEnv()), "a function that makes an environment, got Counting"),
         (lambda: ParallelEnv(2, CountingEnv()), "a function that makes an environment, got Count"),
         (lambda: SerialEnv(2.5, CountingEnv), "num_workers must be a whole number: got 2.5"),

@@ -350,6 +350,8 @@ def test_an_immutable_dataset_is_full_from_the_start_and_has_trajectories() -> N
         (lambda: LazyTensorStorage(2.5), TypeError, "must be an integer"),
         (lambda: LazyTensorStorage(5, ndim=4), ValueError, "1, 2 or 3, got 4"),
         (lambda: LazyMemmapStorage(5, device="cuda"), ValueError, "files are on the CPU"),
+        (lambda: LazyTensorStorage(5, device="cuda:99"), RuntimeError, "no device 'cuda:99'"),
+        (lambda: LazyTensorStorage(5, device="nowhere"), ValueError, "device: expected a torch"),
     ],
 )
 def test_what_cannot_be_a_storage_is_refused(storage, error, message) -> None:

@@ -129,6 +129,23 @@ def as_device(name: str, value: Any) -> torch.device:
         raise ValueError(msg) from error
 
 
+def local_device(name: str, value: Any) -> torch.device:
+    """Convert a name to a device that this machine has."""
+    device, reason = as_device(name, value), "torch sees none"
+    if device.type == "cuda":  # counting them does not set CUDA up, which no fork would survive
+        if (device.index or 0) < torch.cuda.device_count():
+            return device
+    else:
+        try:
+            torch.empty(0, device=device)
+        except (AssertionError, RuntimeError, NotImplementedError, ImportError) as error:
+            reason = str(error).partition("\n")[0].partition(". ")[0]
+        else:
+            return device
+    msg = f"{name}: there is no device {str(device)!r} here ({reason}). Pass one of this machine, "
+    raise RuntimeError(msg + "as 'cpu'.")
+
+
 def refuse_unknown(given: Iterable[str], hints: Mapping[str, str] | None = None) -> None:
     """Raise for the first argument that a function does not take, with its hint if there is one."""
     for name in given:

@@ -12,6 +12,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor, nn
 
 from rl_tensordict import build, leaves, lies_on, nest
+from rl_tensordict.arguments import as_device, local_device
 
 CPU = torch.device("cpu")
 
@@ -39,12 +40,10 @@ class Devices:
         parameter = next(iter(policy.parameters()), None) if hasattr(policy, "parameters") else None
         found = env if parameter is None else parameter.device
         devices = cls(
-            _first(env_device, env),
-            _first(policy_device, device, found),
-            _first(storing_device, device, env),
+            as_device("env_device", env if env_device is None else env_device),
+            _first(policy_device=policy_device, device=device, policy=found),
+            _first(storing_device=storing_device, device=device, environment=env),
         )
-        for one in (devices.policy, devices.storing):
-            _require_there(one)
         making = (
             f"make it with device={str(devices.env)!r}, or leave env_device out, because what it "
             "returns is moved"
@@ -59,11 +58,11 @@ def policy_on(policy: Any, device: Any) -> Any:
     """The policy itself if it is on the device or has no tensors, otherwise a copy there."""
     if device is None or not isinstance(policy, nn.Module):
         return policy
-    wanted = torch.device(device)
+    wanted = as_device("policy_device", device)
     found = next((one.device for one in policy.parameters()), wanted)
     if found.type == wanted.type and wanted.index in (None, found.index):
         return policy
-    _require_there(wanted)
+    local_device("policy_device", wanted)
     try:
         return deepcopy(policy).to(wanted)
     except Exception as error:
@@ -74,22 +73,15 @@ def policy_on(policy: Any, device: Any) -> Any:
         raise ValueError(msg) from error
 
 
-def _first(*said: Any) -> torch.device:
-    return torch.device(next(one for one in said if one is not None))
+def _first(**said: Any) -> torch.device:
+    """The first device that is named, which this machine must have."""
+    return local_device(*next((name, one) for name, one in said.items() if one is not None))
 
 
 def _require_same(what: str, found: torch.device | None, wanted: torch.device, advice: str) -> None:
     if found is not None and found.type != wanted.type:
         msg = f"the {what} is on {found}, and should be on {wanted}: {advice}."
         raise ValueError(msg)
-
-
-def _require_there(device: torch.device) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, NotImplementedError) as error:
-        msg = f"there is no device {str(device)!r} here: {error}"
-        raise RuntimeError(msg) from error
 
 
 def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:

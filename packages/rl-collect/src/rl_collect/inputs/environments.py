@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rl_envs import EnvBase, SerialEnv, TransformedEnv
+from rl_envs.env.foreign import require_env
 from rl_layout import keys
 from rl_transforms import StepCounter
 
@@ -51,15 +52,9 @@ STEPS = "step_count"
 def _maker(create: Any, kwargs: dict[str, Any]) -> Callable[[], EnvBase]:
     def make() -> EnvBase:
         env = create if isinstance(create, EnvBase) else create(**kwargs)
-        if not isinstance(env, EnvBase):
-            msg = f"create_env_fn must make an environment of rl_envs: got {type(env).__name__}."
-            raise TypeError(msg)
+        require_env(env, EnvBase, "create_env_fn must make an environment of rl_envs")
         return env
 
     if not isinstance(create, EnvBase) and not callable(create):
-        msg = (
-            f"create_env_fn must be an environment or a function that makes one: got "
-            f"{type(create).__name__}."
-        )
-        raise TypeError(msg)
+        require_env(create, EnvBase, "create_env_fn must be an environment or a function of one")
     return make

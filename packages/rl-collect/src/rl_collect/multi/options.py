@@ -14,6 +14,7 @@ from rl_collect.arguments import check_count, check_seconds, check_switches
 from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
+from rl_tensordict.arguments import local_device
 
 WorkerMakers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
@@ -126,8 +127,9 @@ class MultiOptions:
     @property
     def named_device(self) -> torch.device | None:
         """The device that batches name as their own; None where nothing was said."""
-        said = self.options.get("storing_device") or self.options.get("device")
-        return None if said is None else torch.device(said)
+        names = ("storing_device", "device")
+        said = {name: self.options[name] for name in names if self.options.get(name) is not None}
+        return local_device(*next(iter(said.items()))) if said else None
 
     def of_worker(self) -> dict[str, Any]:
         """The options of each worker's collector, and what makes its policy."""

@@ -13,6 +13,7 @@ from rl_envs.env import checks
 from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
+from rl_envs.env.foreign import require_env
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
 from rl_layout import keys
@@ -59,6 +60,8 @@ class SerialEnv(EnvBase):
         makers = environment_makers(num_workers, create_env_fn)
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
+        for env in self.envs:
+            require_env(env, EnvBase, "create_env_fn must make an environment of rl_envs")
         first = self.envs[0]
         for number, env in enumerate(self.envs):
             checks.check_masks(env)

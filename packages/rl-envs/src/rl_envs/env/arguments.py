@@ -16,15 +16,6 @@ def check_kind(given: Any, kind: Any, expected: str) -> None:
         raise TypeError(msg)
 
 
-def named_device(device: Any) -> torch.device:
-    """Read the name of a device, whether or not this machine has it."""
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        msg = f"expected a device, as 'cpu' or 'cuda:0': got {device!r}."
-        raise type(error)(msg) from error
-
-
 def sizes_of(batch_size: Any) -> torch.Size:
     """Read a batch size."""
     given = [batch_size] if isinstance(batch_size, int) else batch_size

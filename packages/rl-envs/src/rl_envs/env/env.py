@@ -24,6 +24,7 @@ from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.request import copy_to_out, on_own_device, without_steps
 from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
+from rl_tensordict.arguments import local_device
 from rl_tensordict.types import KeyPath
 from rl_transforms import Place
 
@@ -81,7 +82,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     _num_moves: int = 0
 
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
-        self.device = arguments.named_device("cpu" if device is None else device)
+        self.device = local_device("device", "cpu" if device is None else device)
         self.batch_size = arguments.sizes_of(batch_size)
         self.is_closed = False
         self.is_started = False

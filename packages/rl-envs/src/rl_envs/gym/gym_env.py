@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
+from rl_envs.env.foreign import require_env
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
 from rl_envs.gym.info import InfoKeys
@@ -149,7 +150,10 @@ class GymEnv(EnvBase):
             raise RuntimeError(msg)
         self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
-        observation, _ = self._expect(self.env.reset(**kwargs), 2, "reset")
+        parts = self._expect(self.env.reset(**kwargs), 2, "reset")
+        observation, info = parts
+        if not isinstance(info, Mapping):  # an observation of two numbers
+            raise self._wrong_parts(parts, 2, "reset")
         self._seed, self._is_over, self.is_started = None, False, True
         return observation
 
@@ -185,10 +189,13 @@ class GymEnv(EnvBase):
         """Raise unless the environment inside has returned as many parts as Gymnasium says."""
         if isinstance(found, tuple | list) and len(found) == count and found[0] is not None:
             return found
+        raise self._wrong_parts(found, count, name)
+
+    def _wrong_parts(self, found: Any, count: int, name: str) -> TypeError:
+        """The error for parts that Gymnasium does not say."""
         parts = {2: "(observation, info)", 5: "(observation, reward, terminated, truncated, info)"}
         what = "None" if found is None else f"{type(found).__name__}: {found!r:.200}"
-        msg = f"{name} of {self.env} must return {parts[count]}: got {what}."
-        raise TypeError(msg)
+        return TypeError(f"{name} of {self.env} must return {parts[count]}: got {what}.")
 
     def _require_ready(self) -> None:
         if not self.is_started or self._is_over or self.is_closed:
@@ -280,13 +287,9 @@ def _made(env: Any, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env, str):
         # check_env_specs checks more, once, and its messages name keys
         return gymnasium.make(env, **{"disable_env_checker": True, **kwargs})
-    if not isinstance(env, gymnasium.Env):
-        msg = (
-            f"expected an id or a gymnasium.Env: got {type(env).__name__}. GymVectorEnv takes "
-            f"vectors, TransformedEnv environments that speak tensordicts."
-        )
-        raise TypeError(msg)
+    require_env(env, gymnasium.Env, "expected an id or a gymnasium.Env")
+    made: gymnasium.Env[Any, Any] = env
     if kwargs:
         msg = f"{sorted(kwargs)} go to gymnasium.make, but the environment is already made."
         raise TypeError(msg)
-    return env
+    return made

@@ -10,11 +10,11 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arguments import check_kind
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
+from rl_envs.env.foreign import require_env
 from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.env.seeds import next_seed
@@ -105,7 +105,7 @@ class GymVectorEnv(EnvBase):
         elif kwargs or num_envs is not None:
             msg = "num_envs and kwargs go to gymnasium.make_vec, but the environment is made."
             raise TypeError(msg)
-        check_kind(env, VectorEnv, "an id or a vector environment of gymnasium.vector")
+        require_env(env, VectorEnv, "expected an id or a vector environment of gymnasium.vector")
         if info_keys is not None and is_whole:
             env = ShowVectorInfo(env, info_keys)
         super().__init__(batch_size=(env.num_envs,))

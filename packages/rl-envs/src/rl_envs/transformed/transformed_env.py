@@ -15,6 +15,7 @@ from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
+from rl_envs.env.foreign import require_env
 from rl_envs.env.interface import Binding
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.env.rows import EnvRows
@@ -367,9 +368,7 @@ def _keeps_flags_equal(one: Transform) -> bool:
 
 
 def _check_env(thing: Any) -> None:
-    if not isinstance(thing, EnvBase):
-        msg = f"expected an environment: got {thing!r}. GymEnv makes one of an id."
-        raise TypeError(msg)
+    require_env(thing, EnvBase, "expected an environment")
 
 
 def _unpacked(given: list[Change]) -> Iterator[Change]:

@@ -14,6 +14,7 @@ from rl_replay.storages.storage import Storage
 from rl_replay.storages.tensor import Device, TensorStorage
 from rl_slabs.internals import positive
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import local_device
 
 
 class LazyTensorStorage(TensorStorage):
@@ -21,7 +22,7 @@ class LazyTensorStorage(TensorStorage):
 
     Args:
         max_size: How many rows, those of all dimensions together; rounded up to whole columns.
-        device: Where they live; "auto" for where the first data are.
+        device: Where they live, a device of this machine; "auto" for where the first data are.
         ndim: Its dimensions: 2 for batches `[B, T]`, whose environments become columns.
         lossless: Keep each observation once; a row names the row that holds its next one. True
             takes every leaf that is there under `"next"` too; a list names them, as is needed
@@ -33,6 +34,7 @@ class LazyTensorStorage(TensorStorage):
     Raises:
         ValueError: A size or a number of dimensions out of range.
         TypeError: `lossless` is neither a bool nor a list.
+        RuntimeError: This machine has no such device.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -52,6 +54,8 @@ class LazyTensorStorage(TensorStorage):
         lanes: int | None = None,
     ) -> None:
         Storage.__init__(self, max_size, ndim=ndim)
+        if device not in ("auto", None):
+            local_device("device", device)
         self.device = device
         self.lanes = None if lanes is None else positive(lanes, "lanes")
         if isinstance(lossless, str) or not isinstance(lossless, bool | Sequence):

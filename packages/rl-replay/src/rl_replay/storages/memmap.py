@@ -14,6 +14,7 @@ from rl_replay.shared.session import SharedSession
 from rl_replay.storages.folder import FolderFiles, StoredSettings, TemporaryFiles
 from rl_replay.storages.lazy import LazyTensorStorage
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import as_device
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -59,7 +60,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         lossless: bool | Sequence[NestedKey] = False,
         lanes: int | None = None,
     ) -> None:
-        if not isinstance(device, str | torch.device) or torch.device(device).type != "cpu":
+        if as_device("device", device).type != "cpu":
             raise ValueError(
                 f"files are on the CPU, got device {device}: move samples with a transform."
             )

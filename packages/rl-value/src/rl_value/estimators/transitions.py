@@ -316,6 +316,10 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
     if reward.ndim < 2:
         msg = "the reward ends in a dimension of its own, [*B, T, 1]: call reward.unsqueeze(-1)."
         raise ValueError(msg)
+    if reward.shape == terminated.shape[:-1]:
+        msg = f"rewards of {key!r} end in a dimension of their own, as its flags do: expected "
+        msg += f"{[*reward.shape[1:], 1]} after the batch, got {list(reward.shape[1:])}. "
+        raise ValueError(msg + "Call reward.unsqueeze(-1).")
     if terminated.shape not in (reward.shape, (*reward.shape[:-1], 1)):
         msg = (
             f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} after the "
