@@ -323,12 +323,12 @@ def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None
 
 
 def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """The mean times, one contender after the other: workers continue while nobody asks."""
+    """The mean times, one contender after the other: workers continue between the requests."""
     took = {}
     for name, make in contenders.items():
         batches = make()
         for _ in range(5):
-            next(batches)  # what lay ready while the processes started is not counted
+            next(batches)  # batches made while the processes started are not counted
         start = time.perf_counter()
         frames = sum(next(batches) for _ in range(turns(3 * ROUNDS - 5)))
         took[name] = 1e6 * (time.perf_counter() - start) / frames

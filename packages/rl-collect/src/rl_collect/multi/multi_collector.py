@@ -44,7 +44,7 @@ class MultiCollector(CollectorInterface):
         frames_per_batch: steps in what is returned; rounded up to a multiple of the workers.
         total_frames: steps to play in all; -1 for no end.
         replay_buffer: anything with `extend`; where batches go.
-        cat_results: "stack" for `[W, *B, T]`, or the dimension to lay batches end to end along.
+        cat_results: "stack" for `[W, *B, T]`, or the dimension to concatenate batches along.
         preemptive_threshold: once this share of the workers is done, the others stop early.
         restart_workers: replace a worker that dies. What it had not handed over is lost, and its
             trajectories under way end there.
