@@ -126,7 +126,7 @@ def policy_plan(policy: Any) -> PolicyPlan:
 
 
 def failure_note(policy: Any, values: Mapping[KeyPath, Any], batch_size: torch.Size) -> str:
-    """Say which call of a policy fails on a step's root, and what it is given."""
+    """Say which call of a policy fails on a step's root, and on which inputs."""
     call, given = ModuleCalls(policy).find_failure(values) or (None, values)
     function = policy if call is None else call.function
     module = getattr(function, "__self__", function)  # `step` is a method of its module
