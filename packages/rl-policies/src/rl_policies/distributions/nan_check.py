@@ -15,7 +15,7 @@ def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
     # a sum is NaN where an entry is, and one number is all that is read
     if isnan((scores if scores.numel() == 1 else scores.sum()).item()):
         wrong = scores.isnan().any(-1)
-        if mask is not None:  # a row that allows nothing is nobody's choice
+        if mask is not None:  # a row without an allowed action is never acted on
             wrong = wrong & mask.any(-1)
         count = int(wrong.sum())
         if count:

@@ -59,7 +59,7 @@ class GreedyChoice(nn.Module):
         chosen = values.gather(-1, places)
         if self.groups is not None:
             chosen = chosen.sum(-1, keepdim=True)
-        if recurrent_mode() is not True:  # a batch to learn from may hold rows that nobody acts on
+        if recurrent_mode() is not True:  # batches to learn from may hold rows without an action
             _refuse_nan(chosen, scores)
         if self.action_space == "categorical":
             return index.squeeze(-1).to(self.dtype), chosen
