@@ -1,4 +1,4 @@
-"""The calls of modules, beside the modules themselves: each case both ways to the same numbers."""
+"""The calls of modules give the numbers of the modules themselves, case by case."""
 
 import copy
 import pickle

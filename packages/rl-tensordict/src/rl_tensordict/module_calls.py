@@ -212,7 +212,7 @@ class ModuleCalls:
             values: tensors by key. They are not changed.
 
         Returns:
-            The call and what it was given; None where no call on tensors fails.
+            The call and its inputs; None where no call on tensors fails.
         """
         check_type("values", values, Mapping, "tensors by key")
         scope = dict(values)

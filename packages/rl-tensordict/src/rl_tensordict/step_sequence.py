@@ -123,7 +123,7 @@ class StepSequence(TensorStep):
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.step_parts() is None:
             return super()._write(tensordict)
-        calls: ModuleCalls = self.__dict__["_module_calls"]  # those that `_is_direct` has asked for
+        calls: ModuleCalls = self.__dict__["_module_calls"]  # made by `_is_direct`
         values = calls.run({as_tuple(key): require(tensordict, key) for key in self.in_keys})
         for key in calls.out_keys or []:  # `self.out_keys` does not follow keys of a part
             write(tensordict, key, values[key])
