@@ -1,4 +1,4 @@
-"""Checks of rows before n-step rows are made of them, and warnings of those that fall short."""
+"""Checks of one-step rows, and warnings of n-step rows that span fewer than n steps."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class NextObservationDelta(Transform):
         if side != "read":  # going into an environment there is no next observation
             self.places = frozenset({"buffer"})
         self._all = in_keys is None
-        # learned from specs; where there are none, every batch is searched
+        # learned from specs; without specs, every batch is searched
         self._observations: list[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:

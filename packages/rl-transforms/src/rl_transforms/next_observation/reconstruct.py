@@ -91,7 +91,7 @@ class NextStateReconstructor(Transform):
             own = batch[key].reshape(made.shape)
             made[rows & proved] = own[target[rows & proved]]
             if fetched is not None:
-                # of the W fetched rows, those that exist and that this key lacks
+                # of the W fetched rows, the existing ones that this key lacks
                 take = had & rows[unresolved]
                 made[unresolved.nonzero()[:, 0][take]] = fetched[key][take].to(made.device)
             changes[next_key(key)] = made.reshape(batch[key].shape)
