@@ -287,7 +287,7 @@ def test_a_row_without_its_next_observation_counts_for_members_that_terminated()
     batch = team("terminated")
     missing = torch.zeros(10, dtype=torch.bool)
     missing[5] = True  # agent 1 terminates there, the others are out
-    missing[6] = True  # nobody does
+    missing[6] = True  # no agent does
     batch["collector", "next_missing"] = missing
     loss = loss_of(DQNLoss, True, reduction="none")
     assert loss(batch)["loss"].shape == (10, AGENTS, 1)
