@@ -13,10 +13,10 @@ GRACE_S = 2.0
 
 def end_with_parent(parent: int, *, grace_s: float = GRACE_S) -> None:
     """Kill this process `grace_s` after process `parent` is gone."""
-    # a pidfd becomes readable at the end of its process, whoever else holds copies of it. The end
-    # of file on a pipe comes only after every process that inherited a copy has closed it; and the
-    # parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* ends that started the child,
-    # too early for a collector in a background thread, and leaves no time to close anything.
+    # a pidfd becomes readable at the end of its process, however many copies of it there are. The
+    # end of file on a pipe comes only after every process that inherited a copy has closed it; and
+    # the parent-death signal (PR_SET_PDEATHSIG) is sent when the *thread* ends that started the
+    # child, too early for a collector in a background thread, and leaves no time to close anything.
     # Code that never releases Python's global lock delays the thread
     descriptor = os.pidfd_open(parent)
     threading.Thread(
