@@ -7,7 +7,7 @@
 # ///
 """Recurrent DQN from slices of a CartPole that hides its velocities, while workers play on.
 
-Two processes write whole trajectories into a buffer that lies in a file. The learner draws slices,
+Two processes write whole trajectories into a buffer in a file. The learner draws slices,
 which begin in mid-trajectory, from the state that an older network left there: so the first steps
 of a slice only warm the state up, and what the network of now makes of it is written back.
 """
@@ -49,7 +49,7 @@ PARTS, NUMBERS = ("loss", "explore", "optimizer"), ("steps", "curve", "best")  #
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is; a checkpoint goes on only under the settings that it began with."""
+    """Settings of a run; a checkpoint is resumed under the settings that it began with."""
 
     env: str = "CartPole-v1"
     seed: int = 0
@@ -173,7 +173,7 @@ class Run:
         return float((batch["next", "reward"] * is_first_episode).sum(1).mean())
 
     def save(self, out: Path) -> None:
-        """Write what training goes on from, each file whole or not at all."""
+        """Write a checkpoint to resume from, each file whole or not at all."""
         if len(self.buffer):
             self.buffer.dumps(out / "buffer")
         state = {name: getattr(self, name).state_dict() for name in PARTS}
@@ -228,7 +228,7 @@ def train(run: Run, steps: int, out: Path, interrupts: list[Any]) -> None:
                 turns.release()
     run.save(out)
     if interrupts:
-        refuse(f"interrupted at step {run.steps:,}, --resume goes on from {out / 'checkpoint.pt'}")
+        refuse(f"interrupted at step {run.steps:,}, --resume starts at {out / 'checkpoint.pt'}")
 
 
 def draw(run: Run, path: Path) -> None:
@@ -248,7 +248,7 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
 
 
 def check(settings: Settings, out: Path) -> None:
-    """Refuse what cannot be trained on, or written to."""
+    """Raise for an environment that cannot be trained on, or a folder that cannot be written to."""
     try:
         torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:

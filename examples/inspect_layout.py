@@ -135,7 +135,7 @@ def main() -> None:
     print(", ".join(f"{ends.count(kind.name)} {kind.name.lower()}" for kind in EndKind))
     whole = segments.kinds != EndKind.CUT
     returns = segments.sum(batch["next", "reward"]).squeeze(-1)
-    print(f"returns of those that ended here: {returns[whole].tolist()}\n")
+    print(f"returns of the trajectories that ended here: {returns[whole].tolist()}\n")
     draw_layout(batch).save(options.out / "right.png")
 
     for number, fault in enumerate(FAULTS, 1):

@@ -45,7 +45,7 @@ EPISODES = 20  # of an evaluation
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is; a checkpoint goes on only under the settings that it began with."""
+    """Settings of a run; a checkpoint is resumed under the settings that it began with."""
 
     env: str = "CartPole-v1"
     seed: int = 0
@@ -226,7 +226,7 @@ def train(run: Run, steps: int, checkpoint: Path, interrupt: Interrupt) -> None:
             bar.update(run.collector.frames - bar.n)
             run.save(checkpoint)
     if interrupt.came:
-        refuse(f"interrupted at step {run.collector.frames:,}, --resume goes on from {checkpoint}")
+        refuse(f"interrupted at step {run.collector.frames:,}, --resume starts at {checkpoint}")
 
 
 def draw(run: Run, path: Path) -> None:
@@ -248,7 +248,7 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
 
 
 def check(settings: Settings, out: Path) -> None:
-    """Refuse what cannot be trained on, or written to."""
+    """Raise for an environment that cannot be trained on, or a folder that cannot be written to."""
     try:
         torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:

@@ -129,7 +129,7 @@ def test_velocities_are_hidden(example):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody interrupts: its folder, and what it said."""
+    """An uninterrupted run: its folder, and its output."""
     out = tmp_path_factory.mktemp("whole")
     told = subprocess.run(command("--steps", STEPS, "--out", out), capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
@@ -173,10 +173,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(interrupted):
     assert 0 < frames < STEPS
     assert rest.splitlines()[-1] == (
         f"ppo_recurrent_cartpole: interrupted at step {frames:,}, "
-        f"--resume goes on from {out / 'checkpoint.pt'}"
+        f"--resume starts at {out / 'checkpoint.pt'}"
     )
     with pytest.raises(ProcessLookupError):
-        os.killpg(group, 0)  # nobody is left in it
+        os.killpg(group, 0)  # the group has no process left
     assert [path.name for path in out.iterdir()] == ["checkpoint.pt"]
 
 

@@ -253,7 +253,7 @@ def drawn(run):
 
 @torch.no_grad()
 def stale(run, batch):
-    """Rows behind the first of a slice whose stored state is not what the network makes of it."""
+    """Later rows of a slice whose stored state differs from what the network computes."""
     state, ids, found = batch["recurrent_state"], batch["collector", "slice_ids"], 0
     for row in range(1, len(batch)):
         if ids[row] == ids[row - 1]:
@@ -334,7 +334,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_a_run_goes_on_from(slices, tmp_path):
     steps = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["steps"]
     assert rest.splitlines()[-1] == (
         f"dqn_recurrent_slices: interrupted at step {steps:,}, "
-        f"--resume goes on from {tmp_path / 'checkpoint.pt'}"
+        f"--resume starts at {tmp_path / 'checkpoint.pt'}"
     )
     _, left = psutil.wait_procs(family, timeout=10)
     assert len(family) >= 2 + slices.WORKERS  # what starts workers, and what tracks resources
