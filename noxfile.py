@@ -41,7 +41,7 @@ OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
 OF_EXTRAS += ["rl_replay/testing/machines", "rl_transforms/observations/vec_norm"]
 
-WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need beside
+WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])
@@ -333,7 +333,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(default=False)
 @each_package
 def bench(session: nox.Session, package: str) -> None:
-    """Print the speed of one package beside its peers; take the machine for yourself."""
+    """Print the speed of one package next to its peers; take the machine for yourself."""
     install(session, *work("bench", package))
     for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
         path = path.relative_to(ROOT)

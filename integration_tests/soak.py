@@ -2,7 +2,7 @@
 
 Run with `nox -s soak`, or `nox -s soak -- --seconds 60`. Two workers play a CartPole with a
 recurrent policy and write whole trajectories into a buffer, while the learner samples slices,
-trains, and hands out new weights. Printed are steps, updates and memory; the exit status is 1
+trains, and publishes new weights. Printed are steps, updates and memory; the exit status is 1
 where memory grew, or a process, a descriptor or a shared segment was left.
 """
 
@@ -100,7 +100,7 @@ class Record:
     memory: list[float] = field(default_factory=list)
 
     def growth(self) -> float:
-        """How much the last quarter's memory lies above the second's, as a share."""
+        """How much more memory the last quarter takes than the second, as a share."""
         quarter = max(len(self.memory) // 4, 1)
         early = statistics.median(self.memory[quarter : 2 * quarter] or self.memory)
         return statistics.median(self.memory[-quarter:]) / early - 1
@@ -138,7 +138,7 @@ def train(seconds: float) -> Record:
             if passed > len(record.memory) * seconds / SAMPLES_OF_MEMORY:
                 record.memory.append(memory_mb())
         print(f"{buffer.write_count:,} steps written, {record.updates:,} updates")
-        print(f"{len(buffer):,} rows of {CAPACITY:,} stood, the last at the end")
+        print(f"{len(buffer):,} rows of {CAPACITY:,} are valid, the last at the end")
     return record
 
 

@@ -1,4 +1,4 @@
-"""Every transform that stands for itself keeps the same promises, wherever it sits."""
+"""Every transform that works alone keeps the same promises, in every place."""
 
 # ruff: noqa: D101, D102, D103 - the name of a test is its promise
 
@@ -255,7 +255,7 @@ class TestEveryTransformOfEnvironments:
 
         around = TransformedEnv(SerialEnv(2, lambda: LivesEnv(2)), copy.deepcopy(transform))
         found = allowed_steps(around)
-        if isinstance(transform, ActionMask):  # whoever draws the actions must see it
+        if isinstance(transform, ActionMask):  # the environment that draws the actions must see it
             with pytest.raises(ValueError, match="cannot sit in a worker"):
                 SerialEnv(2, inside)
             return

@@ -185,7 +185,7 @@ def test_ids_can_be_left_out_and_padding_needs_them() -> None:
 
 
 def test_padded_trajectories_are_advised_against() -> None:
-    """`split_trajs=True` hands out `[N_traj, T_max]` with a mask, and warns."""
+    """`split_trajs=True` returns `[N_traj, T_max]` with a mask, and warns."""
     with pytest.warns(UserWarning, match="split_trajs pads"):
         collector = Collector(short, frames_per_batch=5, split_trajs=True)
     batch = collector.next()
@@ -371,7 +371,7 @@ def test_steps_are_skipped_by_a_postproc() -> None:
 
 
 def test_random_steps_of_several_environments_are_collected_in_columns(tmp_path: Path) -> None:
-    """`policy=env.rand_step`, 22 frames of three environments, dumped behind every batch."""
+    """`policy=env.rand_step`, 22 frames of three environments, dumped after every batch."""
     env = SerialEnv(3, cart)
     env.set_seed(0)
     with pytest.warns(UserWarning, match="24"):

@@ -98,7 +98,7 @@ def test_no_done_flag_stands_at_the_root_where_rows_are_reset() -> None:
 
 
 def test_marks_have_the_shape_of_the_batch() -> None:
-    """`is_init` is `(*B, 1)`, True at explicit resets and behind a done step."""
+    """`is_init` is `(*B, 1)`, True at explicit resets and after a done step."""
     env = TransformedEnv(SerialEnv(3, cart), InitTracker(), StepCounter(2))
     batch = env.rollout(5, break_when_any_done=False)
     assert batch["is_init"].shape == (3, 5, 1)
@@ -120,7 +120,7 @@ def test_differences_are_refused_inside_workers_when_these_are_made() -> None:
 
 
 class Stateless(EnvBase):
-    """Keeps nothing: where it is lies in the tensordict; it gives no reward."""
+    """Stateless: its position is in the tensordict; it gives no reward."""
 
     def __init__(self) -> None:
         super().__init__()

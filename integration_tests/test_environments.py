@@ -23,7 +23,7 @@ COMPARED = [
 
 
 def played_by_twin(environment, actions) -> TensorDict:
-    """Rows [T] of a twin, reset behind every done step."""
+    """Rows [T] of a twin, reset after every done step."""
     rows, root = [], environment.reset()
     for action in actions:
         row = environment.step(root.set("action", action))

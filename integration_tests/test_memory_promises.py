@@ -78,7 +78,7 @@ def test_inside_a_trajectory_observations_are_stored_twice() -> None:
 
 
 def test_compact_batches_save_all_next_observations_and_nothing_else() -> None:
-    """3,200 bytes of 200 steps; rewards and done flags are what they were."""
+    """3,200 bytes of 200 steps; rewards and done flags are unchanged."""
     data, compact = collected(), collected(compact_obs=True)
     assert data.bytes() - compact.bytes() == 3_200
     for key in compact.keys(True, True):
@@ -93,7 +93,7 @@ def test_differences_save_half_of_the_next_observations() -> None:
 
 
 def test_observations_that_cannot_be_rebuilt_are_nan_at_slice_ends() -> None:
-    """The rows with NaN are ends of slices behind which nothing is known."""
+    """The rows with NaN are ends of slices with an unknown next observation."""
     buffer = buffer_of(collected(compact_obs=True), NextStateReconstructor())
     sample = buffer.sample()
     lost = sample[AFTER].isnan().any(-1)
@@ -149,7 +149,7 @@ def test_estimators_are_finite_out_of_the_box(kind: type, options: dict[str, Any
 
 
 def test_lossless_rows_and_differences_bootstrap_at_truncations() -> None:
-    """Both know what lies behind each end, exactly or within the precision of the difference."""
+    """Both know the next observation of each end, exactly or within the delta's precision."""
     data = collected(max_frames_per_traj=7)
     delta = collected(differences, max_frames_per_traj=7)
     assert data["next", "truncated"].sum() > 10
@@ -177,7 +177,7 @@ def test_multi_step_rows_are_built_on_differences() -> None:
 
 
 def test_multi_step_rows_are_not_made_up_on_the_compact_path() -> None:
-    """`data[t + n]` where it is stored, and a mark where nobody knows it."""
+    """`data[t + n]` where it is stored, and a mark where it is unknown."""
     rows = trajectories([6, 3], EndKind.TRUNCATED)
     both = Compose(NextStateReconstructor(), MultiStepTransform(3, 0.5))
     found = buffer_of(rows.exclude(AFTER), both)[:]

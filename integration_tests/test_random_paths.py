@@ -77,7 +77,7 @@ def buffers(draw: Any) -> ReplayBuffer:
 @settings(max_examples=40, deadline=None)
 @given(environments(), buffers(), ways, st.integers(1, 11))
 def test_every_sampled_step_is_genuine(env, buffer, way, num_steps):
-    """Write more than the buffer holds, and look at a sample behind each write."""
+    """Write more than the buffer holds, and look at a sample after each write."""
     frames = num_steps * max(env.batch_size.numel(), 1)
     options = {"frames_per_batch": frames, "replay_buffer": buffer, **way}
     with Collector(env, total_frames=12 * frames, **options) as collector:

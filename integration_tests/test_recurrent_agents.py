@@ -1,4 +1,4 @@
-"""Actor and critic with a memory each: states under keys of their own, or refused by name."""
+"""Actor and critic with a memory each: each has a state key of its own, shared keys are refused."""
 
 import pytest
 import torch

@@ -272,7 +272,7 @@ def test_runs_are_whole_trajectories_over_batch_cuts_of_two_environments(collect
     buffer = filled(collector, 4, 6)
 
     runs = [buffer.read(run)["observation"].int().tolist() for run in stored_runs(buffer)]
-    # each run is [episode, first step, last step + 1]; the last one of each goes on
+    # each run is [episode, first step, last step + 1]; the last one of each continues
     played = [(0, 3), (1, 5), (2, 1), (3, 1), (100, 2), (101, 1), (102, 5), (103, 2)]
     assert sorted(runs) == [[[e, step] for step in range(length)] for e, length in played]
 
@@ -427,7 +427,7 @@ def test_gae_leaves_out_a_row_without_its_next_observation():
     next_value = torch.tensor([[1.0], [1.0], [float("nan")]])
 
     advantage, _ = gae(rows, torch.ones(3, 1), next_value, 0.5, 0.5)
-    # as after a cut behind the second row: A = ½ + 1.5/4, 1.5
+    # as after a cut after the second row: A = ½ + 1.5/4, 1.5
     assert advantage.flatten().tolist() == [0.875, 1.5, 0.0]
 
 

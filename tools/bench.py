@@ -46,7 +46,7 @@ def medians_us(  # noqa: PLR0913 - independent options of one measurement
     """Median durations of some calls in microseconds; they take turns, so that load hits all.
 
     Of more than one call a turn, `burst`, one more comes first and is not timed. `shuffle` draws
-    the order of every turn: the caches are those of whoever came before. `before` has a call for
+    the order of every turn: the caches are those of the call before. `before` has a call for
     each, which is not timed and precedes it every time. `per_unit` divides each duration by the
     number that the call returns.
     """

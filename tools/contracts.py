@@ -2,7 +2,7 @@
 
     python tools/contracts.py             print what breaks a rule; exit with 1 where something does
 
-What one package takes from another, that one offers by name: in its `__init__`, or in a module that
+Packages import from each other only what is exported: in the `__init__`, or in a module that
 `[tool.house] public` of the root's pyproject.toml lists. No modules import each other in a circle;
 imports that only type checkers see count as well.
 """
@@ -23,7 +23,7 @@ PACKAGES = {
 
 
 def public_modules() -> set[str]:
-    """The modules that siblings may import, beside the packages themselves."""
+    """The modules that siblings may import, in addition to the packages themselves."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         return set(tomllib.load(file)["tool"]["house"]["public"])
 

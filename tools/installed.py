@@ -20,7 +20,7 @@ KNOWN = {path.parent.name for path in ROOT.glob("packages/*/pyproject.toml")}
 
 
 def surplus(expected: set[str]) -> list[str]:
-    """Packages of ours that came along, and those that did not come, one sentence each."""
+    """Unwanted and missing packages of ours, one sentence each."""
     found = KNOWN & {dist.metadata["Name"] for dist in metadata.distributions()}
     return [
         *(f"{name} came along, which is not asked for" for name in sorted(found - expected)),

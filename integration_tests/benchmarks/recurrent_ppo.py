@@ -1,4 +1,4 @@
-"""Recurrent PPO beside torchrl: the time for 10,000 steps, and where it goes.
+"""Recurrent PPO next to torchrl's: the time for 10,000 steps, and where it goes.
 
     PYTHONPATH=tools python integration_tests/benchmarks/recurrent_ppo.py
 

@@ -12,7 +12,7 @@ Each answer is one of
 - changed: an input of the caller is not what it was before the call. Modules of tensordicts may add
   entries (`fuzz_inputs.py` says which packages have them); what is there stays.
 
-Calls run in a child process: where one kills it, the call is named and another child goes on.
+Calls run in a child process: if one kills it, the call is named and another child continues.
 `--only NUMBER` repeats one call of a run and prints its traceback. Where more than `--most` of the
 calls are obscure, or one changes its input, the exit status is 1.
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-collect beside its public names: collectors at work, and their parts."""
+"""Fuzzed parts of rl-collect that have no public name: collectors at work, and their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-envs beside its public names: environments that were reset, and their roots.
+"""Fuzzed parts of rl-envs that have no public name: environments that were reset, and their roots.
 
 Worker processes are not started here: their faults have a session of their own.
 """
@@ -45,7 +45,7 @@ def serial() -> EnvBase:
 
 
 def transformed() -> EnvBase:
-    """Counts behind transforms."""
+    """A counter with transforms around it."""
     return started(TransformedEnv(CountingEnv(5), Compose(InitTracker(), StepCounter(3))))
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-layout beside its public names: codecs, and agents that carry states."""
+"""Fuzzed parts of rl-layout that have no public name: codecs, and agents that carry states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-policies beside its public names: policies, exploration, distributions."""
+"""Fuzzed parts of rl-policies that have no public name: policies, exploration, distributions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def actor() -> ProbabilisticActor:
 
 
 def shared() -> ActorValueOperator:
-    """A policy and a critic behind one network."""
+    """A policy and a critic that share one network."""
     head = TensorDictModule(nn.Linear(3, 3), ["hidden"], ["logits"])
     policy = ProbabilisticActor(head, ["logits"], distribution_class=OneHotCategorical)
     return ActorValueOperator(network("hidden"), policy, ValueOperator(nn.Linear(3, 1), ["hidden"]))

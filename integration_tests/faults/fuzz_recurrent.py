@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-recurrent beside its public names: networks, cells and modules."""
+"""Fuzzed parts of rl-recurrent that have no public name: networks, cells and modules."""
 
 from __future__ import annotations
 

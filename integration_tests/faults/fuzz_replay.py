@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-replay beside its public names: buffers of every kind, and their parts.
+"""Fuzzed parts of rl-replay that have no public name: buffers of every kind, and their parts.
 
 Of storages, samplers, writers and indices those methods are called that users call, or that parts
 of their own call. What a buffer calls under its lock, after its checks, is not.
@@ -90,7 +90,7 @@ CALLED = {
 
 
 def of(make: Any, method: str) -> Any:
-    """A function that makes a part anew and hands out one of its methods."""
+    """A function that makes a new part and returns one of its methods."""
     return lambda: getattr(make(), method)
 
 
@@ -116,7 +116,7 @@ POOLS = {
     "slice_len": each(2, None),
 }
 
-_WAITS = "waits, as asked, for rows that nobody writes"
+_WAITS = "waits, as asked, for rows that never come"
 SKIP = {
     "ReplayBuffer.wait_until": _WAITS,
     "TensorDictReplayBuffer.wait_until": _WAITS,

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-slabs beside its public names: slabs, lanes and the rows of both."""
+"""Fuzzed parts of rl-slabs that have no public name: slabs, lanes and the rows of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-specs beside its public names: the methods of one spec of each kind."""
+"""Fuzzed parts of rl-specs that have no public name: the methods of one spec of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-transforms beside its public names: the methods of some transforms."""
+"""Fuzzed parts of rl-transforms that have no public name: the methods of some transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-value beside its public names: estimators, losses, updates, damaged data."""
+"""Fuzzed parts of rl-value that have no public name: estimators, losses, updates, damaged data."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from torch import nn
 HERE = Path(__file__).parent
 OURS = re.compile(r"/(packages/rl-[a-z]+/src|site-packages)/rl_[a-z]+/")
 MEMORY = 6 << 30  # bytes on top of what torch takes itself
-# of objects that can be called or indexed, beside their public methods
+# of objects that can be called or indexed, in addition to their public methods
 SPECIAL = ("__getitem__", "__setitem__", "__delitem__", "__len__", "__contains__", "__eq__")
 # what the machine lacks: room, a device
 LACKS = re.compile(
@@ -122,7 +122,7 @@ def methods_of(made: Any) -> list[str]:
         if inspect.isroutine(function) and OURS.search(_file(function)):
             names.append(name)
     if isinstance(made, nn.Module) and "forward" in names:
-        # as users call it: what stands around `forward` counts
+        # as users call it, with what wraps `forward`
         names[names.index("forward")] = "__call__"
     elif "__call__" in dir(kind) and OURS.search(_file(kind.__call__)):
         names.append("__call__")
@@ -208,7 +208,7 @@ def verdict(error: BaseException, seconds: float) -> dict[str, Any]:
 
 
 def raised(frame: FrameType, position: int) -> bool:
-    """Whether a frame stands at a `raise` of its own, and not at an operation that failed."""
+    """Whether a frame is at a `raise` of its own, and not at an operation that failed."""
     return dis.opname[frame.f_code.co_code[position]] == "RAISE_VARARGS"
 
 

@@ -1,4 +1,4 @@
-"""What is fuzzed of rl-workers beside its public names: pools, channels and pickled functions."""
+"""Fuzzed parts of rl-workers that have no public name: pools, channels and pickled functions."""
 
 from __future__ import annotations
 

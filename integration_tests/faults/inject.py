@@ -5,7 +5,7 @@ interrupted at one line of our sources, as Ctrl-C interrupts it. Then every row 
 indexing give must be one that was written, bit for bit, with its own next observation; links and
 the index of trajectories must be those of a plain loop over the rows; and the next writes must
 work. Rows that a transform holds back stand as before the call, or as after it: the same call made
-again leaves what one call leaves that nobody interrupts.
+again leaves what an uninterrupted call leaves.
 
 Without `--seconds` every line of every scenario is tried. With `--twice` a call in the middle fails
 and the code that recovers from it is interrupted as well. The exit status is 1 where one failed.
@@ -101,7 +101,7 @@ def reach(number: int) -> int:
 
 
 def problems(found: TensorDict) -> list[str]:
-    """The rows that are none of those that were written, a line each."""
+    """The rows that were never written, a line each."""
     found = found.reshape(-1)
     numbers = found["number"]
     steps = found.get(STEPS, None)
@@ -223,7 +223,7 @@ def holds_back(buffer: ReplayBuffer) -> bool:
 
 
 def again(scenario: Scenario, buffer: ReplayBuffer) -> list[str]:
-    """What differs from a call that nobody interrupted, once the call was made or made again."""
+    """What differs from an uninterrupted call, once the call was made or made again."""
     former, whole = scenario.make(), scenario.make()
     scenario.call(whole)
     if same_rows(buffer, former):
@@ -267,7 +267,7 @@ def by_another_thread(call: Callable[[], Any]) -> list[str]:
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()
     thread.join(40.0)
-    return [*failures, "another thread waits for ever"] if thread.is_alive() else failures
+    return [*failures, "another thread waits forever"] if thread.is_alive() else failures
 
 
 @contextlib.contextmanager
@@ -298,7 +298,7 @@ def interrupting_twice(first: int, second: int) -> Iterator[list[str]]:
 
     The first one is of a function that one of ours calls, as where a tensor cannot be read or a
     file ends; so what ends a `with` or releases a lock is passed over. The second one is at line
-    number `second` among those of ours that are executed behind it; -1 for none. What is yielded
+    number `second` among our lines executed after it; -1 for none. What is yielded
     holds the call, then the lines.
     """
     seen: list[str] = []

@@ -3,7 +3,7 @@
 Run with `nox -s faults`, or as a script: `--seconds 60 --seed 3`. Three kinds of trial take turns:
 
 - a writer of a shared buffer is killed while it extends; every row that can be read afterwards
-  must be one that was written, and the next writer goes on;
+  must be one that was written, and the next writer continues;
 - a process that dumps a buffer again and again is killed; the folder must hold one of its dumps,
   whole;
 - a worker of a collector is killed while a learner samples; it is replaced, and every row must
@@ -56,7 +56,7 @@ KINDS: dict[str, Callable[[], ReplayBuffer]] = {
 def killed(work: Callable[[], None], after_s: float) -> bool:
     """Run something in a forked child, kill it, and say whether the kill came before its end."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forked beside threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forked while threads run
         child = os.fork()
     if not child:
         try:
@@ -70,7 +70,7 @@ def killed(work: Callable[[], None], after_s: float) -> bool:
 
 
 def write_on(buffer: ReplayBuffer, first: int) -> None:
-    """Write for ever: pieces of trajectories, and single rows."""
+    """Write forever: pieces of trajectories, and single rows."""
     for number in range(first, first + 100_000, 8):
         buffer.extend(rows(number, 7))
         buffer.add(rows(number + 7, 1)[0])
@@ -159,7 +159,7 @@ def kill_workers(generator: random.Random) -> tuple[int, list[str]]:
         timeout_s=60,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # forked beside threads; workers that ended
+        warnings.simplefilter("ignore")  # forked while threads run; workers that ended
         with collector:
             collector.start()
             buffer.wait_until(40, timeout=60)

@@ -1,1 +1,1 @@
-"""Every part beside every other: what is chosen, and the same numbers step by step."""
+"""Every part with every other: the parts chosen, and the same numbers step by step."""

@@ -1,4 +1,4 @@
-"""What a training run is put together from: one function for each choice."""
+"""The parts of a training run: one function for each choice."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SHAPES = ["[B, T]", "flat", "padded trajectories", "padded slices", "slices of c
 
 
 def pairwise(*choices: Sequence[str]) -> list[tuple[str, ...]]:
-    """Rows in which every pair of options of two different choices stands together once."""
+    """Rows in which every pair of options of two different choices occurs at least once."""
     spots = list(itertools.combinations(range(len(choices)), 2))
     open_pairs = {
         (i, a, j, b) for i, j in spots for a, b in itertools.product(choices[i], choices[j])

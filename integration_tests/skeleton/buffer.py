@@ -8,7 +8,7 @@ from skeleton.segments import Marker, markers
 
 
 class ListBuffer:
-    """Stores (write number, marker, row): write number n lies at position n % capacity."""
+    """Stores (write number, marker, row): write number n is at position n % capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity, self.written = capacity, 0

@@ -27,7 +27,7 @@ class GRUAgent(nn.Module):
 
     @torch.no_grad()
     def forward(self, root: TensorDictBase) -> TensorDictBase:
-        """Act on one root, batch size []: the state is always the one that lies in it."""
+        """Act on one root, batch size []: the state is always the one stored in it."""
         state = self.cell(root["observation"], root[STATE])
         log_probs = self.actor(state).log_softmax(-1)  # [A]
         action = torch.multinomial(log_probs.exp(), 1, generator=self.generator).squeeze(0)
@@ -46,7 +46,7 @@ class GRUAgent(nn.Module):
         return torch.stack(states)
 
     def values(self, rows: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Value what lies before and after each of N rows, both [N, 1].
+        """Values before and after each of N rows, both [N, 1].
 
         After a row comes the next row's value. At the end of a segment the unroll takes one step
         more, on the real next observation.

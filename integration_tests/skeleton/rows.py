@@ -11,7 +11,7 @@ from skeleton.environments import CartPoleEnv, CountingEnv
 
 
 class Collector:
-    """Plays environments in turn, row by row, and goes on where its last batch stopped.
+    """Plays environments in turn, row by row, and continues where its last batch stopped.
 
     Args:
         environments: each fills one row of the batch, [B].

@@ -11,7 +11,7 @@ from skeleton.segments import continues
 
 
 def stored_runs(buffer: ListBuffer) -> list[list[int]]:
-    """List the positions of each longest run of rows that continue one another."""
+    """List the positions of each longest run of rows in which each continues the one before."""
     places = defaultdict(list)
     for position, (_, marker, _) in enumerate(buffer.stored):
         places[marker.traj_id, marker.traj_step].append(position)
