@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch.testing import assert_close
 
 from rl_layout import EndKind, keys, set_recurrent_mode
@@ -118,6 +119,27 @@ def test_compiled_scan_of_n_step_rows_is_one_graph():
     with set_recurrent_mode(True):
         wanted = module(rows.clone())["y"]
         assert_close(whole(rows.clone())["y"], wanted)
+
+
+class Outputs(torch.nn.Module):
+    """The outputs of a module for tensors, as `torch.export` takes them."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, entries):
+        with set_recurrent_mode(True):
+            return self.module(TensorDict(entries, [2, 6]))["y"]
+
+
+def test_exported_scan_equals_the_eager_one():
+    module = made(GRUModule, recurrent_backend="scan", max_length=6)
+    rows = started(grid().exclude("y"), module)
+    rows["is_init"][:, 2:] |= rows["is_init"][:, :-2]  # cuts that no end explains
+    outputs, entries = Outputs(module), rows.to_dict()
+    exported = torch.export.export(outputs, (entries,), strict=False).module()
+    assert_close(exported(entries), outputs(entries))
 
 
 @pytest.mark.parametrize("make", [GRUModule, LSTMModule])

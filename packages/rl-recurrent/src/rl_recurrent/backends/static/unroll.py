@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, contradictions, keys
-from rl_layout.internals import cut_rows, marker_leaves
+from rl_layout.internals import cut_by_torch, marker_leaves
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.backends.static.scan import scan_inputs, scan_rows, window_steps
 from rl_recurrent.cells.cell import Cell, RowWeights, States
@@ -128,7 +128,7 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
     # compiled batches have none: see `runs_static`
     contradicted = None if torch.compiler.is_compiling() else contradictions(batch)
-    cuts = cut_rows(markers, None if contradicted is None else contradicted.flatten())
+    cuts = cut_by_torch(markers, None if contradicted is None else contradicted.flatten())
     # the last row is always cut from what follows, so the first one is a start
     starts, real = cuts.roll(1), markers.mask
     if real is None:
