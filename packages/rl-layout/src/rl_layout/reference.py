@@ -13,8 +13,6 @@ from rl_layout.segments.contradiction import LEAST_PROOF, is_observed
 from rl_layout.segments.flat_views import bits
 from rl_tensordict import NestedKey
 
-_ENDS = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
-
 
 def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
     """List the segments of a batch, one row after another.
@@ -138,7 +136,7 @@ def _successor(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
     """The row that the next observation of row i belongs to, where no marker cuts between."""
     j = i + _far(flat, i)
     lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
-    done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in _ENDS)
+    done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in keys.NEXT_DONE_KEYS)
     # every step in between must continue the one before it
     near = j > i and all(_joins(flat, row, num_steps) for row in range(i, j))
     return None if lost or done or not near else j
@@ -206,7 +204,9 @@ def _is_real(rows: TensorDictBase, i: int) -> bool:
 
 def _is_boundary(rows: TensorDictBase, i: int) -> bool:
     near = _read(rows, keys.STEPS_TO_NEXT_OBS, lambda steps: bool(steps[i] == 1), True)
-    return near and any(_read(rows, key, lambda flag: bool(flag[i]), False) for key in _ENDS)
+    return near and any(
+        _read(rows, key, lambda flag: bool(flag[i]), False) for key in keys.NEXT_DONE_KEYS
+    )
 
 
 def _kind(rows: TensorDictBase, i: int) -> int:

@@ -186,8 +186,9 @@ class _Pairs:
     def __init__(self, batch: TensorDictBase, dim: int, device: torch.device) -> None:
         self._dim, self._shape, self._device = dim % batch.ndim, batch.batch_size, device
         missing = self._flag(batch, keys.NEXT_MISSING)
-        ends = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
-        flags = [flag for key in ends if (flag := self._flag(batch, key, 1)) is not None]
+        flags = [
+            flag for key in keys.NEXT_DONE_KEYS if (flag := self._flag(batch, key, 1)) is not None
+        ]
         self._ahead = ahead = self._marker(batch, keys.STEPS_TO_NEXT_OBS, 1)
         near = flags if ahead is None else [flag & (ahead == 1) for flag in flags]
         cut = self._cuts(batch, near, device)

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_replay.data.structure import Batch
-from rl_replay.linking.markers import END_KEYS, Extent, MarkerKeys
+from rl_replay.linking.markers import Extent, MarkerKeys
 from rl_slabs import RowSchema
 from rl_tensordict import NestedKey, find
 
@@ -30,7 +30,7 @@ def without_own_marks(
         return key not in schema and cells.get(key, None) is not None
 
     init = keys.IS_INIT if added(keys.IS_INIT) else known.init
-    ends = tuple(key for key in END_KEYS if added(key))
+    ends = tuple(key for key in keys.NEXT_DONE_KEYS if added(key))
     marks = replace(known, init=init, ends=(*known.ends, *ends))
     if added(keys.MASK):
         cells = cells[cells.get(keys.MASK)].exclude(keys.MASK)

@@ -22,7 +22,6 @@ from rl_tensordict import NestedKey, as_key, as_tuple
 TRAJECTORY_KEYS: tuple[NestedKey, ...] = (keys.TRAJ_IDS, "episode")
 """Where ids are looked for, in this order."""
 
-END_KEYS: tuple[NestedKey, ...] = (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
 _END_NAMES = frozenset(
     f"{name}{plural}"
     for name in ("done", "terminated", "truncated", "terminal", "termination", "truncation")
@@ -57,7 +56,7 @@ class MarkerKeys:
             ids=next(((key,) for key in TRAJECTORY_KEYS if key in schema), ()),
             step=here(keys.TRAJ_STEP),
             init=here(keys.IS_INIT),
-            ends=tuple(key for key in END_KEYS if key in schema),
+            ends=tuple(key for key in keys.NEXT_DONE_KEYS if key in schema),
             far=here(keys.STEPS_TO_NEXT_OBS),
             mask=here(keys.MASK),
             observations=tuple(_pairs(schema)),

@@ -60,9 +60,7 @@ def _row(one: TensorDictBase) -> Row:
         leaf = one.get(key, None)
         return absent if leaf is None else leaf.any().item() if absent is False else leaf.item()
 
-    ended = any(
-        read(key, False) for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
-    )
+    ended = any(read(key, False) for key in keys.NEXT_DONE_KEYS)
     mask = one.get(keys.MASK, None)
     return Row(
         traj_id=read(keys.TRAJ_IDS, None),

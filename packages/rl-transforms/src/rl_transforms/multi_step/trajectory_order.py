@@ -14,12 +14,7 @@ from rl_layout.internals import cut_between
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
 
-FLAGS: tuple[tuple[str, ...], ...] = (
-    (keys.IS_INIT,),
-    keys.NEXT_DONE,
-    keys.NEXT_TERMINATED,
-    keys.NEXT_TRUNCATED,
-)
+FLAGS: tuple[tuple[str, ...], ...] = ((keys.IS_INIT,), *keys.NEXT_DONE_KEYS)
 NEIGHBOURS = slice(None, -1), slice(1, None)
 """Each row but the last, and the row after it."""
 PRODUCER_SHIFT = 32  # of an id: the low bits count, the high ones tell the producer
