@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 from tensordict import TensorDictBase
@@ -21,7 +20,6 @@ from rl_collect.inputs.devices import (
     mover,
     policy_on,
     set_generators,
-    with_device,
 )
 from rl_collect.inputs.environments import EnvSource, limit_trajectories, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
@@ -148,16 +146,17 @@ class Collector(CollectorInterface):
         check_keys(self.policy, self.env)
         self.devices = Devices.of(env.device, self.policy, **options.devices)
         self.batches = self._assembler()
-        self._placed = partial(with_device, device=options.named_device, here=self.devices.storing)
+        self._named_device = options.named_device
         self._deliver = in_range("rl_collect.hand_out", self._delivered, is_on=options.profile)
 
     def _assembler(self) -> BatchAssembler:
         options, devices, acting = self.options, self.devices, self.policy
         options.check_sizes(self.env)
-        to_env, to_policy, store = (
-            mover(device, synchronise=not options.no_cuda_sync)
-            for device in (devices.env, devices.policy, devices.storing)
+        waits = not options.no_cuda_sync
+        to_env, to_policy = (
+            mover(device, synchronise=waits) for device in (devices.env, devices.policy)
         )
+        store = mover(devices.storing, synchronise=waits, clears=True)
         if acting is not None and devices.policy != devices.env:
             acting = CrossDevicePolicy(acting, to_policy, to_env)
         runner = EnvRunner(self.env, acting, options.exploration_type, is_profiled=options.profile)
@@ -181,7 +180,8 @@ class Collector(CollectorInterface):
             >>> collector.rollout()["is_init"].flatten().tolist()
             [True, False, False, False]
         """
-        return self._placed(self.batches.play())
+        batch = self.batches.play()
+        return batch if self._named_device is None else batch.to(self._named_device)
 
     @property
     def frames(self) -> int:
@@ -233,7 +233,9 @@ class Collector(CollectorInterface):
         return None if batch is None else self._deliver(batch)
 
     def _delivered(self, batch: TensorDictBase) -> TensorDictBase | None:
-        options, batch = self.options, self._placed(batch)
+        options = self.options
+        if self._named_device is not None:
+            batch = batch.to(self._named_device)
         if options.postproc is not None:
             batch = options.postproc(batch)
             if not isinstance(batch, TensorDictBase):

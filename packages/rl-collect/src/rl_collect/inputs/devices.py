@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from rl_tensordict import build, leaves, lies_on, nest
 from rl_tensordict.arguments import as_device, local_device
 
-CPU = torch.device("cpu")
-
 
 @dataclass(frozen=True)
 class Devices:
@@ -84,30 +82,25 @@ def _require_same(what: str, found: torch.device | None, wanted: torch.device, a
         raise ValueError(msg)
 
 
-def mover(device: torch.device, *, synchronise: bool = True) -> Callable[[Any], Any]:
+def mover(
+    device: torch.device, *, synchronise: bool = True, clears: bool = False
+) -> Callable[[Any], Any]:
     """Make a function that brings data to a device, and waits until it is there."""
-    # Nothing needs to be waited for on the way to CUDA, where work is done in order.
+    # Nothing needs to be waited for on the way to CUDA, where work is done in order. On request
+    # tensordicts name no device afterwards.
     wait = synchroniser(device) if synchronise else None
     is_ahead = wait is not None or not synchronise  # somebody waits for the copy afterwards
 
     def move(data: Any) -> Any:
-        if lies_on(data, device) or _is_on(data, device):
+        if lies_on(data, device):
             return data
-        moved = data.to(device, non_blocking=is_ahead)
-        if wait is not None:
-            wait()
-        return moved
+        if not _is_on(data, device):
+            data = data.to(device, non_blocking=is_ahead)
+            if wait is not None:
+                wait()
+        return data.clear_device_() if clears else data
 
     return move
-
-
-def with_device(
-    batch: TensorDictBase, device: torch.device | None, here: torch.device = CPU
-) -> TensorDictBase:
-    """Move a batch to a device, which becomes its `device`; None clears that attribute."""
-    if device is not None:
-        return batch.to(device)
-    return batch if lies_on(batch, here) else batch.clear_device_()
 
 
 def _is_on(data: Any, device: torch.device) -> bool:

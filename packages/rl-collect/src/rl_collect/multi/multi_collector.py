@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_collect.arguments import check_state
 from rl_collect.background_loop import TimeLimit
-from rl_collect.inputs.devices import mover, with_device
+from rl_collect.inputs.devices import mover
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import CollectorInterface, between_batches
 from rl_collect.multi.concat import join
@@ -107,7 +107,9 @@ class MultiCollector(CollectorInterface):
             total_frames, replay_buffer, progress=progress, shutdown_timeout_s=shutdown_timeout_s
         )
         self.policy = policy
-        self._move = mover(self.options.named_device or torch.device("cpu"))
+        device = self._named_device = self.options.named_device
+        # workers name the device of the memory that they hand over
+        self._move = mover(device or torch.device("cpu"), clears=device is None)
         self._ready: list[TensorDictBase] = []  # taken, not yet returned
         self._shown = 0  # frames that the bar knows
         self._has_popped = False
@@ -153,8 +155,8 @@ class MultiCollector(CollectorInterface):
         return None
 
     def _on_device(self, batch: TensorDictBase) -> TensorDictBase:
-        # workers name the device of the memory that they hand over
-        return with_device(self._move(batch), self.options.named_device)
+        moved: TensorDictBase = self._move(batch)
+        return moved if self._named_device is None else moved.to(self._named_device)
 
     def _show(self) -> None:
         stats = self._workers.stats
