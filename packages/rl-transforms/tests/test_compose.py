@@ -231,3 +231,11 @@ def test_in_place_change_leaves_unmasked_rows_alone():
         root = TensorDict({"a": torch.tensor([1.0, 3.0])}, [2])
         assert double.reset(root, mask)["a"].tolist() == [2, 3]
         assert root["a"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("state", [None, 3, "ab", {}, {"a": 1}, [1], [1, 2], [(None, None)]])
+def test_write_states_are_those_that_it_returned(state):
+    compose = Compose(MultiStepTransform(2, gamma=0.5), RewardSum())
+    compose.restore_write_state(compose.write_state())
+    with pytest.raises(TypeError, match=r"expected what write_state\(\) has returned, pairs"):
+        compose.restore_write_state(state)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_layout import RowSource
 from rl_specs import Composite
 from rl_tensordict import NestedKey, as_key, leaves
-from rl_tensordict.arguments import check_type, check_whole
+from rl_tensordict.arguments import check_type, check_whole, shown
 from rl_transforms.entries import merge_rows, with_entries
 from rl_transforms.transform import Place, Transform
 
@@ -121,7 +121,15 @@ class Compose(Transform):
 
         Args:
             state: a result of `write_state`, not None.
+
+        Raises:
+            TypeError: it is something else.
         """
+        if not isinstance(state, list) or not all(map(_is_write_state, state)):
+            msg = (
+                "expected what write_state() has returned, pairs of a transform and its state: got "
+            )
+            raise TypeError(f"{msg}{shown(state)}.")
         for one, kept in state:
             one.restore_write_state(kept)
 
@@ -333,3 +341,7 @@ def as_transform(thing: Transform | Callback) -> Transform:
         msg = f"expected a transform or a callable: got {thing!r}. Make an instance of it."
         raise TypeError(msg)
     return CallableTransform(thing)
+
+
+def _is_write_state(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], Transform)

@@ -97,8 +97,7 @@ def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: Ke
         msg = (
             f"{error.args[0]} It is a recurrent state of this network, which must play along when "
             "steps are collected: give TensorDictSequential(actor, critic) as the policy, whose "
-            "states the environment then shows from each reset on; or put "
-            f"{as_key(key)!r} into the batch."
+            "states the environment then shows from each reset on; or put it into the batch."
         )
         raise KeyError(msg) from None
 
