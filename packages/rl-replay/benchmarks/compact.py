@@ -4,7 +4,7 @@
 
 One process, fresh random indices for every call, the contenders taking turns; medians. The tables:
 a sample of 256 small rows and one of frames, against the same rows stored plainly; the same of
-whole buffers, by where their memory lies; writing; and bytes per row alongside what storing each
+whole buffers, by the kind of their memory; writing; and bytes per row alongside what storing each
 observation once takes. The floor of a sample of small rows
 reads them and the rows a fixed distance after them, whatever these name: so it knows nothing of
 trajectories that end.
@@ -124,8 +124,8 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
 
     def floor(index: torch.Tensor) -> object:
         places = index.numpy()
-        behind = words.take(places + environments, 0, None, "wrap")
-        return unpack(words.take(places, 0), [], index.shape, behind)
+        successors = words.take(places + environments, 0, None, "wrap")
+        return unpack(words.take(places, 0), [], index.shape, successors)
 
     contenders = {"both observations stored": plain.gather, "each observation once": compact.gather}
     if schema["observation"].offset is not None:

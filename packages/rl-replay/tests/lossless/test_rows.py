@@ -35,8 +35,8 @@ KINDS = st.sampled_from(
         {"by_tensors": True},
         {"small": True},
         {"small": True, "full": True},
-        {"small": True, "full": True, "beside": True},
-        {"small": True, "full": True, "beside": True, "by_tensors": True},
+        {"small": True, "full": True, "separate": True},
+        {"small": True, "full": True, "separate": True, "by_tensors": True},
     ]
 )
 
@@ -78,7 +78,7 @@ class Ring:
     """Rows of many producers in one ring, their model, and who continues whom."""
 
     def __init__(
-        self, capacity, seed, *, n_step=1, by_tensors=False, small=False, full=False, beside=False
+        self, capacity, seed, *, n_step=1, by_tensors=False, small=False, full=False, separate=False
     ):
         self.capacity, self.n_step, self.full = capacity, n_step, full
         names = SMALL if small else OBSERVATIONS
@@ -90,7 +90,7 @@ class Ring:
         self.keys = list(schema)
         self.rows = LosslessRows.zeros(schema, capacity, back=self.back)
         assert (self.rows.joined, self.rows.layout.apart) == (small, full)
-        if beside:
+        if separate:
             layout = self.rows.layout
             rows, slots = Rows.zeros(layout.stored, capacity), OverflowTable(layout.side, capacity)
             self.rows = LosslessRows(layout, rows, slots, back=self.back)
@@ -157,7 +157,7 @@ class Ring:
                 self.missing.discard(number)
 
     def clear(self):
-        """Drop every row; the next one lies at the start again."""
+        """Drop every row; the next one is at the start again."""
         self.rows.clear()
         self.model.clear()
         self.missing.clear()
@@ -269,7 +269,7 @@ class CompactMachine(RuleBasedStateMachine):
             rows = [row for together in zip(*pieces, strict=True) for row in together]
         else:
             rows = [row for piece in pieces for row in piece]
-        # what does not fit is lost, as with a producer that nobody listened to
+        # rows that do not fit are lost, as from a producer without a reader
         cells = joined(self.ring, rows[: self.ring.capacity])
         self.ring.extend(cells, drop_next=missing and each % 3 == 0)
 
@@ -584,7 +584,7 @@ def test_next_observations_that_no_row_holds_are_read_however_many_they_are(coun
     index = torch.arange(35).repeat(2)[:count].flip(0)
     assert rows.gather(index)["next", "observation"].tolist() == (100 + index).tolist()
     put(rows, 35, batch.exclude(("next", "observation")), [0] * 35)
-    index = torch.arange(70).flip(0)[:count]  # those that came last have none at all
+    index = torch.arange(70).flip(0)[:count]  # the newest rows have none at all
     for found in (rows.gather(index), rows.read(index)):
         following = found["next", "observation"]
         assert torch.equal(found["collector", "next_missing"], index >= 35)
@@ -823,11 +823,11 @@ def in_memory(kind):
 
 
 def while_read(rows, act):
-    """Let something happen when what rows name was looked at and it was not read yet."""
+    """Call `act` between the look-up of the rows' addresses and the read."""
     name = "addresses_of" if rows.joined else "on_cpu"
     found = getattr(rows.reader, name)
 
-    def beside(*args):
+    def separate(*args):
         if rows.joined:
             addresses = found(*args).copy()
             act()
@@ -835,7 +835,7 @@ def while_read(rows, act):
         act()
         return found(*args)
 
-    setattr(rows.reader, name, beside)
+    setattr(rows.reader, name, separate)
 
 
 @pytest.mark.parametrize("kind", ["joined", "apart"])

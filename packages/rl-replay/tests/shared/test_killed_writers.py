@@ -170,7 +170,7 @@ def test_a_writer_killed_at_any_step_loses_its_span_and_nothing_else(kind: str) 
         assert len(buffer) >= before - 8  # one span at most
     assert kills > 15
     buffer.storage.sync()
-    produce(buffer, 1500, 30)  # whoever comes next makes whole what the dead left
+    produce(buffer, 1500, 30)  # the next writer completes the rows of the killed one
     assert check(buffer) > 40
     buffer.storage.session.memory.index.check(buffer.storage.back)
 

@@ -1,4 +1,4 @@
-"""How many rows a shared buffer keeps, whoever writes."""
+"""How many rows a shared buffer keeps, with any number of writers."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
     ring = storage.ring
     moment = ring.version_snapshot()
     assert ring.unchanged_since(moment)
-    with storage.exclusive():  # as whoever changes rows holds them
+    with storage.exclusive():  # as a process holds them that changes rows
         during = ring.version_snapshot()
         assert not ring.unchanged_since(moment)
         assert not ring.unchanged_since(during)

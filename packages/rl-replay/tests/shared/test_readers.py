@@ -185,7 +185,7 @@ def test_single_rows_and_reads_are_whole(lanes: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lanes", [WRITERS, WRITERS + 2])
-def test_rows_beside_those_of_a_sample_are_proved_by_links(lanes: int, tmp_path: Path) -> None:
+def test_neighbours_of_sampled_rows_are_proved_by_links(lanes: int, tmp_path: Path) -> None:
     buffer = shared(RandomSampler(), lanes)
     source, found = StoredRows(buffer.storage), 0
     with written(buffer, tmp_path) as seen:
@@ -193,9 +193,9 @@ def test_rows_beside_those_of_a_sample_are_proved_by_links(lanes: int, tmp_path:
             sample = buffer.sample()
             seen.require_whole(sample)
             rows, k = sample["collector", "row"], turn % 5 - 2
-            beside, proved = source.after(rows, k)
-            read, stood = source.read(torch.where(proved, beside, rows), ["observation"])
-            good = proved & stood
+            neighbours, proved = source.after(rows, k)
+            read, present = source.read(torch.where(proved, neighbours, rows), ["observation"])
+            good = proved & present
             expected = sample["observation"] + torch.tensor([0.0, k])
             assert (read["observation"][good] == expected[good]).all()
             found += int(good.sum())

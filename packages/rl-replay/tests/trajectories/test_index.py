@@ -34,7 +34,7 @@ def chains(index):
 
 
 def interleaved(capacity, backs):
-    """An index and what it was made from, with `backs` appended one array after another."""
+    """An index and its source, with `backs` appended one array after another."""
     index, stored = TrajectoryIndex(capacity), np.zeros(capacity, dtype=np.int32)
     for back in backs:
         first = index.indexed()
@@ -51,7 +51,7 @@ class Lives(RuleBasedStateMachine):
         self.index, self.reference = TrajectoryIndex(capacity), ReferenceIndex(capacity)
         self.index.writers[0].few_runs = few
         self.back = np.zeros(capacity, dtype=np.int32)
-        self.open = []  # rows that nobody continues
+        self.open = []  # rows without a successor
         self.newest = {}  # of each producer
 
     def write(self, back):
@@ -150,7 +150,7 @@ class Lives(RuleBasedStateMachine):
 
 
 class LivesWithPieces(Lives):
-    """The same without rebuilding: pieces are those that rows were taken into when they came."""
+    """The same without rebuilding: pieces are the ones that rows joined when they came."""
 
     forget_and_catch_up = None
 

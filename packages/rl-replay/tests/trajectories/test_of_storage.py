@@ -164,7 +164,7 @@ def test_rows_are_indexed_as_they_come_where_slices_are_drawn(lossless):
     plain = ReplayBuffer(storage=LazyTensorStorage(20_000))
     plain.extend(rows)
     plain.extend(rows)
-    assert plain.storage.session.pending_rows == 6_000  # nobody asked for slices
+    assert plain.storage.session.pending_rows == 6_000  # no slices were sampled
     plain.set_sampler(SliceSampler(slice_len=2))
     assert plain.storage.session.pending_rows == 0
     plain.storage.trajectories().check(plain.storage.back)

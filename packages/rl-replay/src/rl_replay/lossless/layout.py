@@ -12,7 +12,7 @@ from rl_slabs import Field, RowSchema
 from rl_tensordict.types import KeyPath, NestedKey
 
 SUCCESSOR: KeyPath = ("_successor",)
-"""The extra leaf of a stored row, int32, in the row or apart: where its next observation lies.
+"""The extra leaf of a stored row, int32, in the row or apart: the place of its next observation.
 
 At 0 nowhere; up to the count of rows in the row at `value - 1`; above it in overflow slot
 `value - 1 - rows`. Where rows and slots are in one memory, it is the address there of either.
@@ -28,7 +28,7 @@ class ObservationPair(NamedTuple):
 
 
 class LosslessLayout:
-    """The leaves that users read, those that a row stores, and those of an overflow slot."""
+    """The leaves that users read, and the leaves of a stored row and of an overflow slot."""
 
     def __init__(self, schema: RowSchema, keys: Iterable[NestedKey] | None = None) -> None:
         self.given = schema
@@ -37,7 +37,7 @@ class LosslessLayout:
         roots = _found(schema) if keys is None else _chosen(schema, keys)
         if not roots:
             raise ValueError(
-                "nothing to store once: no leaf stands both at the root and under 'next' with "
+                "nothing to store once: no leaf is both at the root and under 'next' with "
                 f"equal dtype and shape among {list(schema)}. Name the observations of rows "
                 "without next ones, or use a storage that is not lossless."
             )

@@ -152,8 +152,8 @@ class OverflowTable:
         self.device = torch.device(device or "cpu")
         self.on_host = self.device.type == "cpu"  # whether numpy works on the slots in place
         total = slots * lanes
-        beside = schema if self.on_host and slab is None else None
-        self.memory = memory or self.memory_for(beside, slots, lanes=lanes)
+        host_schema = schema if self.on_host and slab is None else None
+        self.memory = memory or self.memory_for(host_schema, slots, lanes=lanes)
         array = self.memory.array
         owners, stack, links, rows = _starts(total, lanes)
         self._words = array[: lanes * _WORDS * 8].view(np.int64).reshape(lanes, _WORDS)

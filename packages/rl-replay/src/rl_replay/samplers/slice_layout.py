@@ -253,7 +253,7 @@ def _complete(
     flags: Sequence[torch.Tensor | None],
     end_keys: Sequence[NestedKey],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The three flags of ends; those that the rows lack are derived from the others and added."""
+    """The three flags of ends; flags that the rows lack are derived from the others and added."""
     done, terminated, truncated = flags
     if done is not None and terminated is not None and truncated is not None:
         return done, terminated, truncated

@@ -91,7 +91,7 @@ class ConcurrentReader:
         found, there = self.memory.trajectories().after(numbers, k)
         found = np.where(there, found, numbers)
         begun, proved = self._before(found, k)
-        # rows are older than those that continue them: the first one is valid as long as any
+        # rows are older than their successors: while the first one is valid, all are
         return found, there & proved & (begun == numbers)
 
     def _before(self, numbers: Ints, k: int) -> RowsAfter:
@@ -103,8 +103,8 @@ class ConcurrentReader:
             distance = back[ring.positions(torch.from_numpy(found)).numpy()]
             there = there & (distance > 0)
             found = np.where(there, found - distance, found)
-        stands = ring.is_live(torch.from_numpy(found)).numpy()
-        return np.where(stands, found, numbers), there & stands
+        is_live_now = ring.is_live(torch.from_numpy(found)).numpy()
+        return np.where(is_live_now, found, numbers), there & is_live_now
 
     def copy(
         self, numbers: torch.Tensor, positions: torch.Tensor, keys: list[NestedKey] | None

@@ -45,9 +45,9 @@ class SharedFiles:
     ) -> SharedFiles:
         """Rows in a new file; tables in files too if paths are given."""
         made = LazySlab.mapped(rows, lanes=lanes)
-        beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
+        overflow_file = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
         others = LazyFile.shared("rl-replay tables") if tables is None else LazyFile.mapped(tables)
-        return cls(made, others, beside)
+        return cls(made, others, overflow_file)
 
     @classmethod
     def opened(
@@ -58,8 +58,8 @@ class SharedFiles:
         lanes: int,
     ) -> SharedFiles:
         """Opens by path the files that another process created with `on_disk`."""
-        beside = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
-        return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), beside)
+        overflow_file = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
+        return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), overflow_file)
 
     def arrays(self, capacity: int, lanes: int) -> Arrays:
         """Links, trajectories and board, created by the first process that asks."""
@@ -87,7 +87,7 @@ class FileSource(Protocol):
         ...
 
     def describe(self) -> None:
-        """The rows are there, and say what they are."""
+        """Called once the rows exist, which describe themselves."""
         ...
 
 
@@ -108,4 +108,4 @@ class AnonymousMemory:
         return False
 
     def describe(self) -> None:
-        """Does nothing: nobody opens the files by path."""
+        """Does nothing: the files have no path to open."""

@@ -345,7 +345,7 @@ class SharedSession(Session):
             return sampler.sample(storage, size)
 
     def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which numbers may have been of rows; those that are overwritten by now are replaced."""
+        """Which numbers may have been of rows; numbers of overwritten rows are replaced."""
         return numbers >= 0
 
     @property
@@ -364,7 +364,7 @@ class SharedSession(Session):
         *,
         contiguous: bool,
     ) -> StoredSample:
-        """Copies chosen rows; chooses others in place of those that were overwritten meanwhile."""
+        """Copies chosen rows; chooses others in place of rows that were overwritten meanwhile."""
         found = self.reader.draw(storage, sampler, size, chosen)
         rows = storage.put_together(found.rows.contiguous() if contiguous else found.rows)
         return StoredSample(rows, *found[1:])

@@ -93,7 +93,7 @@ class TemporaryFiles:
         return False
 
     def describe(self) -> None:
-        """Does nothing: nobody opens the files by path."""
+        """Does nothing: the files have no path to open."""
 
 
 class FolderFiles:
@@ -137,7 +137,7 @@ class FolderFiles:
         return True
 
     def describe(self) -> None:
-        """Removes the settings: the rows are there, and say what they are."""
+        """Removes the settings: the rows exist now, and describe themselves."""
         (self.folder / SETTINGS_FILE).unlink(missing_ok=True)
 
     def _names(self, suffix: str) -> list[Path]:

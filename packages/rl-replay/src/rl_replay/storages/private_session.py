@@ -154,7 +154,7 @@ class PrivateSession(Session):
         self._doubted = False  # whether links may name rows that were never published
 
     def sync(self) -> RowTable | None:
-        """The rows; nobody else creates any."""
+        """The rows; no other process creates any."""
         return self.table
 
     def require_own(self) -> None:

@@ -101,7 +101,7 @@ class Session(ABC):
 
     @abstractmethod
     def sync(self) -> RowTable | None:
-        """The rows, also those that another process created; None before the first write."""
+        """The rows, also if another process created them; None before the first write."""
 
     @property
     @abstractmethod
@@ -164,7 +164,7 @@ class Session(ABC):
     def restore(
         self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device
     ) -> None:
-        """Replaces the contents; nobody can read a row before all of them are there."""
+        """Replaces the contents; no row can be read before all are written."""
 
     @abstractmethod
     def exclusive(self) -> AbstractContextManager[None]:

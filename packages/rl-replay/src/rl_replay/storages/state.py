@@ -44,10 +44,10 @@ def restored(
 
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
         for run in contents.runs():
-            positions, behind = run.positions(room // lanes), back[run.rows]
-            behind = run.inside(behind) if contents.joins else behind
-            links[positions] = behind
-            store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], behind)
+            positions, offsets = run.positions(room // lanes), back[run.rows]
+            offsets = run.inside(offsets) if contents.joins else offsets
+            links[positions] = offsets
+            store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], offsets)
             store.link_predecessors(run.numbers)
 
     return contents, fill

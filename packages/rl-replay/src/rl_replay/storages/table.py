@@ -215,7 +215,7 @@ class RowTable:
         positions = session.ring.positions(numbers)
         given = leaves_of(cells)
         store.schema.select(list(given))
-        behind = links.back[positions.cpu().numpy()]
+        offsets = links.back[positions.cpu().numpy()]
         positions = positions.to(self.device)
         marks = any(key in links.keys.columns for key in cells.keys(True, True))
         # kept until the update has succeeded, to undo it where relinking is refused
@@ -223,13 +223,13 @@ class RowTable:
         touches, whole = store.touches, False
         try:
             try:
-                store.update(positions, numbers, cells, behind)
+                store.update(positions, numbers, cells, offsets)
                 if marks:
                     session.relink()
                 whole = True
             except BaseException:
                 if store.touches != touches:
-                    store.update(positions, numbers, former[0], behind)
+                    store.update(positions, numbers, former[0], offsets)
                     if former[1] is not None:
                         links.back[:] = former[1]
                         session.relink()
