@@ -141,6 +141,9 @@ def test_outputs_of_takes_tensors_tuples_and_mappings():
     assert outputs_of({"b": two, "a": one}, ["a", ("b",)]) == (one, two)
     assert outputs_of({("n", "b"): two}, [("n", "b")]) == (two,)
     assert outputs_of(None, []) == ()
+    group = TensorDict({"loc": one}, [])
+    assert outputs_of(group, [("parameters",)]) == (group,)
+    assert outputs_of({"loc": one}, ["parameters"]) == ({"loc": one},)
     with pytest.raises(ValueError, match=r"each of \['a'\]: the network returned 2"):
         outputs_of((one, two), [("a",)])
 

@@ -134,7 +134,7 @@ def test_room_grows_for_a_policy_too():
         FIRST_STEPS + 2, TensorDictModule(act, ["observation"], ["action"])
     )
     assert batch["action"][:, 0].all()
-    assert len(turns) == FIRST_STEPS + 3  # once more, to verify the plan
+    assert len(turns) == FIRST_STEPS + 2
 
 
 def test_nan_is_refused():

@@ -240,7 +240,12 @@ def through_tensordict(
     function: Callable[..., Any], values: Mapping[KeyPath, Any], batch_size: torch.Size
 ) -> Values:
     """Call a function on a tensordict of the values; returns what it writes."""
-    root: TensorDictBase = build(nest(values), batch_size)
+    made = call_on_tensordict(function, build(nest(values), batch_size))
+    return {key: value for key, value in leaves(made) if value is not values.get(key, None)}
+
+
+def call_on_tensordict(function: Callable[..., Any], root: TensorDictBase) -> TensorDictBase:
+    """Call a function on a tensordict; returns the one that it returns, or it has written to."""
     made = function(root)
     made = root if made is None else made
     if not isinstance(made, TensorDictBase):
@@ -249,7 +254,7 @@ def through_tensordict(
             f"{type(made).__name__}. Write the entry: tensordict.set('action', ...)."
         )
         raise TypeError(msg)
-    return {key: value for key, value in leaves(made) if value is not values.get(key, None)}
+    return made
 
 
 class Traits(NamedTuple):

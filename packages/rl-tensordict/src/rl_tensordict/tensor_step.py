@@ -169,7 +169,8 @@ def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
     The keys are not checked.
 
     Args:
-        outputs: a tensor, a tuple, or a mapping by key.
+        outputs: a tensor, a tuple, or a mapping by key. For one key that the mapping lacks, the
+            mapping is the output: a group.
         out_keys: the keys.
 
     Returns:
@@ -177,7 +178,7 @@ def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
 
     Raises:
         ValueError: there are more or fewer tensors than keys.
-        KeyError: the mapping lacks a key.
+        KeyError: the mapping lacks one of several keys.
 
     Example:
         >>> outputs_of({"b": 2, "a": 1}, ["a", "b"])
@@ -189,6 +190,8 @@ def outputs_of(outputs: Any, out_keys: Sequence[Any]) -> tuple[Any, ...]:
         try:
             outputs = tuple([outputs[as_key(as_tuple(key))] for key in out_keys])
         except KeyError:
+            if len(out_keys) == 1:  # the key is that of a group
+                return (outputs,)
             msg = f"expected an entry for each of {[*out_keys]}: the network returned {[*outputs]}"
             raise KeyError(msg) from None
     elif outputs is None:

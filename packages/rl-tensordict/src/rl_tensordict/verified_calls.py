@@ -7,10 +7,12 @@ from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import skip_existing
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from rl_tensordict.first_step import compare, run_once
 from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
-from rl_tensordict.nested_keys import as_key
 from rl_tensordict.types import KeyPath
 
 Run: TypeAlias = Callable[[Values], Values]
@@ -19,8 +21,10 @@ Run: TypeAlias = Callable[[Values], Values]
 class VerifiedCalls:
     """A policy as a list of calls, which write to a dictionary of tensors.
 
-    On the first step the calls are made alongside the policy under the same generator state; where
-    they differ, the policy is called as it is from then on.
+    Calls that are what the policy's `forward` does are made once on the first step too. Others are
+    made alongside the policy, from the same generator states and buffers and on copies of its
+    inputs; where they differ, the policy is called as it is from then on. A policy that differs
+    leaves generators and buffers as one call does, and so does one that does not.
 
     Args:
         policy: a tensordict module, or any callable on a tensordict.
@@ -28,7 +32,7 @@ class VerifiedCalls:
 
     Attributes:
         is_flat: whether every call is on plain tensors.
-        is_verified: whether the calls were compared with the policy.
+        is_verified: whether the first step was made, and the calls were compared if need be.
 
     Example:
         >>> from tensordict.nn import TensorDictModule
@@ -113,7 +117,7 @@ class VerifiedCalls:
         Returns:
             What the policy wrote, ``[*B, ...]`` by key.
         """
-        run = self._calls.run_mixed if self.is_verified else self._verify
+        run = self._calls.run_mixed if self.is_verified else self._first_step
         if not self.profile:
             return run(values, batch_size)
         with torch.profiler.record_function(self.profile):
@@ -156,58 +160,30 @@ class VerifiedCalls:
 
         return call
 
-    def _verify(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
-        """Run the policy and the calls under one generator state, and compare."""
+    def _first_step(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
+        """Run the policy, and find out whether its calls do the same."""
+        calls, reason = self._calls, ""
+        if len(calls.calls) == 1 and not self.is_flat:
+            made = calls.run_mixed(values, batch_size)
+        elif _is_exact(calls):
+            made, reason = run_once(calls, values, batch_size)
+        else:
+            policy: Any = self.policy  # a module, since it has a step
+            if _is_lazy(policy):  # what the first call makes cannot be taken back
+                return through_tensordict(policy, values, batch_size)
+            made, reason = compare(policy, calls, values, batch_size)
         self.is_verified = True
-        calls = self._calls
-        if all(call.in_keys is None for call in calls.calls):
-            # as it is: nothing to compare, and called once
-            return calls.run_mixed(values, batch_size)
-        generators, buffers = _generators(), _buffers(self.policy)
-        truth = through_tensordict(self.policy, values, batch_size)
-        after = _generators()
-        _restore(generators, buffers, self.policy)
-        try:
-            found = calls.run_mixed(values, batch_size)
-            reason = _difference(truth, found)
-        except Exception as error:  # whatever the calls cannot do, the policy could
-            reason = f"{type(error).__name__}: {error}"
         if reason:
             self._fallback = reason
             self._calls, self.is_flat = ModuleCalls(self.policy, reason=reason), False
-            _restore(after, {}, self.policy)
-        return truth
+        return made
 
 
-def _difference(truth: Values, found: Values) -> str:
-    """Say in which entry two results differ, or nothing."""
-    for key in {**truth, **found}:
-        one, other = truth.get(key), found.get(key)
-        if one is None or other is None:
-            who = "the plan" if one is None else "the policy"
-            return f"{as_key(key)!r} is written by {who} only"
-        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-            return f"{as_key(key)!r} is no tensor"
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
-            return f"{as_key(key)!r} has another shape or dtype"
-        if not torch.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True):
-            return f"{as_key(key)!r} has other values"
-    return ""
+def _is_exact(calls: ModuleCalls) -> bool:
+    """Whether calls on tensors do what `forward` of their modules does; others are `forward`."""
+    are_exact = all(call.is_exact or call.in_keys is None for call in calls.calls)
+    return are_exact and not skip_existing()
 
 
-def _generators() -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return states + (torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])
-
-
-def _buffers(policy: Any) -> dict[str, Tensor]:
-    named = policy.named_buffers() if isinstance(policy, nn.Module) else ()
-    return {name: buffer.clone() for name, buffer in named}
-
-
-def _restore(generators: list[Tensor], buffers: dict[str, Tensor], policy: Any) -> None:
-    torch.set_rng_state(generators[0])
-    if len(generators) > 1:
-        torch.cuda.set_rng_state_all(generators[1:])
-    for name, buffer in buffers.items():
-        policy.get_buffer(name).copy_(buffer)
+def _is_lazy(policy: nn.Module) -> bool:
+    return any(is_lazy(each) for each in (*policy.parameters(), *policy.buffers()))

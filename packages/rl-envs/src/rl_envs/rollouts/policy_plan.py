@@ -23,9 +23,8 @@ class PolicyPlan(VerifiedCalls):
     A stock `TensorDictModule` is called as `module.module(*tensors)`, a module that offers
     `step(*tensors)`, which `has_tensor_step = True` in its class says, by that, a sequence part by
     part, and anything else through a tensordict. Where such a module offers `step_calls()` too, a
-    rollout makes those calls in the place of `step`. On
-    the first step the plan is run alongside the policy under the same generator state; where they
-    differ the policy is called as it is from then on.
+    rollout makes those calls in the place of `step`. On the first step they are compared with the
+    policy; where they differ the policy is called as it is from then on.
 
     Args:
         policy: a tensordict module, or any callable on a tensordict.
