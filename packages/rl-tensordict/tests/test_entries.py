@@ -114,6 +114,15 @@ def test_require_lists_what_is_there(key):
         require(TensorDict(source(), [3]), key)
 
 
+def test_require_offers_leaves_of_that_name_elsewhere():
+    steps = TensorDict(
+        {"reward": torch.ones(3), "next": {"agents": {"reward": torch.ones(3)}}}, [3]
+    )
+    said = r"Did you mean 'reward' or \('next', 'agents', 'reward'\)\?"
+    with pytest.raises(KeyError, match=said):
+        require(steps, ("next", "reward"))
+
+
 KINDS = {
     "plain": lambda: TensorDict(source(), [3]),
     "named": lambda: TensorDict(source(), [3], names=["time"]),

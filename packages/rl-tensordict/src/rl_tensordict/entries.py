@@ -274,7 +274,7 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
         The leaf.
 
     Raises:
-        KeyError: it is missing; the message lists what is there.
+        KeyError: it is missing; the message lists what is there, and leaves of that name elsewhere.
 
     Example:
         >>> import torch
@@ -287,7 +287,9 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
     except ValueError:  # a leaf is at a place that the key uses as a group
         value = None
     if value is None:
-        names = ", ".join(str(as_key(name)) for name, _ in leaves(tensordict))
-        msg = f"{key!r} is missing: there are {names}."
-        raise KeyError(msg)
+        names = [name for name, _ in leaves(tensordict)]
+        msg = f"{key!r} is missing: there are {', '.join(str(as_key(name)) for name in names)}."
+        alike = [repr(as_key(name)) for name in names if name[-1] == as_tuple(key)[-1]]
+        hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
+        raise KeyError(msg + hint)
     return value

@@ -368,3 +368,15 @@ def test_what_is_one_for_all_members_counts_where_any_of_them_plays():
     counted = torch.tensor([[True, True, False], [False, False, False], [False, True, True]])
     assert spread(counted, torch.zeros(3, 1)).tolist() == [[True], [False], [True]]
     assert spread(counted, torch.zeros(3)).tolist() == [True, False, True]
+
+
+def test_an_estimator_says_how_many_steps_of_members_it_leaves_out():
+    out = 10 * AGENTS - sum(map(sum, PLAYED))
+    said = estimator(GAE, True).explain(team("terminated"))
+    assert f"left out: {out} of members that are out" in said
+
+
+def test_entries_of_a_group_are_offered_where_keys_were_not_set():
+    critic = networks(True)[1]
+    with pytest.raises(KeyError, match=r"Did you mean \('next', 'agents', 'reward'\)\?"):
+        GAE(gamma=0.9, lmbda=0.7, value_network=critic)(team("terminated"))

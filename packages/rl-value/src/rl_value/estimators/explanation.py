@@ -40,11 +40,12 @@ def segments_line(steps: Transitions) -> str:
 def left_out_line(steps: Transitions, missing_next: str = "skip") -> str:
     """Which rows have no part in any result."""
     without_next = 0 if steps.lost is None or missing_next == "root" else int(steps.lost.sum())
-    history = steps.without_history
+    history, members = steps.without_history, steps.left_out
     counts = {
         "padding": steps.segments.num_rows - steps.segments.num_real,
         "without their next observation": without_next,
         "without their history": 0 if history is None else int(history.sum()),
+        "of members that are out": 0 if members is None else int(members.sum()),
     }
     shown = [f"{count} {reason}" for reason, count in counts.items() if count]
     return f"left out: {', '.join(shown) or 'no row'}"
