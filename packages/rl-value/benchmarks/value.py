@@ -42,11 +42,12 @@ def in_blocks_us(
     first call of a block finds the caches as the work before it left them; those after the
     warm-up find their own data and code.
     """
+    warm_up, timed = bench.turns(warm_up), bench.turns(timed)
     again: list[list[float]] = [[] for _ in calls]
     first: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
-    for _ in range(rounds):
+    for _ in range(bench.turns(rounds)):
         for number in random.sample(range(len(calls)), len(calls)):
             for turn in range(warm_up + timed):
                 begin = clock()
