@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_layout.internals import array_of
+from rl_tensordict.arguments import check_integer
 
 FLOATS = (torch.float32, torch.float64)
 
@@ -20,10 +21,8 @@ def is_transformed() -> bool:
 
 def time_of(values: Tensor, time_dim: int) -> int:
     """Find the dimension of time, from the front."""
-    given: object = time_dim
-    if isinstance(given, bool) or not isinstance(given, int):
-        msg = f"time_dim: expected the number of a dimension, got {time_dim!r}."
-        raise TypeError(msg)
+    if type(time_dim) is not int:
+        check_integer("time_dim", time_dim)
     if values.ndim == 1:
         return 0
     if not -values.ndim <= time_dim < values.ndim:

@@ -703,11 +703,11 @@ def test_vtrace_changes_no_stored_entry():
         ({"shifted": 1}, ValueError, "shifted: expected True or False"),
         ({"shifted_budget": 0}, ValueError, "shifted_budget: expected at least 1"),
         ({"num_chunks": 0}, ValueError, "num_chunks: expected at least 1"),
-        ({"num_chunks": 1.5}, TypeError, "num_chunks: expected an integer"),
+        ({"num_chunks": 1.5}, TypeError, "num_chunks: expected a whole number"),
         ({"value_chunk_size": 2, "num_chunks": 2}, ValueError, "pass one of them"),
         ({"num_chunk": 3, "num_chunks": 2}, ValueError, "are one setting"),
         ({"missing_next": "mean"}, ValueError, "missing_next: expected 'skip' or 'root'"),
-        ({"value_chunk_dim": "time"}, TypeError, "value_chunk_dim: expected the number .*'time'"),
+        ({"value_chunk_dim": "time"}, TypeError, "value_chunk_dim: expected a whole number"),
         ({"value_network": Curve()}, TypeError, "got Curve. Wrap it in a TensorDictModule"),
         ({"advantage_key": "a"}, RuntimeError, r"call set_keys\(advantage="),
         ({"speed": 1}, TypeError, "unexpected argument 'speed'"),
@@ -788,7 +788,7 @@ def test_wrong_data_is_refused(change, error, message):
         ({"gamma": "0.9"}, TypeError, "gamma: expected a number in .* got '0.9'"),
         ({"gamma": None}, TypeError, "gamma: expected a number in .* got None"),
         ({"gamma": torch.ones(4)}, ValueError, r"gamma: .* broadcasts to \[3, 1\], got \[4\]"),
-        ({"time_dim": "time"}, TypeError, "time_dim is the number of a dimension, .* got 'time'"),
+        ({"time_dim": "time"}, TypeError, "time_dim: expected a whole number, got 'time'"),
     ],
 )
 def test_settings_that_do_not_fit_the_batch_are_refused(settings, error, message):

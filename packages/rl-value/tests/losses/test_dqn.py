@@ -473,7 +473,7 @@ def test_updates_refuse_what_they_cannot_do():
         SoftUpdate(loss, tau="slow")
     with pytest.raises(ValueError, match="expected at least 1"):
         HardUpdate(loss, value_network_update_interval=0)
-    with pytest.raises(TypeError, match="expected an integer"):
+    with pytest.raises(TypeError, match="expected a whole number"):
         HardUpdate(loss, value_network_update_interval=2.5)
     choice = ProbabilisticTensorDictModule(
         {"logits": "action_value"}, ["action"], distribution_class=Categorical

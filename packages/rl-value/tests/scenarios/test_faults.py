@@ -108,7 +108,10 @@ def test_logits_and_actions_that_do_not_fit_say_so():
     [
         (lambda x, d: gae(x, x, x, d, 1, gamma=1, lmbda=1), "done: expected a tensor, got int"),
         (lambda x, d: gae(x, x, [1], d, d, gamma=1, lmbda=1), "next_value: expected a tensor"),
-        (lambda x, d: reward_to_go(x, d, gamma=1, time_dim=None), "time_dim: expected the number"),
+        (
+            lambda x, d: reward_to_go(x, d, gamma=1, time_dim=None),
+            "time_dim: expected a whole number",
+        ),
         (lambda x, d: reward_to_go(x, d, gamma=d), "gamma: expected numbers in .*got torch.bool"),
         (lambda x, d: reward_to_go(x.to_sparse(), d, gamma=1), "reward: expected a dense tensor"),
         (lambda x, d: linear_scan(0.5, x), "a: expected a tensor, got float"),

@@ -17,6 +17,7 @@ from rl_layout import (
     must_compare_observations,
 )
 from rl_tensordict import find, names_of
+from rl_tensordict.arguments import check_integer
 from rl_value.arguments import is_transformed
 
 LEAST_JOINS = 4
@@ -145,11 +146,8 @@ def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
     if explicit is None:
         names = names_of(tensordict) or []
         return names.index(keys.TIME) if keys.TIME in names else dims - 1
-    given: object = explicit
-    if not isinstance(given, int):
-        msg = f"time_dim is the number of a dimension, an int: got {explicit!r}."
-        raise TypeError(msg)
-    if isinstance(explicit, bool) or not -dims <= explicit < dims:
+    check_integer("time_dim", explicit)
+    if not -dims <= explicit < dims:
         shape = list(tensordict.batch_size)
         msg = f"time_dim={explicit}: the batch is {shape}. Pass {-dims} to {dims - 1}."
         raise ValueError(msg)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl_tensordict import NestedKey, as_tuple, find
+from rl_tensordict.arguments import check_number
 from rl_value.actions import divergence, stored_log_probability
 from rl_value.estimators.transitions import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
@@ -228,10 +229,7 @@ class KLPENPPOLoss(PPOLoss):
     ) -> None:
         settings_of = {"dtarg": dtarg, "beta": beta, "increment": increment, "decrement": decrement}
         for name, value in settings_of.items():
-            given: object = value
-            if isinstance(given, bool) or not isinstance(given, Real):
-                msg = f"{name}: expected a number, got {value!r}."
-                raise TypeError(msg)
+            check_number(name, value)
         if increment < 1 or decrement > 1:
             msg = f"expected increment >= 1 and decrement <= 1: got {increment} and {decrement}."
             raise ValueError(msg)

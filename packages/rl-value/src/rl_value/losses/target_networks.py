@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rl_tensordict.arguments import check_whole
+
 PREFIX = "target_"
 Pairs = list[tuple[nn.Module, nn.Module]]
 
@@ -178,16 +180,7 @@ class HardUpdate(TargetUpdate):
         value_network_update_interval: int = 1000,
         loss_module: nn.Module | None = None,
     ) -> None:
-        given: Any = value_network_update_interval
-        if isinstance(given, bool) or not isinstance(given, int):
-            msg = f"value_network_update_interval: expected an integer, got {given!r}."
-            raise TypeError(msg)
-        if value_network_update_interval < 1:
-            msg = (
-                "value_network_update_interval: expected at least 1, "
-                f"got {value_network_update_interval}."
-            )
-            raise ValueError(msg)
+        check_whole("value_network_update_interval", value_network_update_interval, 1)
         super().__init__(source, target, loss_module)
         self.interval = value_network_update_interval
         self.counter = 0

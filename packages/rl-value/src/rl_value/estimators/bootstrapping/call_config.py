@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+
+from rl_tensordict.arguments import check_integer, check_whole
 
 MissingNext = Literal["skip", "root"]
 
@@ -29,12 +31,11 @@ class ValueCallConfig:
             if not isinstance(getattr(self, name), bool):
                 msg = f"{name}: expected True or False, got {getattr(self, name)!r}."
                 raise ValueError(msg)
-        given: object = self.value_chunk_dim
-        if isinstance(given, bool) or not isinstance(given, int):
-            msg = f"value_chunk_dim: expected the number of a dimension, got {given!r}."
-            raise TypeError(msg)
-        for name in ("shifted_budget", "value_chunk_size", "num_chunks"):
-            _check_count(name, getattr(self, name))
+        check_integer("value_chunk_dim", self.value_chunk_dim)
+        check_whole("shifted_budget", self.shifted_budget, 1)
+        for name in ("value_chunk_size", "num_chunks"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1)
         if self.value_chunk_size is not None and self.num_chunks is not None:
             msg = (
                 f"value_chunk_size={self.value_chunk_size} and num_chunks={self.num_chunks} say "
@@ -55,17 +56,6 @@ class ValueCallConfig:
             msg = f"value_chunk_dim={self.value_chunk_dim}: the batch is {list(shape)}."
             raise ValueError(msg)
         return max(1, self.value_chunk_size * slots // shape[self.value_chunk_dim])
-
-
-def _check_count(name: str, value: Any) -> None:
-    if value is None and name != "shifted_budget":
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name}: expected an integer, got {value!r}."
-        raise TypeError(msg)
-    if value < 1:
-        msg = f"{name}: expected at least 1, got {value}."
-        raise ValueError(msg)
 
 
 def one_number(num_chunks: int | None, num_chunk: int | None) -> int | None:
