@@ -156,8 +156,8 @@ def _td_lambda_of_rows(
 ) -> Tensor:
     """λ-returns of steps in the memory of the CPU; `ends` are terminated and done."""
     gamma, lmbda = factors
-    rewards, ahead, ended = rows_of(dim, reward, next_value, ends[0].expand(reward.shape))
-    cut, (found, rows) = cuts_of(ends, reward.shape, dim), empty_rows(reward, dim)
+    rewards, ahead, ended, done = rows_of(dim, reward, next_value, *ends)
+    cut, (found, rows) = cuts_of(reward.shape[dim], ended, done), empty_rows(reward, dim)
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
         term = ahead * gamma
         np.copyto(term, term * (1 - lmbda) if lmbda < 1 else 0, where=~cut)
@@ -198,8 +198,8 @@ def reward_to_go(
     check_fraction("gamma", gamma, reward.shape)
     if not obstacle((gamma,), reward):
         dim = time_of(reward, time_dim)
-        (term,), (found, rows) = rows_of(dim, reward), empty_rows(reward, dim)
-        constant_scan(float(gamma), cuts_of((done,), reward.shape, dim), term, rows)
+        (term, ends), (found, rows) = rows_of(dim, reward, done), empty_rows(reward, dim)
+        constant_scan(float(gamma), cuts_of(reward.shape[dim], ends), term, rows)
         return found
     return linear_scan(decay_of(gamma, 1.0, done, reward), reward, time_dim=time_dim)
 
@@ -251,13 +251,23 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
-    arrays = (reward, value, next_value)
-    if not obstacle((gamma, lmbda), *arrays):
-        factors, dim = (float(gamma), float(lmbda)), time_of(reward, time_dim)
-        return _gae_of_rows(arrays, (terminated, done), factors, dim)
-    delta = reward + gamma * zeroed(next_value, terminated) - value
-    decay = decay_of(gamma, lmbda, done | terminated, reward)
-    advantage = linear_scan(decay, delta, time_dim=time_dim)
+    dim = time_of(reward, time_dim)
+    return advantages((reward, value, next_value), (terminated, done), (gamma, lmbda), dim)
+
+
+def advantages(
+    arrays: tuple[Tensor, Tensor, Tensor],
+    ends: tuple[Tensor, Tensor],
+    factors: tuple[float | Tensor, float | Tensor],
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """Compute what `gae` does, unchecked; arrays are reward, value and next value."""
+    reward, value, next_value = arrays
+    if not obstacle(factors, *arrays):
+        return _gae_of_rows(arrays, ends, (float(factors[0]), float(factors[1])), dim)
+    delta = reward + factors[0] * zeroed(next_value, ends[0]) - value
+    decay = decay_of(*factors, ends[1] | ends[0], reward)
+    advantage = linear_scan(decay, delta, time_dim=dim)
     return advantage, advantage + value
 
 
@@ -269,13 +279,13 @@ def _gae_of_rows(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and targets of steps in the memory of the CPU; `ends` are terminated and done."""
     reward, (gamma, lmbda) = arrays[0], factors
-    shape, size, decay = reward.shape, reward.numel(), gamma * lmbda
-    flag = ends[0] if ends[0].shape == shape else ends[0].expand(shape)
-    rewards, values, ahead, ended = rows_of(dim, *arrays, flag)
-    (advantage, advantages), (target, targets) = (empty_rows(reward, dim) for _ in "At")
-    cut = cuts_of(ends, shape, dim)
+    size, decay = reward.numel(), gamma * lmbda
+    rewards, values, ahead, ended, done = rows_of(dim, *arrays, *ends)
+    advantage, out = empty_rows(reward, dim)
+    target, targets = empty_rows(reward, dim)
+    cut = cuts_of(reward.shape[dim], ended, done)
     if decay and is_of_use(LOOPS, size):  # with no decay not even what is not finite is carried
-        given = (rewards, values, ahead, ended, cut, gamma, decay, advantages, targets)
+        given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
         if run_compiled(LOOPS, "gae_rows", size, *given):
             return advantage, target
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
@@ -283,8 +293,8 @@ def _gae_of_rows(
         np.copyto(delta, 0, where=ended)
         delta += rewards
         delta -= values
-        constant_scan(decay, cut, delta, advantages)
-        np.add(advantages, values, out=targets)
+        constant_scan(decay, cut, delta, out)
+        np.add(out, values, out=targets)
     return advantage, target
 
 

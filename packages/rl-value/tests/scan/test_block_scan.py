@@ -46,7 +46,9 @@ def test_steps_that_numpy_cannot_scan_have_an_obstacle():
 
 
 def test_rows_of_an_array_lay_time_out_fastest():
-    assert rows_of(0, torch.tensor([[1, 2], [3, 4]]))[0].tolist() == [1, 3, 2, 4]
+    values, flag = rows_of(0, torch.tensor([[1, 2], [3, 4]]), torch.tensor([[True], [False]]))
+    assert values.tolist() == [1, 3, 2, 4]
+    assert flag.tolist() == [True, False, True, False]  # in the shape of the first
 
 
 def test_empty_rows_share_memory_with_their_array():
@@ -56,8 +58,10 @@ def test_empty_rows_share_memory_with_their_array():
 
 
 def test_cuts_include_the_last_step_of_each_column():
-    flag = torch.tensor([True, False, False])
-    assert cuts_of((flag,), flag.shape, 0).tolist() == [True, False, True]
+    flag = np.array([True, False, False, False])
+    assert cuts_of(2, flag).tolist() == [True, True, False, True]
+    assert flag.sum() == 1  # the flag itself stays
+    assert cuts_of(4, flag, flag[::-1]).tolist() == [True, False, False, True]
 
 
 def test_constant_scan_of_ones_is_the_geometric_sum():

@@ -49,9 +49,6 @@ USELESS = {
 }
 
 
-Unplace = Callable[[Tensor], Tensor]
-
-
 class ValueEstimator(NamedModule):
     """Estimates how good steps were, and what their values should be.
 
@@ -219,9 +216,8 @@ class ValueEstimator(NamedModule):
             return written
         check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
-            valued, unplace = self._valued(tensordict, params, target_params, time_dim=time_dim)
-            advantage, target = self.estimate(valued)
-            self._write(tensordict, valued, (advantage, target), unplace)
+            valued = self._valued(tensordict, params, target_params, time_dim=time_dim)
+            self._write(tensordict, valued, self.estimate(valued))
         return tensordict
 
     def value_estimate(
@@ -251,8 +247,8 @@ class ValueEstimator(NamedModule):
             target: Tensor = _outside(call, tensordict, next_value=next_value, **given)
             return target
         with nullcontext() if self.differentiable else torch.no_grad():
-            valued, unplace = self._valued(tensordict, params, target_params, next_value, time_dim)
-            return unplace(self.estimate(valued)[1])
+            valued = self._valued(tensordict, params, target_params, next_value, time_dim)
+            return valued.steps.scatter(self.estimate(valued)[1])
 
     def explain(self, tensordict: TensorDictBase, *, time_dim: int | None = None) -> str:
         """Say which way a batch takes, and why; nothing is computed or written.
@@ -318,7 +314,7 @@ class ValueEstimator(NamedModule):
         target_params: TensorDictBase | None,
         next_value: Tensor | None = None,
         time_dim: int | None = None,
-    ) -> tuple[ValuedTransitions, Unplace]:
+    ) -> ValuedTransitions:
         """Read the steps of a batch and call the network."""
         if target_params is not None and self.calls.shifted:
             msg = "shifted=True reads values and next values at once: it takes no target_params."
@@ -328,25 +324,17 @@ class ValueEstimator(NamedModule):
         if next_value is not None:
             check_type("next_value", next_value, Tensor, "a tensor or None")
         steps = self._transitions(tensordict, time_dim)
-        batch, dim = steps.batch, steps.time_dim
-
-        def unplace(values: Tensor) -> Tensor:
-            whole = steps.segments.scatter(values)
-            return whole if dim is None else whole.transpose(dim, len(batch.batch_size) - 1)
-
         given = None
         if next_value is not None:
-            last = len(batch.batch_size) - 1
-            given = next_value if dim is None else next_value.transpose(dim, last)
-            if given.shape[: batch.ndim] != batch.batch_size:
+            if next_value.shape[: tensordict.ndim] != tensordict.batch_size:
                 shape = [*tensordict.batch_size, 1]
                 msg = (
                     f"next_value: expected {shape}, one of each step, got {list(next_value.shape)}."
                 )
                 raise ValueError(msg)
-            given = steps.segments.gather(given)
+            given = steps.gather(next_value)
         found = self._values(steps, params, target_params, given)
-        return self._cut(steps, found), unplace
+        return self._cut(steps, found)
 
     def _transitions(self, tensordict: TensorDictBase, time_dim: int | None) -> Transitions:
         """The steps of a batch, with time last."""
@@ -385,9 +373,9 @@ class ValueEstimator(NamedModule):
                 msg = f"the network writes {list(network.out_keys)}, not {key!r}. "
                 msg += "Call set_keys(value=...)."
                 raise KeyError(msg)
-            params, target_params = (  # nothing trains them through a target
-                each if each is None else each.detach() for each in (params, target_params)
-            )
+            # nothing trains them through a target
+            params = None if params is None else params.detach()
+            target_params = None if target_params is None else target_params.detach()
             with held_out(network):
                 found = unroll_steps(network, steps, key, self.calls, params, target_params)
             self.count_substituted(found)
@@ -427,25 +415,24 @@ class ValueEstimator(NamedModule):
         tensordict: TensorDictBase,
         valued: ValuedTransitions,
         results: tuple[Tensor, Tensor],
-        unplace: Unplace,
     ) -> None:
         found, steps = valued.found, valued.steps
         for key, result in zip(self.outputs, results, strict=True):
             if self._selected is None or key in self._selected:
-                put(tensordict, as_tuple(key), unplace(result))
+                put(tensordict, as_tuple(key), steps.scatter(result))
         if self._selected is None:
             value = as_tuple(self.entries["value"])
-            put(tensordict, value, unplace(found.now))
-            put(tensordict, (keys.NEXT, *value), unplace(found.following))
+            put(tensordict, value, steps.scatter(found.now))
+            put(tensordict, (keys.NEXT, *value), steps.scatter(found.following))
         if found.in_budget is not None:
             in_budget = found.in_budget
             if found.missing is not None:
                 in_budget = in_budget & ~found.missing.flatten(1).any(1)
-            tensordict.set(keys.SHIFTED_VALID, unplace(in_budget))
+            tensordict.set(keys.SHIFTED_VALID, steps.scatter(in_budget))
         elif find(tensordict, (keys.SHIFTED_VALID,)) is not None:  # of an earlier call
-            tensordict.set(keys.SHIFTED_VALID, unplace(torch.ones_like(steps.ends)))
+            tensordict.set(keys.SHIFTED_VALID, steps.scatter(torch.ones_like(steps.ends)))
         for marker, flag in found.markers(steps).items():
-            tensordict.set(marker, unplace(flag))
+            tensordict.set(marker, steps.scatter(flag))
 
 
 @torch.compiler.disable(reason=OUTSIDE)  # type: ignore[untyped-decorator]

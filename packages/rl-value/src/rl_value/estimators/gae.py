@@ -7,11 +7,11 @@ from typing import Any
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_value.arguments import check_fraction
+from rl_value.arguments import check_fraction, check_steps
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import N_STEPS, lambda_returns
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
-from rl_value.returns import explain_scan, gae
+from rl_value.returns import advantages, explain_scan
 
 
 class GAE(ValueEstimator):
@@ -63,17 +63,11 @@ class GAE(ValueEstimator):
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         if valued.steps.ahead is None:
-            lmbda = valued.steps.factor("lmbda", self.lmbda)
-            advantage, target = gae(
-                valued.reward,
-                valued.value,
-                valued.next_value,
-                valued.steps.terminated,
-                valued.cut,
-                gamma=valued.gamma,
-                lmbda=lmbda,
-                time_dim=0,
-            )
+            arrays = valued.reward, valued.value, valued.next_value
+            check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
+            factors = valued.gamma, valued.steps.factor("lmbda", self.lmbda)
+            ends = valued.steps.terminated, valued.cut
+            advantage, target = advantages(arrays, ends, factors, dim=0)
         else:
             target = lambda_returns(valued, self.lmbda)
             advantage = target - valued.value

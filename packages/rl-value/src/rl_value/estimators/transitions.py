@@ -19,7 +19,7 @@ from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
-from rl_value.padding import absent_members, group_of, members_without_next, under_next
+from rl_value.padding import absent_members, members_without_next, under_next
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -63,29 +63,22 @@ class Transitions:
         reward = segments.gather(reward)
         terminated, done = _flags(batch, entries, segments)
         _check_group(terminated, reward, entries["terminated"])
-        left_out = _members_left_out(batch, entries, segments, terminated)
+        group = _behind(entries["terminated"])[1:-1]
+        left_out = _members_left_out(batch, entries, segments, terminated) if group else None
         truncated = None
         if done is not None:
             truncated = _truncated_inside(done & ~terminated, left_out, segments)
-        steps = find(batch, _behind(entries["steps_to_next_obs"]))
-        ahead = None if steps is None else segments.gather(steps).reshape(-1)
-        _check_steps(ahead, entries["steps_to_next_obs"])
-        if ahead is not None and truncated is not None:
-            _refuse_truncated(truncated, entries["done"])
-        missing = _missing(batch, segments, terminated)
-        group = group_of(entries["terminated"])
-        return cls(
-            batch,
-            segments,
-            reward,
-            terminated,
-            missing,
-            ahead,
-            left_out,
-            truncated,
-            group,
-            time_dim,
-        )
+        ahead = find(batch, _behind(entries["steps_to_next_obs"]))
+        if ahead is not None:
+            ahead = segments.gather(ahead).reshape(-1)
+            _check_steps(ahead, entries["steps_to_next_obs"])
+            if truncated is not None:
+                _refuse_truncated(truncated, entries["done"])
+        missing = _marked(batch, segments, keys.NEXT_MISSING)
+        if missing is not None:
+            missing = missing.view(-1, *(1,) * (terminated.ndim - 1)) & ~terminated
+        flags = terminated, missing, ahead, left_out, truncated
+        return cls(batch, segments, reward, *flags, group, time_dim)
 
     @property
     def lost(self) -> Tensor | None:
@@ -138,6 +131,18 @@ class Transitions:
             reached < self.segments.spread(self.segments.offsets[1:]), reached, count
         )
 
+    def gather(self, values: Tensor) -> Tensor:
+        """Flatten a leaf that is laid out like the caller's batch to ``[M, ...]``."""
+        return self.segments.gather(self._turned(values))
+
+    def scatter(self, values: Tensor) -> Tensor:
+        """Lay ``[M, ...]`` out like the caller's batch, with zeros on padding."""
+        return self._turned(self.segments.scatter(values))
+
+    def _turned(self, values: Tensor) -> Tensor:
+        dim = self.time_dim
+        return values if dim is None else values.transpose(dim, self.batch.ndim - 1)
+
     def successor_values(self, values: Tensor, others: Tensor) -> Tensor:
         """Values ``[M, ...]`` of each step's successor, and `others` for steps without one."""
         where = self.successor
@@ -157,10 +162,7 @@ class Transitions:
             return float(value)
         shape = torch.Size((*self.given_shape, *self.reward.shape[1:]))
         check_fraction(name, value, shape)
-        wide = value.to(self.reward.device, self._precision).expand(shape)
-        if self.time_dim is not None:
-            wide = wide.transpose(self.time_dim, self.batch.ndim - 1)
-        return self.segments.gather(wide)
+        return self.gather(value.to(self.reward.device, self._precision).expand(shape))
 
     def per_step(self, gamma: float | Tensor) -> float | Tensor:
         """The discount up to each step's next state: a number, or ``[M, ...]``."""
@@ -262,7 +264,7 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
         msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
         raise ValueError(msg)
     compared = refuse_misplaced_time(batch)
-    standard = all(entries[name] == usual for name, usual in STANDARD.items())
+    standard = entries["done"] == keys.DONE and entries["terminated"] == keys.TERMINATED
     if standard and find(batch, keys.NEXT_DONE) is not None:
         return Segments.of(batch, compared)
     renamed = {
@@ -289,27 +291,23 @@ def _flags(
     batch: TensorDictBase, entries: Mapping[str, NestedKey], segments: Segments
 ) -> tuple[Tensor, Tensor | None]:
     """Terminated steps; and done ones where flags are a group's own, which must be looked at."""
-    places = {name: _behind(entries[name]) for name in ("terminated", "done")}
-    found = {}
-    for name, place in places.items():
-        value = find(batch, place)
-        if value is not None:
-            if value.dtype != torch.bool:
-                msg = f"{place!r}: expected torch.bool, got {value.dtype}. Call .bool()."
-                raise TypeError(msg)
-            found[name] = segments.gather(value)
-    if "terminated" not in found:
-        if "done" not in found:  # done alone is termination unless truncation explains it
+    places = _behind(entries["terminated"]), _behind(entries["done"])
+    terminated, done = find(batch, places[0]), find(batch, places[1])
+    for place, flag in zip(places, (terminated, done), strict=True):
+        if flag is not None and flag.dtype != torch.bool:
+            msg = f"{place!r}: expected torch.bool, got {flag.dtype}. Call .bool()."
+            raise TypeError(msg)
+    if terminated is None:
+        if done is None:  # done alone is termination unless truncation explains it
             msg = (
-                f"{places['terminated']!r} and {places['done']!r} are missing: without them no "
+                f"{places[0]!r} and {places[1]!r} are missing: without them no "
                 "target knows whether to bootstrap. Name them by set_keys(terminated=, done=)."
             )
             raise KeyError(msg)
-        truncated = batch.get((*places["done"][:-1], keys.TRUNCATED), None)
-        known = found["done"]
-        found["terminated"] = known if truncated is None else known & ~segments.gather(truncated)
-    own_group = len(places["done"]) > 2
-    return found["terminated"], found.get("done") if own_group else None
+        truncated = batch.get((*places[1][:-1], keys.TRUNCATED), None)
+        terminated = done if truncated is None else done & ~truncated
+    own_done = done if len(places[1]) > 2 else None
+    return segments.gather(terminated), None if own_done is None else segments.gather(own_done)
 
 
 def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
@@ -329,8 +327,8 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
         raise ValueError(msg)
 
 
-def _check_steps(ahead: Tensor | None, key: NestedKey) -> None:
-    if ahead is not None and len(ahead) and int(ahead.min()) < 1:
+def _check_steps(ahead: Tensor, key: NestedKey) -> None:
+    if len(ahead) and int(ahead.min()) < 1:
         msg = f"{key!r}: expected 1 or more steps, got {int(ahead.min())}."
         raise ValueError(msg)
 
@@ -369,14 +367,9 @@ def _members_left_out(
     return found
 
 
-def _missing(batch: TensorDictBase, segments: Segments, terminated: Tensor) -> Tensor | None:
-    rows = _marked(batch, segments, keys.NEXT_MISSING)
-    return None if rows is None else rows.view(-1, *(1,) * (terminated.ndim - 1)) & ~terminated
-
-
-def _marked(batch: TensorDictBase, segments: Segments, key: NestedKey) -> Tensor | None:
+def _marked(batch: TensorDictBase, segments: Segments, key: KeyPath) -> Tensor | None:
     """A marker ``[*B, T]`` of the real rows, bool ``[M]``; None if it is absent."""
-    flag, shape = find(batch, as_tuple(key)), batch.batch_size
+    flag, shape = find(batch, key), batch.batch_size
     if flag is None:
         return None
     return segments.gather(flat_marker(flag, shape, key, torch.bool, singleton=False).view(shape))

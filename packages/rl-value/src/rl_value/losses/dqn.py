@@ -204,9 +204,6 @@ class DQNLoss(LossModule):
             found = self._placed(StaticTransitions.of(turned, self.entries, moved))
         else:
             found = self._outside(turned, moved)
-        if moved is not None:
-            last = batch.ndim - 1
-            found = {key: value.transpose(moved, last) for key, value in found.items()}
         target, unknown = found.pop("target"), found.pop("unknown", None)
         for key, marker in found.items():
             batch.set(key, marker)
@@ -257,7 +254,7 @@ class DQNLoss(LossModule):
         if found.in_budget is not None:
             made[keys.SHIFTED_VALID] = found.in_budget
         made |= found.markers(steps)
-        return {key: steps.segments.scatter(value) for key, value in made.items()}
+        return {key: steps.scatter(value) for key, value in made.items()}
 
     def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """The target of each step ``[M, *G, C]``, and the values of the next states."""

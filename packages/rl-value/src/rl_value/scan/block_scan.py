@@ -25,8 +25,9 @@ def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
     """Say why steps cannot be scanned in the memory of the CPU; "" where they can."""
     if is_transformed():
         return "the code is compiled or transformed"
-    if any(isinstance(factor, Tensor) for factor in factors):
-        return "a factor for each step"
+    for factor in factors:
+        if isinstance(factor, Tensor):
+            return "a factor for each step"
     wanted, dtype = torch.is_grad_enabled(), values[0].dtype
     for value in values:
         if not value.is_cpu:
@@ -39,10 +40,14 @@ def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
 
 
 def rows_of(dim: int, *values: Tensor) -> list[Floats]:
-    """Lay arrays out flat, time running fastest."""
-    rows = [array_of(value.detach() if value.requires_grad else value) for value in values]
-    rows = [each if runs_fastest(each.shape, dim) else np.moveaxis(each, dim, -1) for each in rows]
-    return [each.reshape(-1) for each in rows]
+    """Lay arrays out flat in the shape of the first one, time running fastest."""
+    rows, shape = [], values[0].shape
+    flat = runs_fastest(shape, dim)
+    for value in values:
+        wide = value if value.shape == shape else value.expand(shape)
+        array = array_of(wide.detach() if wide.requires_grad else wide)
+        rows.append((array if flat else np.moveaxis(array, dim, -1)).reshape(-1))
+    return rows
 
 
 def runs_fastest(shape: tuple[int, ...], dim: int) -> bool:
@@ -61,11 +66,10 @@ def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
     return torch.from_numpy(made).movedim(-1, dim), made.reshape(-1)
 
 
-def cuts_of(ends: tuple[Tensor, ...], shape: torch.Size, dim: int) -> Flags:
-    """Lay the rows that are cut out flat: those of some flags, and the last of each column."""
-    flags = rows_of(dim, *(f if f.shape == shape else f.expand(shape) for f in ends))
+def cuts_of(steps: int, *flags: Flags) -> Flags:
+    """Flag the rows that are cut: those of some flags, and the last of each column of steps."""
     cut: Flags = flags[0].copy() if len(flags) == 1 else np.logical_or(*flags)
-    cut.reshape(-1, shape[dim])[:, -1] = True
+    cut.reshape(-1, steps)[:, -1] = True
     return cut
 
 

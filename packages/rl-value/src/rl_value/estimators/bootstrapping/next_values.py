@@ -125,7 +125,9 @@ def unroll_steps(
     target_params: TensorDictBase | None = None,
 ) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
-    found = _unroll(network, steps, wanted, calls, params, target_params)
+    # of all members: what one that is out shows counts as what it saw
+    unroll = _side_by_side if reads_side_by_side(network, steps, calls) else _in_slots
+    found = unroll(network, steps, wanted, calls, params, target_params)
     if steps.truncated is None:
         return found
     return replace(found, overwritten=overwritten_members(network, steps, steps.truncated))
@@ -156,7 +158,7 @@ def overwritten_members(
     return truncated.index_put((rows,), truncated[rows] & ~same.unsqueeze(-1))
 
 
-def _unroll(
+def _in_slots(
     network: TensorDictModuleBase,
     steps: Transitions,
     wanted: NestedKey,
@@ -164,11 +166,9 @@ def _unroll(
     params: TensorDictBase | None,
     target_params: TensorDictBase | None,
 ) -> UnrolledValues:
-    """The same, of all members: what one that is out shows counts as what it saw."""
+    """Evaluate a network on one sequence of each segment and what comes after it."""
     # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
-    if reads_side_by_side(network, steps, calls):
-        return _side_by_side(network, steps, wanted, calls, (params, target_params))
     slots = _slots(network, steps, calls)
     outside = slots.needs_extra
     if lacks_next(roles_of(network), steps.batch):
@@ -220,7 +220,8 @@ def _side_by_side(
     steps: Transitions,
     wanted: NestedKey,
     calls: ValueCallConfig,
-    params: tuple[TensorDictBase | None, TensorDictBase | None],
+    params: TensorDictBase | None,
+    target_params: TensorDictBase | None,
 ) -> UnrolledValues:
     """The same for a network that looks at single rows: they are read in place."""
     if lacks_next(roles_of(network), steps.batch):
@@ -236,14 +237,14 @@ def _side_by_side(
             wide = stand_in.view(-1, *(1,) * (last.ndim - 1))
             last = torch.where(wide, segments.last(root), last)
         rows[key], ends[key] = segments.gather(root), last.to(root.dtype)
-    own, late = params
     rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
-    if late is None and calls.single_call:
-        now, after_ends = evaluate(network, rows_and_ends, wanted, own)
+    if target_params is None and calls.single_call:
+        now, after_ends = evaluate(network, rows_and_ends, wanted, params)
         ahead = now
     else:
-        (now,) = evaluate(network, rows_and_ends[:1], wanted, own)
-        ahead, after_ends = evaluate(network, rows_and_ends, wanted, own if late is None else late)
+        late = params if target_params is None else target_params
+        (now,) = evaluate(network, rows_and_ends[:1], wanted, params)
+        ahead, after_ends = evaluate(network, rows_and_ends, wanted, late)
     substituted = None
     if stand_in is not None and calls.missing_next == "root":
         substituted, missing = stand_in.sum(), None
