@@ -12,8 +12,8 @@ from rl_value.scan.triton import scan_kernels
 from rl_value.scan.triton.linear_scan import TileSizes
 
 tiles = TileSizes.of(100, 1)  # few rows, which compile sooner
-fixed = {"ROWS": tiles.rows, "COLUMNS": tiles.columns, "REVERSE": False, "HAS_CUT": True}
-kinds = {"cut": "*i1", "num_rows": "i32", "num_columns": "i32", "chunks": "i32"}
+fixed = {"ROWS": tiles.rows, "COLUMNS": tiles.columns}
+kinds = {"num_rows": "i32", "num_columns": "i32", "chunks": "i32"}
 for kernel in (scan_kernels.chunk_totals, scan_kernels.scan_chunks):
     chosen = {**fixed, "GROUP": tiles.group}
     chosen = {key: chosen[key] for key in kernel.arg_names if key in chosen}

@@ -3,32 +3,33 @@ import math
 import pytest
 import torch
 
+import rl_value
 from rl_value.scan.triton.linear_scan import TileSizes, linear_scan, power_of_two_above, scan_by
 
 
-def loop(a, b, cut):
+def loop(a, b):
     """Independent plain recurrence, row by row from the last one."""
     following, found = torch.zeros_like(b[0]), []
     for t in reversed(range(len(b))):
-        following = b[t] if cut[t] else b[t] + a[t] * following
+        following = torch.where(a[t] == 0, b[t], b[t] + a[t] * following)
         found.append(following)
     return torch.stack(found[::-1])
 
 
 def drawn(shape, chance=0.2, dtype=torch.float64, seed=0):
-    """Decay in [0, 1), terms, and cuts."""
+    """Decay in [0, 1), 0 in the rows that are cut, and terms."""
     generator = torch.Generator().manual_seed(seed)
     a = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
     b = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-    return a, b, torch.rand(shape[0], generator=generator) < chance
+    a[torch.rand(shape[0], generator=generator) < chance] = 0
+    return a, b
 
 
 def test_kernel_of_a_literal_case(device):
-    a = torch.tensor([0.5, 0.5, 0.25, 1.0], device=device)
+    a = torch.tensor([0.5, 0.0, 0.25, 1.0], device=device)
     b = torch.tensor([1.0, 2.0, 4.0, 8.0], device=device)
-    cut = torch.tensor([False, True, False, False], device=device)
     # 4 + 8 / 4; 2 alone; 1 + 2 / 2
-    assert linear_scan(a, b, cut).tolist() == [2.0, 2.0, 6.0, 8.0]
+    assert linear_scan(a, b).tolist() == [2.0, 2.0, 6.0, 8.0]
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.15, 1.0])
@@ -41,46 +42,33 @@ def test_kernel_of_a_literal_case(device):
         ((6, 3), TileSizes(4, 2, 2)),  # the second block of columns is half empty
     ],
 )
-def test_value_and_gradients_equal_the_loop(shape, cutting, chance, device):
-    a, b, cut = drawn(shape, chance)
-    mine = [a.to(device).requires_grad_(), b.to(device).requires_grad_()]
-    theirs = [a.requires_grad_(), b.requires_grad_()]
-    found, expected = scan_by(cutting, *mine, cut.to(device)), loop(*theirs, cut)
-    torch.testing.assert_close(found.cpu(), expected, atol=1e-14, rtol=1e-14)
-    cotangent = torch.randn(shape, dtype=torch.float64)
-    wanted = torch.autograd.grad(expected, theirs, cotangent, materialize_grads=True)
-    made = torch.autograd.grad(found, mine, cotangent.to(device))
-    for ours, reference in zip(made, wanted, strict=True):
-        torch.testing.assert_close(ours.cpu(), reference, atol=1e-14, rtol=1e-14)
+def test_values_equal_the_loop(shape, cutting, chance, device):
+    a, b = drawn(shape, chance)
+    found = scan_by(cutting, a.to(device), b.to(device))
+    torch.testing.assert_close(found.cpu(), loop(a, b), atol=1e-14, rtol=1e-14)
 
 
 # numpy, which interprets, warns of products that the kernel computes and then leaves out
 @pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
 @pytest.mark.parametrize(("bad", "place"), [(math.nan, 3), (math.inf, 6), (3e38, 6), (math.nan, 8)])
 def test_nothing_passes_a_cut(bad, place, device):
-    a, b, cut = (t.to(device) for t in drawn((9,), 0.0, torch.float32))
-    cut[[3, 5]] = True  # three trajectories: rows 0 to 3, 4 and 5, 6 to 8
-
-    def run(term):
-        weight, term = a.clone().requires_grad_(), term.clone().requires_grad_()
-        found = scan_by(TileSizes(4, 1, 2), weight, term, cut)
-        return [found, *torch.autograd.grad(found, [weight, term], torch.ones_like(found))]
-
+    a, b = (t.to(device) for t in drawn((9,), 0.0, torch.float32))
+    a[[3, 5]] = 0  # three trajectories: rows 0 to 3, 4 and 5, 6 to 8
     spoilt = b.clone()
     spoilt[place] = bad
     other = torch.ones(9, dtype=torch.bool)
     other[slice(0, 4) if place == 3 else slice(6, 9)] = False
-    clean, dirty = run(b), run(spoilt)
-    assert all(torch.equal(x[other], y[other]) for x, y in zip(clean, dirty, strict=True))
-    assert not torch.equal(clean[0], dirty[0])
+    clean, dirty = (scan_by(TileSizes(4, 1, 2), a, term) for term in (b, spoilt))
+    assert torch.equal(clean[other], dirty[other])
+    assert not torch.equal(clean, dirty)
 
 
 def test_a_bad_weight_stays_in_its_trajectory_too(device):
-    a, b, cut = (t.to(device) for t in drawn((8,), 0.0, torch.float32))
-    cut[[2, 5]] = True
-    clean = scan_by(TileSizes(4, 1, 2), a, b, cut)
-    a[[2, 4]] = math.nan  # row 2 is cut, so that its weight counts for nothing
-    dirty = scan_by(TileSizes(4, 1, 2), a, b, cut)
+    a, b = (t.to(device) for t in drawn((8,), 0.0, torch.float32))
+    a[[2, 5]] = 0
+    clean = scan_by(TileSizes(4, 1, 2), a, b)
+    a[4] = math.nan
+    dirty = scan_by(TileSizes(4, 1, 2), a, b)
     assert torch.equal(clean[:3], dirty[:3])
     assert torch.equal(clean[5:], dirty[5:])
     assert dirty[3:5].isnan().all()
@@ -100,30 +88,26 @@ def test_a_product_that_underflows_is_no_cut(device):
 
 
 def test_columns_of_the_kernel_are_independent(device):
-    a, b, cut = (t.to(device) for t in drawn((9, 3)))
-    together = scan_by(TileSizes(4, 4, 2), a, b, cut)
+    a, b = (t.to(device) for t in drawn((9, 3)))
+    together = scan_by(TileSizes(4, 4, 2), a, b)
     for column in range(3):
-        alone = scan_by(TileSizes(4, 1, 2), a[:, column], b[:, column], cut)
+        alone = scan_by(TileSizes(4, 1, 2), a[:, column], b[:, column])
         assert torch.equal(together[:, column], alone)
 
 
 @pytest.mark.parametrize("decay", [0.9405, 1.0])
 def test_float32_is_accurate_over_many_chunks(decay, device):
-    _, b, cut = drawn((90,), 0.01)
-    a = torch.full((90,), decay, dtype=torch.float64)
-    expected = loop(a, b, cut)
-    found = scan_by(TileSizes(16, 1, 4), *(t.float().to(device) for t in (a, b)), cut.to(device))
+    a, b = drawn((90,), 0.01)
+    a[a != 0] = decay
+    expected = loop(a, b)
+    found = scan_by(TileSizes(16, 1, 4), *(t.float().to(device) for t in (a, b)))
     assert (found.cpu() - expected).abs().max() <= 5e-7 * expected.abs().max()
 
 
-def test_kernel_takes_strided_inputs_and_gradients(device):
-    a, b, cut = (t.to(device) for t in drawn((6, 2)))
-    strided = [t.T.contiguous().T.requires_grad_() for t in (a, b)]
-    plain = [t.clone().requires_grad_() for t in (a, b)]
-    cotangent = torch.randn(2, 6, dtype=torch.float64, device=device).T
-    second = torch.autograd.grad(linear_scan(*strided, cut), strided, cotangent)
-    first = torch.autograd.grad(linear_scan(*plain, cut), plain, cotangent.contiguous())
-    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+def test_kernel_takes_strided_inputs(device):
+    a, b = (t.to(device) for t in drawn((6, 2)))
+    strided = [t.T.contiguous().T for t in (a, b)]
+    assert torch.equal(linear_scan(*strided), linear_scan(a, b))
 
 
 def test_kernel_of_no_rows_returns_no_rows(device):
@@ -131,11 +115,11 @@ def test_kernel_of_no_rows_returns_no_rows(device):
     assert linear_scan(empty, empty).shape == (0, 3)
 
 
-def test_inputs_are_unchanged_and_no_gradient_is_made(device):
-    a, b, cut = (t.to(device) for t in drawn((7,)))
-    copies = [t.clone() for t in (a, b, cut)]
-    assert not linear_scan(a, b, cut).requires_grad
-    assert all(torch.equal(x, y) for x, y in zip((a, b, cut), copies, strict=True))
+def test_inputs_are_unchanged(device):
+    a, b = (t.to(device) for t in drawn((7,)))
+    copies = [t.clone() for t in (a, b)]
+    linear_scan(a, b)
+    assert all(torch.equal(x, y) for x, y in zip((a, b), copies, strict=True))
 
 
 def test_tile_sizes_follow_the_shape():
@@ -158,12 +142,10 @@ def test_kernel_refuses_wrong_input(device):
         linear_scan(one.double(), one)
     with pytest.raises(ValueError, match=r"alike: got \[3\] and \[4\]"):
         linear_scan(one[:3], one)
-    with pytest.raises(TypeError, match=r"cut: expected torch\.bool, got torch\.float32"):
-        linear_scan(one, one, one)
-    with pytest.raises(ValueError, match=r"one flag per row, \[4\]: got \[2\]"):
-        linear_scan(one, one, one[:2] > 0)
-    with pytest.raises(ValueError, match=r"cut: expected it on .* like b, got meta"):
-        linear_scan(one, one, torch.zeros(4, dtype=torch.bool, device="meta"))
+    with pytest.raises(ValueError, match=r"a: expected it on .* like b, got meta"):
+        linear_scan(one.to("meta"), one)
+    with pytest.raises(RuntimeError, match=r"no gradients: use rl_value\.linear_scan"):
+        linear_scan(one, one.clone().requires_grad_())
 
 
 def blocked_loop(a, b, cut):
@@ -186,7 +168,7 @@ def test_full_sizes_are_accurate(columns, steps, decay):
     a = torch.full_like(b, decay).requires_grad_()
     cut = torch.rand(rows, steps, 1, device="cuda") < 0.001
     cut[:, -1] = True
-    found = linear_scan(a.view(-1, columns), b.view(-1, columns), cut.view(-1)).view(b.shape)
+    found = rl_value.linear_scan(a, b, cut, time_dim=1)
     expected = blocked_loop(a, b, cut)
     assert (found - expected).abs().max() <= 5e-7 * expected.abs().max()
     cotangent = torch.randn_like(b)
@@ -205,6 +187,6 @@ def test_kernel_carries_one_trajectory_through_many_chunks():
 @pytest.mark.gpu
 def test_running_again_gives_the_same_bits():
     a, b = torch.rand(2, 1_000_003, device="cuda")
-    cut = torch.rand(1_000_003, device="cuda") < 0.005
-    first = linear_scan(a, b, cut)
-    assert all(torch.equal(first, linear_scan(a, b, cut)) for _ in range(5))
+    a[torch.rand(1_000_003, device="cuda") < 0.005] = 0
+    first = linear_scan(a, b)
+    assert all(torch.equal(first, linear_scan(a, b)) for _ in range(5))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import torch
 import triton
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rl_value.scan.triton import scan_kernels as kernels
 
@@ -37,15 +35,15 @@ def power_of_two_above(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
+def linear_scan(a: Tensor, b: Tensor) -> Tensor:
     """Compute a linear recurrence from the last row to the first.
 
-    yₜ = bₜ + aₜ yₜ₊₁, and yₜ = bₜ where the row is cut, where aₜ = 0, and at the last row.
+    yₜ = bₜ + aₜ yₜ₊₁, and yₜ = bₜ where aₜ = 0, and at the last row.
 
-    Nothing passes a cut: neither NaN, nor infinity, nor rounding. All factors are products of
+    Nothing passes an a of 0: neither NaN, nor infinity, nor rounding. All factors are products of
     a's, so it is stable for any length. No program waits for another: the first launch finds what
     each chunk of rows does as a whole, the second combines what enters its chunk and scans it.
-    Rows that fit into one chunk need only the second. Differentiable once, in a and b.
+    Rows that fit into one chunk need only the second. `rl_value.linear_scan` adds gradients.
 
     Its results are tested, in Triton's interpreter; its speed on a GPU has not been measured, nor
     has the size of the chunks been tuned.
@@ -53,8 +51,6 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
     Args:
         a: float32 or float64 ``[N]`` or ``[N, C]``, in [0, 1].
         b: of the same dtype and shape.
-        cut: bool ``[N]``, True where nothing comes from the next row; only zeros in a cut if
-            absent.
 
     Returns:
         y, of the shape of b.
@@ -63,82 +59,41 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
         ValueError: a shape is wrong, or the tensors are not on one CUDA device. On a CPU the kernel
             runs only interpreted, with ``TRITON_INTERPRET=1`` set before its import.
         TypeError: a dtype is wrong.
+        RuntimeError: gradients are wanted.
 
     Example:
         .. skip: start if(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-        >>> half, one = torch.full((4,), 0.5).cuda(), torch.ones(4).cuda()
-        >>> linear_scan(half, one, torch.tensor([False, True, False, False]).cuda()).tolist()
+        >>> half, one = torch.tensor([0.5, 0.0, 0.5, 0.5]).cuda(), torch.ones(4).cuda()
+        >>> linear_scan(half, one).tolist()
         [1.5, 1.0, 1.5, 1.0]
 
         .. skip: end
     """
-    check(a, b, cut)
+    check(a, b)
     columns = 1 if b.ndim == 1 else b.shape[1]
-    return scan_by(TileSizes.of(len(b), columns), a, b, cut)
+    return scan_by(TileSizes.of(len(b), columns), a, b)
 
 
-def scan_by(cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None = None) -> Tensor:
+def scan_by(cutting: TileSizes, a: Tensor, b: Tensor) -> Tensor:
     """`linear_scan` by a given cutting, its arguments unchecked."""
     if not b.numel():
         return b.clone()
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        made: Tensor = Scan.apply(cutting, a, b, cut)  # type: ignore[no-untyped-call]
-        return made
-    return run(cutting, a, b, cut, None)[0]
-
-
-class Scan(torch.autograd.Function):
-    """The recurrence; its adjoint is the same one in the other direction."""
-
-    @staticmethod
-    def forward(ctx: Any, cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None) -> Tensor:
-        """Scan from the last row."""
-        y, _ = run(cutting, a, b, cut, None)
-        ctx.cutting = cutting
-        ctx.save_for_backward(a, cut, y)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor | None, ...]:
-        """Scan from the first row."""
-        a, cut, y = ctx.saved_tensors
-        d_b, d_a = run(ctx.cutting, a, d_y, cut, y)
-        return None, d_a if ctx.needs_input_grad[1] else None, d_b, None
-
-
-def run(
-    cutting: TileSizes, a: Tensor, b: Tensor, cut: Tensor | None, y_known: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Launch the kernels: y and nothing, or of the adjoint of ``y_known`` the gradients of b, a."""
     a, b = a.contiguous(), b.contiguous()
     y = torch.empty_like(b)
-    adjoint = y_known is not None
-    d_a = torch.empty_like(b) if adjoint else y
     rows, columns = len(b), b.numel() // len(b)
     chunks, blocks = -(-rows // cutting.rows), -(-columns // cutting.columns)
     totals = b.new_empty((3, chunks, columns)) if chunks > 1 else y
-    flags = a if cut is None else cut.contiguous()
-    options = {
-        "ROWS": cutting.rows,
-        "COLUMNS": cutting.columns,
-        "REVERSE": not adjoint,
-        "HAS_CUT": cut is not None,
-        "enable_fp_fusion": True,
-    }
+    options = {"ROWS": cutting.rows, "COLUMNS": cutting.columns, "enable_fp_fusion": True}
     grid, shape = (chunks, blocks), (rows, columns, chunks)
-    known = y_known if y_known is not None else y
     with torch.cuda.device_of(b):  # where Triton launches; nothing changes on a CPU
         if chunks > 1:
-            kernels.chunk_totals[grid](a, b, flags, totals, *shape, **options)
-        kernels.scan_chunks[grid](
-            a, b, flags, totals, y, known, d_a, *shape, GROUP=cutting.group, **options
-        )
-    return y, d_a
+            kernels.chunk_totals[grid](a, b, totals, *shape, **options)
+        kernels.scan_chunks[grid](a, b, totals, y, *shape, GROUP=cutting.group, **options)
+    return y
 
 
-def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
+def check(a: Tensor, b: Tensor) -> None:
     """Raise for tensors that the kernels cannot take."""
     check_device(b)
     if b.dtype not in (torch.float32, torch.float64) or a.dtype != b.dtype:
@@ -147,16 +102,12 @@ def check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
     if b.ndim not in (1, 2) or a.shape != b.shape:
         msg = f"expected a and b [N] or [N, C] alike: got {list(a.shape)} and {list(b.shape)}."
         raise ValueError(msg)
-    if cut is not None and cut.dtype != torch.bool:
-        msg = f"cut: expected torch.bool, got {cut.dtype}. Call .bool()."
-        raise TypeError(msg)
-    if cut is not None and cut.shape != b.shape[:1]:
-        msg = f"cut: expected one flag per row, [{len(b)}]: got {list(cut.shape)}."
+    if a.device != b.device:
+        msg = f"a: expected it on {b.device} like b, got {a.device}. Move it there."
         raise ValueError(msg)
-    for name, tensor in (("a", a), ("cut", cut)):
-        if tensor is not None and tensor.device != b.device:
-            msg = f"{name}: expected it on {b.device} like b, got {tensor.device}. Move it there."
-            raise ValueError(msg)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        msg = "the kernel alone has no gradients: use rl_value.linear_scan, which has."
+        raise RuntimeError(msg)
 
 
 def check_device(b: Tensor) -> None:

@@ -1,7 +1,7 @@
 """A linear recurrence over rows, cut into chunks: totals of the chunks, then every row.
 
-Step u of the scan, y(u) = b(u) + a(u) y(u - 1), is the triple (a, b, cut). Chunks are numbered in
-the order of the scan, which runs from the last row to the first if REVERSE. A cut is carried along
+Step u of the scan, y(u) = b(u) + a(u) y(u - 1), is the triple (a, b, cut), and cut where a is 0.
+Chunks are numbered in the order of the scan, from the last row to the first. A cut is carried along
 as a flag: a product that underflows to zero is none, and nothing is multiplied across a cut.
 R, C, G in comments are a chunk's rows, a program's columns, and the totals read at once.
 
@@ -37,19 +37,11 @@ def both(left, right):
 
 
 @triton.jit
-def load_steps(a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT):
+def load_steps(a, b, row, column, num_rows, num_columns):
     """Steps (a, b, cut) [R, C] of a chunk, and their addresses; the neutral step after the end."""
-    # The scan from the first row on is the adjoint: its step t takes a and the cut of row t - 1.
     inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
     place = row[:, None] * num_columns + column[None, :]
-    source = row if REVERSE else row - 1
-    known = (source >= 0) & (row < num_rows)
-    decay_at = a + source[:, None] * num_columns + column[None, :]
-    decay = tl.load(decay_at, mask=inside & known[:, None], other=0.0)
-    if HAS_CUT:
-        gone = tl.load(cut + source, mask=known, other=0)
-        decay = tl.where((gone != 0)[:, None], 0.0, decay)
-    decay = tl.where(inside, decay, 1.0)
+    decay = tl.load(a + place, mask=inside, other=1.0)
     term = tl.load(b + place, mask=inside, other=0.0)
     return decay, term, (decay == 0).to(tl.int32), place, inside
 
@@ -58,27 +50,22 @@ def load_steps(a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT):
 def chunk_totals(
     a,
     b,
-    cut,
     totals,  # [3, chunks, num_columns]: a, b and cut of each chunk
     num_rows,
     num_columns,
     chunks,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    REVERSE: tl.constexpr,
-    HAS_CUT: tl.constexpr,
 ):
     """What each chunk does as one step."""
     position = tl.program_id(0)
-    chunk = chunks - 1 - position if REVERSE else position
+    chunk = chunks - 1 - position
     inner = tl.arange(0, ROWS)
     row = chunk.to(tl.int64) * ROWS + inner
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    decay, term, gone, _, _ = load_steps(
-        a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT
-    )
-    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=REVERSE)
-    last = (inner == (0 if REVERSE else ROWS - 1))[:, None] & (column < num_columns)[None, :]
+    decay, term, gone, _, _ = load_steps(a, b, row, column, num_rows, num_columns)
+    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=True)
+    last = (inner == 0)[:, None] & (column < num_columns)[None, :]
     at = totals + tl.broadcast_to((position * num_columns + column)[None, :], [ROWS, COLUMNS])
     tl.store(at, decay, mask=last)
     tl.store(at + chunks * num_columns, term, mask=last)
@@ -113,37 +100,24 @@ def carry_before(totals, position, column, num_columns, chunks, GROUP, COLUMNS, 
 def scan_chunks(
     a,
     b,
-    cut,
     totals,
     y,
-    y_known,  # of the scan whose adjoint this is; b is then the gradient of its y
-    d_a,
     num_rows,
     num_columns,
     chunks,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     GROUP: tl.constexpr,
-    REVERSE: tl.constexpr,
-    HAS_CUT: tl.constexpr,
 ):
-    """The recurrence at every row; of the adjoint also the gradient of a."""
+    """The recurrence at every row."""
     position = tl.program_id(0)
-    chunk = chunks - 1 - position if REVERSE else position
+    chunk = chunks - 1 - position
     row = chunk.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     carry = carry_before(
         totals, position, column, num_columns, chunks, GROUP, COLUMNS, b.dtype.element_ty
     )
-    decay, term, gone, place, inside = load_steps(
-        a, b, cut, row, column, num_rows, num_columns, REVERSE, HAS_CUT
-    )
-    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=REVERSE)
+    decay, term, gone, place, inside = load_steps(a, b, row, column, num_rows, num_columns)
+    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=True)
     found = tl.where(gone != 0, term, term + decay * carry[None, :])
     tl.store(y + place, found, mask=inside)
-    if not REVERSE:
-        known = inside & (row + 1 < num_rows)[:, None]
-        if HAS_CUT:
-            known &= (tl.load(cut + row, mask=row < num_rows, other=1) == 0)[:, None]
-        following = tl.load(y_known + place + num_columns, mask=known, other=0.0)
-        tl.store(d_a + place, tl.where(known, found * following, 0.0), mask=inside)
