@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_tensordict import NestedKey, as_tuple, find, require, sibling
+from rl_value.arguments import floats
 from rl_value.direct_call import note_of_call
 
 
@@ -66,7 +67,7 @@ def stored_log_probability(
     """Read the log-probability that was stored with the actions."""
     whole = find(batch, as_tuple(entry))
     if whole is not None:
-        return _floats(whole, entry).detach()
+        return floats(whole, entry).detach()
     found = {}
     for key in heads(dist, action):
         own = log_probability_key(key)
@@ -74,7 +75,7 @@ def stored_log_probability(
     absent = [key for key, value in found.items() if value is None]
     if absent:
         require(batch, entry if len(absent) == len(found) else absent[0])
-    return _total([_floats(value, key) for key, value in found.items()], batch).detach()
+    return _total([floats(value, key) for key, value in found.items()], batch).detach()
 
 
 def log_probability_key(action: NestedKey) -> NestedKey:
@@ -128,14 +129,6 @@ def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
         msg = f"{key!r}: expected numbers from 0 to {values.shape[-1] - 1}, got some from "
         msg += f"{int(index.min())} to {int(index.max())}."
         raise IndexError(msg) from error
-
-
-def _floats(value: Any, key: NestedKey) -> Tensor:
-    if not isinstance(value, Tensor) or not value.is_floating_point():
-        got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-        msg = f"{key!r}: expected a log-probability in floating point, got {got}."
-        raise TypeError(msg)
-    return value
 
 
 def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks of the arguments of returns, and arrays that returns derive from them."""
+"""Checks of the numbers that returns are computed of, and arrays that returns derive from them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_layout.internals import array_of
+from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_integer
 
 FLOATS = (torch.float32, torch.float64)
@@ -60,6 +61,18 @@ def check_tensor(name: str, value: object) -> None:
     if value.layout != torch.strided:
         msg = f"{name}: expected a dense tensor, got {value.layout}. Call .to_dense()."
         raise TypeError(msg)
+
+
+def floats(values: Tensor, key: NestedKey) -> Tensor:
+    """Raise for an entry that is no tensor of floating point."""
+    given: object = values
+    if not isinstance(given, Tensor):
+        msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."
+        raise TypeError(msg)
+    if not values.is_floating_point():
+        msg = f"{key!r}: expected floating point, got {values.dtype}. Call .float()."
+        raise TypeError(msg)
+    return values
 
 
 def check_flags(reward: Tensor, **flags: Tensor) -> None:

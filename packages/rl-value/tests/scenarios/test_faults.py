@@ -53,7 +53,7 @@ GROUP = TensorDict({"a": torch.zeros(5, 1)}, [5])
         ("advantage", torch.zeros(5, 1, dtype=torch.bool), r"'advantage': expected floating point"),
         ("value_target", torch.zeros(5, 1).cfloat(), r"'value_target': expected floating point"),
         ("value_target", GROUP, r"'value_target': expected a tensor of floats, got TensorDict"),
-        ("sample_log_prob", GROUP, r"'sample_log_prob': expected a log-probability in floating"),
+        ("sample_log_prob", GROUP, r"'sample_log_prob': expected a tensor of floats"),
         ("sample_log_prob", torch.zeros(5).long(), r"'sample_log_prob': .*got torch.int64"),
         ("action", GROUP, r"'action': expected a tensor of actions, got TensorDict"),
         ("logits", torch.zeros(5, 3).bool(), r"'logits': expected floating point"),

@@ -17,7 +17,7 @@ from rl_layout.internals import FIELDS, array_of, flat_marker
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_tensordict.types import KeyPath
-from rl_value.arguments import check_fraction
+from rl_value.arguments import check_fraction, floats
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
 from rl_value.padding import absent_members, members_without_next, under_next
 
@@ -133,15 +133,14 @@ class Transitions:
 
     def gather(self, values: Tensor) -> Tensor:
         """Flatten a leaf that is laid out like the caller's batch to ``[M, ...]``."""
-        return self.segments.gather(self._turned(values))
+        dim = self.time_dim
+        turned = values if dim is None else values.transpose(dim, self.batch.ndim - 1)
+        return self.segments.gather(turned)
 
     def scatter(self, values: Tensor) -> Tensor:
         """Lay ``[M, ...]`` out like the caller's batch, with zeros on padding."""
-        return self._turned(self.segments.scatter(values))
-
-    def _turned(self, values: Tensor) -> Tensor:
-        dim = self.time_dim
-        return values if dim is None else values.transpose(dim, self.batch.ndim - 1)
+        dim, whole = self.time_dim, self.segments.scatter(values)
+        return whole if dim is None else whole.transpose(dim, self.batch.ndim - 1)
 
     def successor_values(self, values: Tensor, others: Tensor) -> Tensor:
         """Values ``[M, ...]`` of each step's successor, and `others` for steps without one."""
@@ -373,18 +372,6 @@ def _marked(batch: TensorDictBase, segments: Segments, key: KeyPath) -> Tensor |
     if flag is None:
         return None
     return segments.gather(flat_marker(flag, shape, key, torch.bool, singleton=False).view(shape))
-
-
-def floats(values: Tensor, key: NestedKey) -> Tensor:
-    """Raise for an entry that is no tensor of floating point."""
-    given: object = values
-    if not isinstance(given, Tensor):
-        msg = f"{key!r}: expected a tensor of floats, got {type(given).__name__}."
-        raise TypeError(msg)
-    if not values.is_floating_point():
-        msg = f"{key!r}: expected floating point, got {values.dtype}. Call .float()."
-        raise TypeError(msg)
-    return values
 
 
 def check_writable(tensordict: TensorDictBase) -> None:

@@ -17,12 +17,12 @@ from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
+from rl_value.arguments import floats
 from rl_value.direct_call import check_network, explain_call, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
-from rl_value.estimators.transitions import floats
 from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.masked_means import Reduction, kept, reduce

@@ -14,6 +14,7 @@ from rl_layout import keys, refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.actions import of_action
+from rl_value.arguments import floats
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
@@ -30,7 +31,6 @@ from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
     check_writable,
-    floats,
 )
 from rl_value.losses.loss import (
     LossModule,

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from rl_tensordict import NestedKey, as_tuple, find
 from rl_tensordict.arguments import check_number
 from rl_value.actions import divergence, stored_log_probability
-from rl_value.estimators.transitions import floats
+from rl_value.arguments import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.diagnostics import effective_sample_size, ratio_statistics
 from rl_value.losses.masked_means import kept, reduce, standardise
