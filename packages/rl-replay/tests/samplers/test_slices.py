@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import environments, flat_batches, trajectories
-from rl_replay import LazyTensorStorage, ListStorage
+from rl_replay import LazyTensorStorage, ListStorage, ReplayBuffer
 from rl_replay.samplers import SliceSampler, SliceSamplerWithoutReplacement
 from rl_replay.samplers.slice_layout import Slices, mark_slices
 
@@ -294,3 +294,15 @@ def test_proved_tells_lost_slices_from_live_ones(lengths, broken):
 def test_proved_refuses_a_slice_that_repeats_one_row():
     slices = Slices(np.array([3, 2]))
     assert not slices.proved(np.array([5, 5, 5, 9, 8]), np.array([0, 0, 0, 0, -1])).any()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("rows", [3, 5000])
+def test_slices_by_a_column_that_the_first_rows_lack_are_refused(rows, shared):
+    sampler = SliceSampler(slice_len=1, traj_key="game")
+    storage = LazyTensorStorage(50_000)
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=2, shared=shared)
+    # from 4,096 rows on they are indexed when they are written
+    buffer.extend(trajectories([rows]))
+    with pytest.raises(KeyError, match="no column 'game' to find trajectories by"):
+        buffer.sample()

@@ -9,7 +9,7 @@ from rl_layout import keys
 from rl_layout.reference import continues
 from rl_layout.testing import EndKind, trajectories
 from rl_transforms.multi_step.flat_leaves import FlatRows
-from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
+from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending, cuts_before
 
 
 @st.composite
@@ -53,3 +53,9 @@ def test_calls_are_counted_for_rows_of_the_calling_producers():
     ids = torch.tensor([1 << 32, 2 << 32, 1 << 32])
     order = TrajectoryOrder.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: torch.tensor([0, 0, 1])})
     assert calls_pending(order, np.array([3, 5])).tolist() == [4, 5, 0]
+
+
+def test_padding_continues_no_row_and_no_other_padding():
+    mask = torch.tensor([True, True, False, False, True])
+    rows = FlatRows({keys.MASK: mask}, {keys.MASK: torch.Size()}, torch.Size([5]), None)
+    assert cuts_before(rows).tolist() == [True, False, True, True, True]
