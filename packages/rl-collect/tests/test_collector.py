@@ -193,6 +193,26 @@ def test_random_frames_follow_a_part_of_the_policy_that_was_replaced():
     collector.shutdown()
 
 
+@pytest.mark.parametrize("make", [CountingEnv, lambda: GymEnv("CartPole-v1")], ids=["own", "gym"])
+@pytest.mark.parametrize("is_hooked", [False, True])
+def test_random_frames_follow_a_part_that_writes_other_entries(make, is_hooked):
+    def part(size, key):
+        layer = torch.nn.Linear(env.observation_spec["observation"].shape[-1], size)
+        return TensorDictModule(layer, ["observation"], [key])
+
+    env = make()
+    act = TensorDictModule(lambda _: torch.tensor([True, False]), ["observation"], ["action"])
+    policy = TensorDictSequential(part(2, "former"), act)
+    collector = Collector(env, policy, frames_per_batch=5, total_frames=20, init_random_frames=15)
+    assert collector.next()["former"].shape == (5, 2)
+    policy.module[0] = part(3, "other")
+    if is_hooked:
+        policy.module[0].register_forward_hook(lambda *_: None)
+    for _ in range(3):  # the last one is the policy's
+        assert collector.next()["other"].shape == (5, 3)
+    collector.shutdown()
+
+
 def test_trajectories_can_be_limited():
     batch = collected(
         CountingEnv(max_steps=9), frames_per_batch=5, total_frames=5, max_frames_per_traj=2

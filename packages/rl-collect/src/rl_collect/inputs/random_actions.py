@@ -27,24 +27,32 @@ class RandomActions(TensorStep):
         self._env = env
         self.policy = plan.policy  # a part, if it is a module: its buffers are of this module too
         self._actions = [keys.as_tuple(key) for key in env.full_action_spec.keys(True, True)]
-        masks = [keys.as_tuple(key) for key in env.mask_keys]
-        self._read = list(dict.fromkeys([*(plan.in_keys or []), *masks]))
-        self._written = list(dict.fromkeys([*(plan.out_keys or []), *self._actions]))
-        self.in_keys: list[Any] = self._read
-        self.out_keys: list[Any] = self._written
+        self._masks = [keys.as_tuple(key) for key in env.mask_keys]
+
+    @property
+    def in_keys(self) -> list[Any]:
+        """What the policy reads now, and masks."""
+        return list(dict.fromkeys([*(self._plan.in_keys or []), *self._masks]))
+
+    @property
+    def out_keys(self) -> list[Any]:
+        """What the policy writes now, and actions."""
+        return list(dict.fromkeys([*(self._plan.out_keys or []), *self._actions]))
 
     def takes_tensors(self) -> bool:
-        """Tell whether the policy does."""
+        """Tell whether the policy does, its calls listed anew where it was changed."""
+        self._plan.refresh()  # each batch asks this before it compares the keys
         return self._plan.is_flat
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Act on tensors `[*B, ...]`, one for each of `in_keys`."""
-        values = dict(zip(self._read, tensors, strict=True))
+        values = dict(zip(self.in_keys, tensors, strict=True))
         made = self._act(values, self._env.batch_size)
-        return tuple([made[key] for key in self._written])
+        return tuple([made[key] for key in self.out_keys])
 
     def forward(self, root: TensorDictBase) -> TensorDictBase:
         """Act on a step's root, which is written to."""
+        self._plan.refresh()
         for key, value in self._act(dict(keys.leaves(root)), root.batch_size).items():
             root.set(key, value)
         return root
@@ -52,7 +60,6 @@ class RandomActions(TensorStep):
     def _act(
         self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size
     ) -> dict[KeyPath, Tensor]:
-        self._plan.refresh()
         made = self._plan(values, batch_size)
         drawn = self._env.rand_action(build(nest(values), batch_size))
         found = {
