@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_tensordict import NestedKey, as_tuple, find, require, sibling
 from rl_value.arguments import floats
-from rl_value.direct_call import note_of_call
+from rl_value.direct_call import note_network
 
 
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
@@ -21,8 +21,9 @@ def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
     try:
         dist: Distribution = actor.get_dist(batch.copy())
     except Exception as error:
-        note = note_of_call(actor, {key: batch.get(key, None) for key in actor.in_keys})
-        error.add_note(f"{note} Look for NaN there and in its weights.")
+        given = {key: batch.get(key, None) for key in actor.in_keys}
+        note_network(error, actor.out_keys, given)
+        error.add_note("Look for NaN in the inputs of the actor and in its weights.")
         raise
     return dist
 

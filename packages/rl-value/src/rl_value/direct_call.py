@@ -12,8 +12,20 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl_tensordict import ModuleCalls, NestedKey, as_key, as_tuple, build, find, nest, require
+from rl_tensordict import (
+    ModuleCalls,
+    NestedKey,
+    as_key,
+    as_tuple,
+    build,
+    find,
+    nest,
+    note_call,
+    require,
+)
 from rl_tensordict.types import KeyPath
+
+ROWS = "Steps are its rows: look at their shapes and dtypes."
 
 
 def check_network(name: str, network: Any, method: str = "forward") -> None:
@@ -83,9 +95,8 @@ def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBas
     try:
         made: TensorDictBase = network(batch)
     except Exception as error:
-        error.add_note(
-            note_of_call(network, {key: batch.get(key, None) for key in network.in_keys})
-        )
+        given = {key: batch.get(key, None) for key in network.in_keys}
+        note_network(error, network.out_keys, given)
         raise
     return made
 
@@ -101,23 +112,10 @@ def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Neste
     return result
 
 
-def note_of_call(network: Any, given: Mapping[NestedKey, Any]) -> str:
-    """A note on an exception: the network that raised it, and its inputs."""
-    return _note(network.out_keys, given)
-
-
-def _note(out_keys: Iterable[NestedKey], given: Mapping[Any, Any]) -> str:
-    shown = [
-        f"{as_key(as_tuple(key))!r} {list(value.shape)} {value.dtype}"
-        if isinstance(value, Tensor)
-        else f"{as_key(as_tuple(key))!r} {type(value).__name__}"
-        for key, value in given.items()
-    ]
-    written = [as_key(as_tuple(key)) for key in out_keys]
-    return (
-        f"raised by the network that writes {written}, which was given "
-        f"{', '.join(shown) or 'nothing'}. Steps are its rows: look at their shapes and dtypes."
-    )
+def note_network(error: Exception, out_keys: Iterable[Any], given: Mapping[Any, Any]) -> None:
+    """Add a note on the network that raised an error: what it writes, and its inputs."""
+    written, read = ([as_key(as_tuple(key)) for key in names] for names in (out_keys, given))
+    note_call(error, f"the network that writes {written}", given.values(), read, ROWS)
 
 
 def _direct_output(
@@ -138,6 +136,6 @@ def _direct_output(
         failure = calls.find_failure(inputs)
         if failure is not None:
             call, given = failure
-            error.add_note(_note(call.out_keys or [], given))
+            note_network(error, call.out_keys or [], given)
         raise
     return made if isinstance(made, Tensor) and made.ndim > batch_dims else None

@@ -342,9 +342,7 @@ class ActorCriticLoss(LossModule):
 
 def _constant(batch: TensorDictBase, key: NestedKey) -> Tensor:
     """An entry that must be there, without gradient."""
-    found = find(batch, as_tuple(key))
-    value: Tensor = require(batch, key) if found is None else found
-    return floats(value, key).detach()
+    return floats(require(batch, key), key).detach()
 
 
 def _bound(given: Any) -> float | None:
