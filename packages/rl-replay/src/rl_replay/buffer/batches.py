@@ -121,7 +121,7 @@ class BatchMaker:
 
     def _draw(self, size: int) -> Draw:
         storage, sampler = self._parts.storage, self._parts.sampler
-        numbers, info = storage.choose(sampler, size)
+        numbers, info = storage.session.choose(storage, sampler, size)
         if not sampler.proven:
             self._require_rows(numbers)
         return Draw(numbers, info, sampler.ran_out, size)
@@ -131,7 +131,7 @@ class BatchMaker:
         storage, sampler = self._parts.storage, self._parts.sampler
         if not isinstance(numbers, torch.Tensor) or numbers.dtype is not torch.int64:
             raise TypeError(f"{sampler!r} must return row numbers as int64 [N], got {numbers!r}.")
-        good = storage.may_be_chosen(numbers)
+        good = storage.session.may_be_chosen(numbers)
         if not good.all():
             raise ValueError(
                 f"{sampler!r} chose row {int(numbers[~good][0])}: rows are numbered from 0, and "
@@ -141,8 +141,9 @@ class BatchMaker:
     def _gather(self, draw: Draw) -> tuple[Any, dict[str, Any]]:
         """Copies the rows of a draw, with their index, row ids and markers."""
         storage, sampler = self._parts.storage, self._parts.sampler
-        rows, numbers, positions, known, redrawn = storage.draw(
-            sampler, draw.size, (draw.numbers, draw.info), contiguous=self._contiguous
+        chosen = draw.numbers, draw.info
+        rows, numbers, positions, known, redrawn = storage.session.draw(
+            storage, sampler, draw.size, chosen, contiguous=self._contiguous
         )
         self.redraws += redrawn
         index = coordinates(storage, positions) if storage.columns else positions

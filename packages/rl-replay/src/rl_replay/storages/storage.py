@@ -12,7 +12,7 @@ from rl_replay.data.structure import Arrangement
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import GivenTensors
-from rl_replay.storages.session import Chosen, RowSampler, Session, StoredSample
+from rl_replay.storages.session import Session
 from rl_slabs import Span
 
 if TYPE_CHECKING:
@@ -188,44 +188,6 @@ class Storage(ABC):
             positions: int64, any shape.
             data: As many elements, of that batch shape.
         """
-
-    def choose(self, sampler: RowSampler, size: int) -> Chosen:
-        """Lets a sampler choose rows.
-
-        Args:
-            sampler: The sampler.
-            size: How many rows.
-
-        Returns:
-            Row numbers, int64 `[N]`, and what the sampler knows about them.
-        """
-        return self.session.choose(self, sampler, size)
-
-    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which row numbers `draw` can copy, bool of the same shape.
-
-        Args:
-            numbers: Any, int64.
-        """
-        return self.session.may_be_chosen(numbers)
-
-    def draw(
-        self,
-        sampler: RowSampler,
-        size: int,
-        chosen: Chosen,
-        *,
-        contiguous: bool = False,
-    ) -> StoredSample:
-        """Copies chosen rows.
-
-        Args:
-            sampler: Who chose them, to choose others in place of rows that are gone.
-            size: How many rows it was asked for.
-            chosen: What `choose` returned.
-            contiguous: Give each leaf memory of its own.
-        """
-        return self.session.draw(self, sampler, size, chosen, contiguous=contiguous)
 
     def read_live(
         self, positions: torch.Tensor | int, *, some: bool = False
