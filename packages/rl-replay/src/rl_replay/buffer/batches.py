@@ -146,7 +146,7 @@ class BatchMaker:
             storage, sampler, draw.size, chosen, contiguous=self._contiguous
         )
         self.redraws += redrawn
-        index = coordinates(storage, positions) if storage.columns else positions
+        index = coordinates(storage, positions) if storage.arrangement.ndim > 1 else positions
         if index is numbers:  # an in-place write to one must not move the other
             index = index.clone()
         if isinstance(storage, TensorStorage) and not storage.on_host:
