@@ -5,7 +5,9 @@ import torch
 from rl_tensordict.arguments import (
     as_device,
     as_integer,
+    check_calls,
     check_choice,
+    check_flags,
     check_integer,
     check_number,
     check_type,
@@ -82,6 +84,15 @@ def test_name_that_is_no_choice_is_refused_with_the_choices():
     for wrong in ("best", 1, None):
         with pytest.raises(ValueError, match=r"mode: expected 'slow', 'quick' or 'fast', got"):
             check_choice("mode", wrong, ("slow", "quick", "fast"))
+
+
+def test_switches_and_calls_of_another_type_are_named():
+    check_flags(on=True, off=False)
+    check_calls(policy=print, callback=None)
+    with pytest.raises(TypeError, match=r"off: expected True or False, got 1 \(int\)"):
+        check_flags(on=True, off=1)
+    with pytest.raises(TypeError, match=r"callback: expected a function or a module, got 0"):
+        check_calls(policy=print, callback=0)
 
 
 def test_a_list_of_keys_is_copied():

@@ -10,10 +10,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arguments import check_whole
 from rl_envs.env.env import EnvBase
 from rl_specs import Bounded
 from rl_tensordict import build
+from rl_tensordict.arguments import check_whole
 
 GRAVITY, STEP_S, MAX_SPEED, MAX_TORQUE = 10.0, 0.05, 8.0, 2.0
 
@@ -49,8 +49,8 @@ class Pendulums(EnvBase):
     def __init__(
         self, num_envs: int, *, max_steps: int = 200, device: torch.device | str | None = None
     ) -> None:
-        check_whole(num_envs, 1, "num_envs")
-        check_whole(max_steps, 1, "max_steps")
+        check_whole("num_envs", num_envs, 1)
+        check_whole("max_steps", max_steps, 1)
         super().__init__(device=device, batch_size=(num_envs,))
         self.max_steps = max_steps
         most = torch.tensor([1.0, 1.0, MAX_SPEED]).expand(num_envs, 3)

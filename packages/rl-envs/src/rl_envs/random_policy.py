@@ -5,10 +5,10 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arguments import check_kind
 from rl_envs.env.spec_leaves import leaves_of
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite, TensorSpec
+from rl_tensordict.arguments import check_type
 
 
 class RandomPolicy:
@@ -48,7 +48,7 @@ class RandomPolicy:
         Returns:
             The tensordict.
         """
-        check_kind(tensordict, TensorDictBase, "a tensordict")
+        check_type("tensordict", tensordict, TensorDictBase, "a tensordict")
         for key, spec in self._specs.items():
             drawn, group = self._drawn(spec, tensordict), None
             if isinstance(spec, StackedComposite):  # its group holds observations too

@@ -253,7 +253,7 @@ def test_environments_that_differ_are_refused():
 def test_numbers_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="one for each of 2 workers: got 3"):
         make(2, [testing.CountingEnv] * 3)
-    with pytest.raises(ValueError, match="num_workers must be at least 1: got 0"):
+    with pytest.raises(ValueError, match="num_workers: expected at least 1, got 0"):
         make(0, testing.CountingEnv)
     with pytest.raises(ValueError, match="from 1 to num_workers, 2: got 3"):
         make(2, testing.CountingEnv, num_processes=3)

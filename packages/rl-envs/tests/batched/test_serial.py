@@ -102,7 +102,7 @@ def test_environments_that_differ_are_refused():
         SerialEnv(2, [CountingEnv, EpisodeStepEnv])
     with pytest.raises(ValueError, match="one for each of 3 workers: got 2"):
         SerialEnv(3, [CountingEnv, CountingEnv])
-    with pytest.raises(ValueError, match="at least 1: got 0"):
+    with pytest.raises(ValueError, match="num_workers: expected at least 1, got 0"):
         SerialEnv(0, CountingEnv)
 
 

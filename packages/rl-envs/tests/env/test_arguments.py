@@ -17,7 +17,6 @@ from rl_envs import (
     space_of_spec,
     write_gif,
 )
-from rl_envs.env.arguments import check_whole
 from rl_envs.testing import CountingEnv
 from rl_specs import NonTensor, OneHot
 from rl_transforms import StepCounter
@@ -38,30 +37,33 @@ def pair():
         (lambda: pair().maybe_reset([1]), "expected a tensordict: got list"),
         (lambda: pair().maybe_reset(None), "expected a tensordict.*got None"),
         (lambda: pair().rand_action(3), "expected a tensordict: got int"),
-        (lambda: pair().rollout(2, policy=3), "policy must be a function or a module: got int"),
-        (lambda: pair().rollout(2, callback=0), "callback must be a function"),
-        (lambda: pair().rollout(2, set_truncated=1.5), "set_truncated must be True or False"),
-        (lambda: pair().rollout(2, out=[1]), "out must be a tensordict: got list"),
+        (lambda: pair().rollout(2, policy=3), "policy: expected a function or a module, got 3"),
+        (lambda: pair().rollout(2, callback=0), "callback: expected a function"),
+        (lambda: pair().rollout(2, set_truncated=1.5), "set_truncated: expected True or False"),
+        (lambda: pair().rollout(2, out=[1]), r"out: expected a tensordict, got \[1\]"),
         (lambda: pair().rollout(2, tensordict="a"), "expected a tensordict: got str"),
         (lambda: pair().rollout(2, lambda _: 5), "tensordict from the policy, got int.*Module"),
-        (lambda: pair().load_state_dict([1]), r"what state_dict\(\) has returned: got list"),
-        (lambda: pair().set_seed(0, 3), "static_seed must be True or False"),
+        (lambda: pair().load_state_dict([1]), r"what state_dict\(\) has returned, got \[1\]"),
+        (lambda: pair().set_seed(0, 3), "static_seed: expected True or False"),
         (lambda: CountingEnv(3, "ab"), "expected a batch size of whole numbers"),
         (lambda: CountingEnv(3, (-2,)), r"batch size of whole numbers, as \(3,\): got \(-2,\)"),
-        (lambda: Pendulums("three"), "num_envs must be a whole number"),
-        (lambda: Pendulums(3, max_steps=0), "max_steps must be at least 1"),
+        (lambda: Pendulums("three"), "num_envs: expected a whole number"),
+        (lambda: Pendulums(3, max_steps=0), "max_steps: expected at least 1"),
         (lambda: Pendulums(3, device="nowhere"), "device: expected a torch.device or its name"),
         (lambda: Pendulums(3, device="cuda:99"), "device: there is no device 'cuda:99' here"),
         (lambda: GymVectorEnv(torch.ones(3)), "expected an id or a vector environment"),
-        (lambda: Alphabet(spaces.Discrete(3)), "expected a Text space of Gymnasium: got Discrete"),
+        (
+            lambda: Alphabet(spaces.Discrete(3)),
+            "expected a Text space of Gymnasium, got a Discrete",
+        ),
         (lambda: space_of_spec(spec=NonTensor()), "no Gymnasium space for NonTensor"),
         (lambda: write_gif(torch.ones(2), "no folder/a.gif"), "the folder 'no folder' is not"),
-        (lambda: write_gif([1], "a.gif"), "expected frames uint8"),
-        (lambda: check_env_specs("CartPole-v1"), "expected an environment: got str"),
-        (lambda: RandomPolicy(OneHot(2))("a"), "a tensordict: got str"),
+        (lambda: write_gif([1], "a.gif"), "frames: expected frames uint8"),
+        (lambda: check_env_specs("CartPole-v1"), "env: expected an environment, got 'CartPole-v1'"),
+        (lambda: RandomPolicy(OneHot(2))("a"), "tensordict: expected a tensordict, got 'a'"),
         (
             lambda: TransformedEnv(CountingEnv()).insert_transform([1], StepCounter()),
-            "expected a place, a whole number: got list",
+            r"index: expected a place, a whole number, got \[1\]",
         ),
     ],
 )
@@ -114,16 +116,3 @@ def test_a_rollout_until_all_are_done_needs_no_other_switch():
     env = SerialEnv(2, [lambda: CountingEnv(2), lambda: CountingEnv(5)])
     assert env.rollout(9, break_when_all_done=True).shape == (2, 5)
     assert env.rollout(9).shape == (2, 2)
-
-
-def test_whole_numbers_of_every_kind_pass():
-    for number in (3, np.int64(3), True):
-        check_whole(number, 1, "count")
-
-
-def test_check_whole_tells_wrong_types_from_small_numbers():
-    for thing in (3.0, "3", None):
-        with pytest.raises(TypeError, match="count must be a whole number: got"):
-            check_whole(thing, 1, "count")
-    with pytest.raises(ValueError, match="count must be at least 4: got 3"):
-        check_whole(3, 4, "count")

@@ -205,7 +205,7 @@ def test_seeds_follow_each_other_far_apart():
     env = CountingEnv()
     assert env.set_seed(3) != env.set_seed(4)
     assert env.set_seed(3, static_seed=True) == 3
-    with pytest.raises(ValueError, match="at least 0: got -1"):
+    with pytest.raises(ValueError, match="seed: expected at least 0, got -1"):
         env.set_seed(-1)
 
 

@@ -128,5 +128,5 @@ def test_an_action_can_be_taken_for_several_frames():
     assert torch.equal(steps["observation"], frames["observation"][::3])
     assert torch.equal(steps["next", "observation"][-1], frames["next", "observation"][-1])
     assert env.state_dict()["state"]["gym"]["counters"]["_elapsed_steps"] == 8
-    with pytest.raises(ValueError, match="frame_skip must be at least 1: got 0"):
+    with pytest.raises(ValueError, match="frame_skip: expected at least 1, got 0"):
         GymEnv("CartPole-v1", frame_skip=0)

@@ -110,5 +110,5 @@ def test_keys_that_are_none_are_named(shown):
 
 
 def test_a_batch_size_that_is_none_is_named():
-    with pytest.raises(TypeError, match="expected a batch size: got float"):
+    with pytest.raises(TypeError, match="batch_size: expected a batch size, got"):
         policy_plan(linear())(VALUES, 1.5)

@@ -69,7 +69,7 @@ def test_rollout_without_reset_needs_a_root():
 
 
 def test_requests_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="at least 1: got 0"):
+    with pytest.raises(ValueError, match="max_steps: expected at least 1, got 0"):
         CountingEnv().rollout(0)
     with pytest.raises(ValueError, match="break_when_any_done=False"):
         RolloutRequest(3, break_when_any_done=True, break_when_all_done=True)

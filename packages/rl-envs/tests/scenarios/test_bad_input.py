@@ -132,11 +132,11 @@ def test_actions_and_roots_that_do_not_fit_are_refused(make):
 
 def test_arguments_of_another_kind_are_refused(make):
     env = make()
-    with pytest.raises(TypeError, match=r"max_steps must be a whole number: got 2\.5"):
+    with pytest.raises(TypeError, match=r"max_steps: expected a whole number, got 2\.5"):
         env.rollout(2.5)
-    with pytest.raises(ValueError, match="max_steps must be at least 1: got 0"):
+    with pytest.raises(ValueError, match="max_steps: expected at least 1, got 0"):
         env.rollout(0)
-    with pytest.raises(TypeError, match="seed must be a whole number: got 'one'"):
+    with pytest.raises(TypeError, match="seed: expected a whole number, got 'one'"):
         env.set_seed("one")
     with pytest.raises(KeyError, match=r"has returned: \['state'\] are missing"):
         env.load_state_dict({"is_started": True})
@@ -152,7 +152,7 @@ def test_arguments_of_another_kind_are_refused(make):
         ),
         (lambda: SerialEnv(2, CountingEnv()), "a function that makes an environment, got Counting"),
         (lambda: ParallelEnv(2, CountingEnv()), "a function that makes an environment, got Count"),
-        (lambda: SerialEnv(2.5, CountingEnv), "num_workers must be a whole number: got 2.5"),
+        (lambda: SerialEnv(2.5, CountingEnv), "num_workers: expected a whole number, got 2.5"),
         (lambda: TransformedEnv("CartPole-v1"), "expected an environment: got 'CartPole-v1'"),
     ],
 )
@@ -189,7 +189,7 @@ def test_policies_that_do_not_fit_are_refused(make):
             env.rollout(3, act(lambda seen: seen, [lacking]))
     with pytest.raises(KeyError, match="the action 'action' is missing"):
         env.rollout(3, act(lambda seen: seen, out_keys=["other"]))
-    with pytest.raises(TypeError, match="got int"):
+    with pytest.raises(TypeError, match="policy: expected a function or a module, got 7"):
         env.rollout(3, 7)
 
 

@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -79,6 +79,18 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
         *most, last = (repr(str(choice)) for choice in choices)
         msg = f"{name}: expected {', '.join(most)} or {last}, got {shown(value)}."
         raise ValueError(msg)
+
+
+def check_flags(**flags: Any) -> None:
+    """Raise for a switch that is neither True nor False."""
+    for name, flag in flags.items():
+        check_type(name, flag, bool, "True or False")
+
+
+def check_calls(**calls: Any) -> None:
+    """Raise for a value that cannot be called; None stands for no call."""
+    for name, call in calls.items():
+        check_type(name, call, Callable | None, "a function or a module")
 
 
 def check_number(name: str, value: Any) -> None:

@@ -23,7 +23,6 @@ from rl_envs.batched.serial import (
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
 from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
-from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.interface import Binding
@@ -31,6 +30,7 @@ from rl_envs.env.spec_leaves import has_form, leaves_of
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs
+from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_workers import StartMethod, WorkerPool
 
@@ -379,7 +379,7 @@ class ParallelBinding:
 
 def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
     """Split the environments over the processes into slices whose sizes differ by at most one."""
-    check_whole(num_workers, 1, "num_workers")
+    check_whole("num_workers", num_workers, 1)
     processes = num_workers if num_processes is None else num_processes
     if not 1 <= processes <= num_workers:
         msg = f"num_processes must be from 1 to num_workers, {num_workers}: got {processes}."

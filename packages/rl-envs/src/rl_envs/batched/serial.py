@@ -10,7 +10,6 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import checks
-from rl_envs.env.arguments import check_whole
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
@@ -18,6 +17,7 @@ from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
 from rl_layout import keys
 from rl_specs import Composite, stack_specs
+from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_workers import Portable
 
@@ -235,7 +235,7 @@ def environment_makers(num_workers: int, create_env_fn: EnvMakers) -> list[Porta
 
 def one_per_worker(number: int, given: Any, name: str) -> list[Any]:
     """Return one argument for each worker: the same for all, or the items of a sequence."""
-    check_whole(number, 1, "num_workers")
+    check_whole("num_workers", number, 1)
     if not isinstance(given, Sequence):
         return [given] * number
     if len(given) != number:

@@ -1,19 +1,10 @@
-"""Type checks of arguments, whose messages name the argument."""
+"""Batch sizes and devices that environments are given."""
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
-
-
-def check_kind(given: Any, kind: Any, expected: str) -> None:
-    """Raise where an argument is no object of a class; `expected` says what it should be."""
-    if not isinstance(given, kind):
-        msg = f"expected {expected}: got {type(given).__name__} {str(given)[:60]!r}."
-        raise TypeError(msg)
 
 
 def sizes_of(batch_size: Any) -> torch.Size:
@@ -29,29 +20,6 @@ def sizes_of(batch_size: Any) -> torch.Size:
     return sizes
 
 
-def check_flags(**flags: Any) -> None:
-    """Raise where a switch is neither on nor off."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            msg = f"{name} must be True or False: got {type(flag).__name__} {flag!r}."
-            raise TypeError(msg)
-
-
-def check_calls(**calls: Any) -> None:
-    """Raise where something that is to be called cannot be; None represents nothing."""
-    for name, call in calls.items():
-        if call is not None and not callable(call):
-            msg = f"{name} must be a function or a module: got {type(call).__name__} {call!r}."
-            raise TypeError(msg)
-
-
-def check_tensordict(given: Any, name: str) -> None:
-    """Raise where something is no tensordict; None represents nothing."""
-    if given is not None and not isinstance(given, TensorDictBase):
-        msg = f"{name} must be a tensordict: got {type(given).__name__}."
-        raise TypeError(msg)
-
-
 def device_of(device: Any) -> torch.device:
     """Read a device, or raise if there is none like it."""
     try:
@@ -59,15 +27,3 @@ def device_of(device: Any) -> torch.device:
     except (AssertionError, RuntimeError, TypeError, NotImplementedError) as error:
         msg = f"expected a device of this machine, as 'cpu': got {device!r} ({error})."
         raise RuntimeError(msg) from error
-
-
-def check_whole(number: Any, least: int, name: str) -> None:
-    """Raise unless `number` is an integer of at least `least`."""
-    try:
-        found = operator.index(number)
-    except TypeError:
-        msg = f"{name} must be a whole number: got {number!r}."
-        raise TypeError(msg) from None
-    if found < least:
-        msg = f"{name} must be at least {least}: got {number}."
-        raise ValueError(msg)

@@ -7,8 +7,8 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from rl_envs.env.arguments import check_kind
 from rl_envs.env.interface import Environment
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array
 from rl_transforms import StepCounter, Transform
 
@@ -22,7 +22,7 @@ def check_open(env: Environment) -> None:
 
 def check_request(masks: Any, kwargs: Any) -> None:
     """Raise unless these are masks by group and keyword arguments of a reset."""
-    check_kind(masks, Mapping, "the masks of a reset by group")
+    check_type("masks", masks, Mapping, "the masks of a reset by group")
     if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
         msg = f"expected a dictionary of keyword arguments of reset by name: got {kwargs!r}."
         raise TypeError(msg)
@@ -67,7 +67,7 @@ def check_state(env: Environment, state: Mapping[str, Any], held: Mapping[str, A
 
 def check_saved(state: Mapping[str, Any]) -> None:
     """Raise for what no `state_dict()` has returned."""
-    check_kind(state, dict, "what state_dict() has returned")
+    check_type("state", state, dict, "what state_dict() has returned")
     missing = [name for name in ("is_started", "state") if name not in state]
     if missing:
         msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."

@@ -11,7 +11,6 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env import arguments, checks
-from rl_envs.env.arguments import check_whole
 from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
 from rl_envs.env.done import ends
 from rl_envs.env.metaclass import EnvType
@@ -24,7 +23,7 @@ from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.request import copy_to_out, on_own_device, without_steps
 from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
-from rl_tensordict.arguments import local_device
+from rl_tensordict.arguments import check_calls, check_flags, check_type, check_whole, local_device
 from rl_tensordict.types import KeyPath
 from rl_transforms import Place
 
@@ -337,16 +336,16 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         policy = without_steps(policy)
         if break_when_any_done is None:
             break_when_any_done = break_when_all_done is False
-        arguments.check_flags(
+        check_flags(
             auto_reset=auto_reset,
             break_when_any_done=break_when_any_done,
             break_when_all_done=break_when_all_done,
             set_truncated=set_truncated,
             auto_cast_to_device=auto_cast_to_device,
         )
-        arguments.check_calls(policy=policy, callback=callback)
+        check_calls(policy=policy, callback=callback)
         checks.check_batch(self, tensordict)
-        arguments.check_tensordict(out, "out")
+        check_type("out", out, TensorDictBase | None, "a tensordict")
         request = RolloutRequest(
             max_steps,
             callback,
@@ -426,8 +425,8 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             True
         """
         checks.check_open(self)
-        check_whole(seed, 0, "seed")
-        arguments.check_flags(static_seed=static_seed)
+        check_whole("seed", seed, 0)
+        check_flags(static_seed=static_seed)
         self._set_seed(seed)
         return seed if static_seed else next_seed(seed)
 

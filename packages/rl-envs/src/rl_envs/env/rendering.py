@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.env.arguments import check_kind
 from rl_envs.env.interface import Environment
+from rl_tensordict.arguments import check_type
 
 
 class Renderable:
@@ -113,12 +113,12 @@ def write_gif(frames: Tensor, path: str | Path, *, fps: float = 30.0) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     write_gif(torch.zeros(3, 5, 7, 3, dtype=torch.uint8), f"{folder}/black.gif")
     """
-    check_kind(path, str | PathLike, "a path")
+    check_type("path", path, str | PathLike, "a path")
     folder = Path(path).parent
     if not folder.is_dir():
         msg = f"the folder {str(folder)!r} is not there: make it first."
         raise FileNotFoundError(msg)
-    check_kind(frames, Tensor, "frames uint8 [T, H, W, 3]")
+    check_type("frames", frames, Tensor, "frames uint8 [T, H, W, 3]")
     if not 0 < fps <= 50:
         msg = f"fps must be above 0 and at most 50, which GIF can show: got {fps}."
         raise ValueError(msg)

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium
 
+from rl_tensordict.arguments import check_whole
+
 
 class FrameSkipWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Takes the same action several times, and adds up the rewards."""
@@ -15,9 +17,7 @@ class FrameSkipWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], num_frames: int) -> None:
         super().__init__(env)
-        if num_frames < 1:
-            msg = f"frame_skip must be at least 1: got {num_frames}."
-            raise ValueError(msg)
+        check_whole("frame_skip", num_frames, 1)
         self.num_frames = num_frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rl_envs.env.arguments import check_kind
 from rl_specs import Categorical
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array
 
 END = 0
@@ -33,7 +33,7 @@ class Alphabet:
     """
 
     def __init__(self, space: spaces.Text) -> None:
-        check_kind(space, spaces.Text, "a Text space of Gymnasium")
+        check_type("space", space, spaces.Text, "a Text space of Gymnasium")
         self.space = space
         self.characters = space.characters
         self._numbers = {character: i + 1 for i, character in enumerate(self.characters)}

@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_envs.env import checks
-from rl_envs.env.arguments import check_calls, check_kind
 from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.layout import EnvLayout
@@ -23,6 +22,7 @@ from rl_envs.rollouts.surplus import SurplusSteps
 from rl_envs.rollouts.tensordict_steps import TensorDictSteps
 from rl_layout import keys
 from rl_tensordict import find, nest
+from rl_tensordict.arguments import check_calls, check_type
 from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Transform
 
@@ -116,7 +116,7 @@ class RolloutPlayer:
     """
 
     def __init__(self, env: Environment, policy: Any = None, *, is_kept: bool = True) -> None:
-        check_kind(env, EnvRows, "an environment")
+        check_type("env", env, EnvRows, "an environment")
         check_calls(policy=policy)
         self.env = env
         self.policy = env.random_policy if policy is None else policy
@@ -199,7 +199,7 @@ class RolloutPlayer:
         if env.resets_by_stepping:
             msg = f"this {type(env).__name__} keeps its own root: let the request continue."
             raise RuntimeError(msg)
-        check_kind(batch, TensorDictBase, "a batch that was played")
+        check_type("batch", batch, TensorDictBase, "a batch that was played")
         if self.holds_root:  # rows that are done were reset already
             return self.next_root()
         reached = batch if env.reached is None else env.reached.unsqueeze(-1)
@@ -215,7 +215,7 @@ class RolloutPlayer:
         env, kept = self.env, self._kept_for(request, root)
         if kept is not None:
             return self._write_columns(kept, root)
-        check_kind(request, RolloutRequest, "a RolloutRequest")
+        check_type("request", request, RolloutRequest, "a RolloutRequest")
         checks.check_open(env)
         own = env.own_steps(request, self.policy, root)
         if own is None and not why_not_columns(env, request, root):

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_envs.env.arguments import check_kind
 from rl_envs.rollouts.columns import Columns
 from rl_layout import keys, refuse_shared_states
 from rl_tensordict import ModuleCalls, VerifiedCalls, is_key
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import KeyPath
 
 Values: TypeAlias = dict[KeyPath, Any]
@@ -61,7 +61,7 @@ class PolicyPlan(VerifiedCalls):
         """
         if self.is_verified:
             return super().__call__(values, batch_size)
-        check_kind(batch_size, tuple, "a batch size")
+        check_type("batch_size", batch_size, tuple, "a batch size")
         self.check_reads(values)
         try:
             return super().__call__(values, batch_size)
@@ -83,7 +83,7 @@ class PolicyPlan(VerifiedCalls):
             >>> plan = PolicyPlan(TensorDictModule(torch.nn.Linear(3, 2), ["a"], ["b"]))
             >>> plan.check_reads([("a",)])
         """
-        check_kind(shown, Iterable, "an iterable of keys")
+        check_type("shown", shown, Iterable, "an iterable of keys")
         shown = list(shown)
         if not all(isinstance(key, tuple) and is_key(key) for key in shown):
             msg = f"expected keys as tuples of strings: got {shown}."

@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from rl_envs.env.arguments import check_whole
 from rl_layout import keys
+from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 
 
@@ -46,7 +46,7 @@ class RolloutRequest:
     continues: bool = False
 
     def __post_init__(self) -> None:
-        check_whole(self.max_steps, 1, "max_steps")
+        check_whole("max_steps", self.max_steps, 1)
         if self.break_when_any_done and self.break_when_all_done:
             msg = "break_when_all_done needs break_when_any_done=False: both were asked for."
             raise ValueError(msg)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from rl_envs.env.arguments import check_kind, check_whole
 from rl_envs.env.env import EnvBase
 from rl_envs.env.spec_leaves import leaves_of
 from rl_layout import keys
 from rl_specs import Composite, StackedComposite
+from rl_tensordict.arguments import check_type, check_whole
 
 
 def check_env_specs(env: EnvBase, num_steps: int = 3, seed: int | None = None) -> None:
@@ -33,8 +33,8 @@ def check_env_specs(env: EnvBase, num_steps: int = 3, seed: int | None = None) -
         >>> from rl_envs.testing import CountingEnv
         >>> check_env_specs(CountingEnv())
     """
-    check_kind(env, EnvBase, "an environment")
-    check_whole(num_steps, 1, "num_steps")
+    check_type("env", env, EnvBase, "an environment")
+    check_whole("num_steps", num_steps, 1)
     if seed is not None:
         env.set_seed(seed)
     checking, env.check_values = env.check_values, False

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_envs.env import checks
-from rl_envs.env.arguments import check_kind
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.done import RESET
@@ -23,6 +22,7 @@ from rl_envs.rollouts.deferred_transforms import split_for
 from rl_envs.transformed.binding import Settings, TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys
+from rl_tensordict.arguments import check_type
 from rl_transforms import (
     ActionMask,
     CatTensors,
@@ -138,7 +138,7 @@ class TransformedEnv(EnvBase):
             >>> type(env.insert_transform(0, InitTracker()).transforms[0]).__name__
             'InitTracker'
         """
-        check_kind(index, int, "a place, a whole number")
+        check_type("index", index, int, "a place, a whole number")
         if not 0 <= index <= len(self.transforms):
             msg = f"expected a place from 0 to {len(self.transforms)}: got {index}."
             raise IndexError(msg)
@@ -320,8 +320,8 @@ class TransformedEnv(EnvBase):
         step: Callable[[EnvBase, TensorDictBase], TensorDictBase],
     ) -> TensorDictBase:
         """Pass a root to a step of the environment inside, and what comes back to the outside."""
-        check_kind(tensordict, TensorDictBase, "a root as a tensordict")
-        check_kind(step, Callable, "a function that steps an environment")
+        check_type("tensordict", tensordict, TensorDictBase, "a root as a tensordict")
+        check_type("step", step, Callable, "a function that steps an environment")
         inner = self._outer.inv(tensordict)
         if inner is None:
             msg = "a transform returned nothing for the environment: it belongs in a buffer."

@@ -44,6 +44,7 @@ from rl_value.losses.regression import check_kind, distance
 from rl_value.padding import has_members, under_next
 
 SPACES = ("one_hot", "categorical")
+DEFAULT_CALLS = ValueCallConfig()
 
 
 class DQNLoss(LossModule):
@@ -233,7 +234,7 @@ class DQNLoss(LossModule):
     def _has_fixed_shape(self, batch: TensorDictBase) -> bool:
         """Whether shapes follow from the batch's; slots of n-step rows do not."""
         estimator = self.value_estimator
-        plain = estimator.calls == ValueCallConfig() and not estimator.average_rewards
+        plain = estimator.calls == DEFAULT_CALLS and not estimator.average_rewards
         one_step = find(batch, under_next(self.entries["steps_to_next_obs"])) is None
         marked = has_members(batch, self.entries["terminated"], self.entries["done"])
         return plain and not marked and (one_step or self._roles.is_row_wise)

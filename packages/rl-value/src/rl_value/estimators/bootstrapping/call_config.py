@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from rl_tensordict.arguments import check_integer, check_whole
+from rl_tensordict.arguments import check_choice, check_integer, check_whole
 
 MissingNext = Literal["skip", "root"]
 
@@ -42,9 +42,7 @@ class ValueCallConfig:
                 "the same in two ways: pass one of them."
             )
             raise ValueError(msg)
-        if self.missing_next not in ("skip", "root"):
-            msg = f"missing_next: expected 'skip' or 'root', got {self.missing_next!r}."
-            raise ValueError(msg)
+        check_choice("missing_next", self.missing_next, ("skip", "root"))
 
     def chunk_slots(self, shape: torch.Size, slots: int) -> int | None:
         """Say how many slots one call may have."""
