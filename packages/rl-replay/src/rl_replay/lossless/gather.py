@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rl_layout.keys import NEXT_MISSING
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
-from rl_replay.lossless.overflow import OverflowTable
+from rl_replay.lossless.overflow import AddressCode, OverflowTable
 from rl_slabs import Field, Rows
 from rl_slabs.internals import PARALLEL_ITEMS, as_cells, build_unpack, carrier, take_known_rows
 from rl_tensordict.types import Array, KeyPath, NestedKey
@@ -113,7 +113,7 @@ class Gather:
     ) -> None:
         if rows.packed is None:
             raise ValueError("stored rows have a packed leaf.")
-        self._side, self._count = side, len(rows)
+        self._side, self._code = side, AddressCode(len(rows))
         self._packed = rows.packed
         self._width = layout.stored.row_bytes // 8
         # None where rows that were gathered say it themselves
@@ -150,8 +150,8 @@ class Gather:
                 (words, take_known_rows(self._space, addresses)), arrays, addresses
             )
         # any row where there is no next observation
-        nexts = take_known_rows(self._words, (addresses - 1) % self._count)
-        odd = ((addresses == 0) | (addresses > self._count)).nonzero()[0]
+        nexts = take_known_rows(self._words, self._code.rows(addresses) % self._code.count)
+        odd = (~self._code.in_rows(addresses)).nonzero()[0]
         if odd.size:
             self._mend(nexts, odd, addresses[odd])
         return SuccessorRows((words, nexts), arrays, addresses)
@@ -186,14 +186,12 @@ class Gather:
             addresses = own.view(torch.int32)[:, self._place]
         else:
             addresses = self._links.index_select(0, index)
-        # -1 none, below count a row, from count on a slot
-        address = addresses.long() - 1
-        inside = (address >= 0) & (address < self._count)
+        code, found = self._code, addresses.long()
         # any valid row where no row holds it; overwritten below
-        nexts = torch.where(inside, address, index)
-        in_slots = (address >= self._count).nonzero().squeeze(1)
-        slots = address[in_slots] - self._count
-        absent = (address < 0).nonzero().squeeze(1)
+        nexts = torch.where(code.in_rows(found), code.rows(found), index)
+        in_slots = code.in_slots(found).nonzero().squeeze(1)
+        slots = code.slots(found[in_slots])
+        absent = (found == 0).nonzero().squeeze(1)
         if plan.wide:
             following = self._packed.index_select(0, nexts)
             packed = self._side.rows.packed
@@ -216,8 +214,7 @@ class Gather:
     ) -> None:
         """Fills the next observations of the rows `odd`, which no row holds."""
         in_slots = addresses > 0
-        # addresses of slots start at count + 1
-        slots = addresses[in_slots] - self._count - 1
+        slots = self._code.slots(addresses[in_slots])
         for dtype, columns, source, void in self._pieces:
             items = nexts.view(dtype)
             items[odd[in_slots], columns] = source[slots]
@@ -238,7 +235,7 @@ class Gather:
                 arrays.append(self._arrays[path].index_select(0, index).view(dtype))
                 continue
             if nexts is None:
-                nexts = _Nexts(addresses, self._count)
+                nexts = _Nexts(addresses, self._code)
             sources = self._arrays[path], self._slots_of(name)
             array = nexts.copy(*sources)
             if nexts.absent.size:
@@ -258,13 +255,16 @@ class Gather:
 class _Nexts:
     """Where each next observation with an own array is: in the rows' array or in a slot."""
 
-    def __init__(self, addresses: NDArray[np.int64], count: int) -> None:
-        in_slots = addresses > count
+    def __init__(self, addresses: NDArray[np.int64], code: AddressCode) -> None:
+        in_slots = code.in_slots(addresses)
         self.absent = np.flatnonzero(addresses == 0)
         # what is copied first is copied for every row, so that it is the greater part
         self._slots_first = 2 * int(np.count_nonzero(in_slots)) > len(addresses)
         # any row or slot where there is no next observation
-        rows, slots = (addresses - 1) % count, np.where(in_slots, addresses - count - 1, 0)
+        rows, slots = (
+            code.rows(addresses) % code.count,
+            np.where(in_slots, code.slots(addresses), 0),
+        )
         first, second = (slots, rows) if self._slots_first else (rows, slots)
         self._rest = np.flatnonzero(~in_slots if self._slots_first else in_slots)
         self._first, self._second = torch.from_numpy(first), second[self._rest]

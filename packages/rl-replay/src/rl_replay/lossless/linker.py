@@ -52,6 +52,7 @@ class SuccessorLinker:
         self._rows, self._side, self._on_host = rows, side, on_host
         self._device = side.device
         self._stored = [f.path for f in layout.stored.fields]
+        self._given = [(f.path, f.key) for f in layout.given.fields]
         self._unlinked: dict[int, _Batch] = {}
         self.touches = 0
         self.reach = 1
@@ -72,8 +73,7 @@ class SuccessorLinker:
         observed = self._observed_in(leaves, len(positions), observes)
         target, linked = self._within(leaves, distances, observed)
         following = positions[target]
-        # addresses: 0 none, 1 to count a row, above that a slot
-        addresses = np.where(linked, following + 1, 0).astype(np.int32)
+        addresses = np.where(linked, self.addresses.of_rows(following), 0).astype(np.int32)
         self.addresses.record(self.addresses.distances(positions, following)[linked])
         in_slots = np.flatnonzero(observed & ~linked)
         lane = numbers.start >> LANE_SHIFT
@@ -166,7 +166,7 @@ class SuccessorLinker:
             raise ValueError("rows name others that are not there: restore the dump from a copy.")
         following, in_slots = positions[target], here[away[here] < 0]
         addresses = np.zeros(len(positions), dtype=np.int64)
-        addresses[ahead] = following + 1
+        addresses[ahead] = self.addresses.of_rows(following)
         here_too = where[np.searchsorted(slots, ~away[in_slots])]
         addresses[in_slots] = self.addresses.of_slots(here_too)
         self.addresses.record(self.addresses.distances(positions[ahead], following))
@@ -181,7 +181,7 @@ class SuccessorLinker:
     ) -> tuple[dict[KeyPath, Any], bool]:
         """The leaves of a batch, on the CPU as arrays, and whether it has next observations."""
         if isinstance(cells, ValidatedLeaves):
-            return {field.path: cells[field.key] for field in self.layout.given.fields}, True
+            return {path: cells[key] for path, key in self._given}, True
         leaves: dict[KeyPath, Any] = dict(leaves_of(cells))
         fields, observes = self.layout.coming(leaves)
         match_leaves(leaves, fields, torch.Size([count]), exact=True)
@@ -265,7 +265,7 @@ class SuccessorLinker:
             return
         table.record(table.distances(places, positions))
         # the new address first: a released slot may be taken at once
-        table.set(places, positions + 1)
+        table.set(places, table.of_rows(positions))
         freed = table.slots(addresses[addresses > 0])
         # each lane has a free list of its own, so slots return to the lane of their row
         if self._side.lanes == 1:
@@ -287,7 +287,9 @@ class SuccessorLinker:
             here = lanes == lane
             slots = self._side.take(lane, int(here.sum()))
             # rows that have none are given theirs by the caller
-            following = np.where(addresses[here] > 0, addresses[here] - 1, places[here])
+            following = np.where(
+                addresses[here] > 0, self.addresses.rows(addresses[here]), places[here]
+            )
             leaves = self.observations.stored(following)
             self.observations.fill(slots, numbers[here], leaves, np.arange(len(slots)))
             self.addresses.set(places[here], self.addresses.of_slots(slots))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +15,47 @@ from rl_slabs.internals import LANE_MASK, LANE_SHIFT, Memory
 from rl_tensordict.types import Ints
 
 AnyAddresses = NDArray[np.integer[Any]]
+AnyArray = TypeVar("AnyArray", NDArray[Any], torch.Tensor)
 
 _FEW_DISTANCES = 64
 
 
-class Addresses:
-    """One int32 for each of `count` rows: 0 nowhere, `position + 1` a row, above `count` a slot.
+class AddressCode:
+    """What an address says of `count` rows: 0 nowhere, `position + 1` a row, above `count` a slot.
+
+    Of arrays and of tensors.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.first_slot = count, count + 1
+
+    def of_rows(self, positions: AnyArray) -> AnyArray:
+        """The addresses of rows."""
+        return positions + 1
+
+    def of_slots(self, slots: AnyArray) -> AnyArray:
+        """The addresses of overflow slots."""
+        return slots + self.first_slot
+
+    def in_rows(self, addresses: AnyArray) -> AnyArray:
+        """Which addresses are of rows."""
+        return (addresses > 0) & (addresses < self.first_slot)
+
+    def in_slots(self, addresses: AnyArray) -> AnyArray:
+        """Which addresses are of slots."""
+        return addresses >= self.first_slot
+
+    def rows(self, addresses: AnyArray) -> AnyArray:
+        """The positions at addresses of rows."""
+        return addresses - 1
+
+    def slots(self, addresses: AnyArray) -> AnyArray:
+        """The slots at addresses of slots."""
+        return addresses - self.first_slot
+
+
+class Addresses(AddressCode):
+    """The address of each row's next observation.
 
     Attributes:
         values: The addresses, int32 `[rows]`: live where rows are on the host, else a copy there.
@@ -29,8 +64,8 @@ class Addresses:
     def __init__(
         self, live: torch.Tensor, *, lanes: int, alone: bool, on_host: bool | None = None
     ) -> None:
-        self.count, self.lane_rows = len(live), len(live) // lanes
-        self.first_slot = self.count + 1
+        super().__init__(len(live))
+        self.lane_rows = self.count // lanes
         self._live = live
         self._on_host = bool(live.is_cpu) if on_host is None else on_host
         self.values: NDArray[np.int32] = (
@@ -47,18 +82,6 @@ class Addresses:
             device, places = self._live.device, torch.from_numpy(positions)
             values = torch.from_numpy(addresses.astype(np.int32))
             self._live[places.to(device)] = values.to(device)
-
-    def of_slots(self, slots: Ints) -> Ints:
-        """The addresses of overflow slots."""
-        return slots + self.first_slot
-
-    def in_slots(self, addresses: AnyAddresses) -> NDArray[np.bool_]:
-        """Which addresses are of slots."""
-        return addresses >= self.first_slot
-
-    def slots(self, addresses: AnyAddresses) -> Ints:
-        """The slots at addresses of slots."""
-        return addresses.astype(np.int64) - self.first_slot
 
     def slots_of_lane(self, lane: int) -> Ints:
         """The slots that rows of a lane name."""
@@ -81,7 +104,7 @@ class Addresses:
         """The addresses of some rows as distances: 0 for nowhere, ~slot for a slot."""
         positions = np.arange(self.count)[place]
         addresses = self.values[place].astype(np.int64)
-        away = np.where(addresses > 0, self.distances(positions, addresses - 1), 0)
+        away = np.where(addresses > 0, self.distances(positions, self.rows(addresses)), 0)
         in_slots = self.in_slots(addresses)
         away[in_slots] = ~self.slots(addresses[in_slots])
         return away.astype(np.int32)
@@ -100,16 +123,15 @@ class Addresses:
         """The rows that name some rows: their positions and row ids."""
         if self._distances is None:
             # too many distances, or unknown ones: all addresses are searched
-            inside = (self.values > 0) & (self.values < self.first_slot)
-            places = np.flatnonzero(inside & np.isin(self.values - 1, positions))
-            order, addresses = np.argsort(positions), self.values[places].astype(np.int64) - 1
-            later = numbers[order][np.searchsorted(positions[order], addresses)]
-            return places, later - self.distances(places, addresses) % self.lane_rows
+            inside = self.in_rows(self.values)
+            places = np.flatnonzero(inside & np.isin(self.rows(self.values), positions))
+            order, rows = np.argsort(positions), self.rows(self.values[places].astype(np.int64))
+            later = numbers[order][np.searchsorted(positions[order], rows)]
+            return places, later - self.distances(places, rows) % self.lane_rows
         found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
         for distance in self._distances:
             places = (positions - distance) % self.count
-            # address = position + 1
-            names = self.values[places] == positions + 1
+            names = self.values[places] == self.of_rows(positions)
             found.append((places[names], numbers[names] - distance % self.lane_rows))
         places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
         return places, earlier
