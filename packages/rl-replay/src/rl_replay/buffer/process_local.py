@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -9,8 +10,7 @@ import weakref
 
 from rl_replay.buffer.prefetch import Prefetch
 from rl_replay.storages import Storage
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
+from rl_replay.storages.session import Look
 
 
 class ProcessLocal:
@@ -33,16 +33,23 @@ class ProcessLocal:
     def wait(self, storage: Storage, rows: int, timeout: float | None) -> bool:
         """Whether a storage has so many rows in time, written by any thread or process."""
         end = None if timeout is None else time.monotonic() + timeout
-        if storage.is_shared:
-            return _poll(storage, rows, end)
+
+        def look() -> float | None:
+            if len(storage) >= rows:
+                return None
+            return math.inf if end is None else end - time.monotonic()
+
+        return storage.session.wait(look, self._wait_for_threads)
+
+    def _wait_for_threads(self, look: Look) -> bool:
+        """Whether `look` finds what it waits for in time; it looks again after each write here."""
         with self.written:
             self.waiting += 1
             try:
-                while len(storage) < rows:
-                    left = None if end is None else end - time.monotonic()
-                    if left is not None and left <= 0:
+                while (left := look()) is not None:
+                    if left <= 0:
                         return False
-                    self.written.wait(left)
+                    self.written.wait(None if left == math.inf else left)
                 return True
             finally:
                 self.waiting -= 1
@@ -57,18 +64,6 @@ class ProcessLocal:
 
     def __reduce__(self) -> tuple[type[ProcessLocal], tuple[int]]:
         return ProcessLocal, (self.depth,)
-
-
-def _poll(storage: Storage, rows: int, end: float | None) -> bool:
-    """`ProcessLocal.wait` without a lock: writers of other processes cannot notify this one."""
-    pause = _FIRST_PAUSE_S
-    while len(storage) < rows:
-        left = None if end is None else end - time.monotonic()
-        if left is not None and left <= 0:
-            return False
-        time.sleep(pause if left is None else min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
-    return True
 
 
 _here: weakref.WeakSet[ProcessLocal] = weakref.WeakSet()

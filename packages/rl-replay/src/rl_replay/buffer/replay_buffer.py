@@ -633,11 +633,7 @@ class ReplayBuffer:
         return "\n".join([type(self).__name__, *(f"  {line}" for line in lines)])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if not self.storage.is_shared:
-            raise TypeError(
-                "this buffer is not shared and stays in its process: make it with shared=True to "
-                "hand it to another one, or use dumps() and loads()."
-            )
+        self.storage.session.require_portable("this buffer")
         return object.__reduce_ex__(self, protocol)
 
     def __repr__(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
@@ -25,6 +26,7 @@ from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import RowStore
 from rl_replay.storages.session import (
     Chosen,
+    Look,
     RowsAfter,
     RowSampler,
     Session,
@@ -39,6 +41,8 @@ from rl_tensordict.types import Ints
 
 LANES = 8
 """Lanes of a storage that is shared, unless it says otherwise."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 _PORTABLE = ("asked", "ids", "ends", "comparisons", "lossless", "source", "_lost")
 
@@ -284,6 +288,10 @@ class SharedSession(Session):
         slab = self.memory.slab
         return nullcontext() if slab is None else slab.read_ahead()
 
+    def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
+        """Looks again and again: writers of other processes cannot notify this one."""
+        return _poll(look)
+
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories as the writers have them, which may be torn."""
         self.sync()
@@ -389,3 +397,13 @@ class SharedSession(Session):
     def after(self, numbers: Ints, k: int) -> RowsAfter:
         """The rows k steps later that the index names and the links lead to."""
         return self.reader.after(numbers, k)
+
+
+def _poll(look: Look) -> bool:
+    pause = _FIRST_PAUSE_S
+    while (left := look()) is not None:
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +18,7 @@ from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.row_store import Allocator
 from rl_replay.storages.session import (
     Chosen,
+    Look,
     RowsAfter,
     RowSampler,
     Session,
@@ -165,6 +167,17 @@ class PrivateSession(Session):
                 f"process {os.getpid()} writes would reach nobody: make the buffer with "
                 "shared=True."
             )
+
+    def require_portable(self, what: str) -> None:
+        """Raises: other processes cannot see the rows."""
+        raise TypeError(
+            f"{what} is not shared and stays in its process: make the buffer with shared=True to "
+            "hand it to another one, or use dumps() to keep its rows."
+        )
+
+    def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
+        """Waits for the threads of this process."""
+        return wait_for_threads(look)
 
     def take(self, table: RowTable) -> None:
         """Replaces the rows, and all that depends on them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -27,6 +28,10 @@ Chosen: TypeAlias = tuple[torch.Tensor, dict[str, Any]]
 """Row numbers, int64 `[N]`, and what a sampler knows about them."""
 RowsAfter: TypeAlias = tuple[Ints, NDArray[np.bool_]]
 """Row numbers, and which of them are there; both `[n]`."""
+
+
+Look: TypeAlias = Callable[[], float | None]
+"""Seconds that are left to wait; None where what is waited for is there."""
 
 
 class RowSampler(Protocol):
@@ -98,6 +103,13 @@ class Session(ABC):
 
     def require_own(self) -> None:  # noqa: B027 - shared rows belong to every process
         """Raises if the rows belong to the process that this one was forked from."""
+
+    def require_portable(self, what: str) -> None:  # noqa: B027 - shared rows are
+        """Raises for what stays in this process."""
+
+    @abstractmethod
+    def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
+        """Whether `look` finds what it waits for in time, by the writes of whoever may write."""
 
     @abstractmethod
     def sync(self) -> RowTable | None:

@@ -317,12 +317,8 @@ class Storage(ABC):
         self.session.require_own()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        if self.session.is_shared:
-            return object.__reduce_ex__(self, protocol)
-        raise TypeError(
-            f"a {type(self).__name__} that is not shared stays in its process: make the buffer "
-            "with shared=True to hand it to another one, or use dumps() to keep its rows."
-        )
+        self.session.require_portable(f"a {type(self).__name__}")
+        return object.__reduce_ex__(self, protocol)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} of {self.max_size} rows)"
