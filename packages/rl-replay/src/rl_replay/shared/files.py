@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import Arrays, LazyFile, LazySlab
@@ -71,41 +71,29 @@ class SharedFiles:
         return Arrays.in_file(layout, self.tables, sparse=True)
 
 
-class FileSource(Protocol):
-    """Where the files of a shared storage come from, and where they go."""
+class FileSource(ABC):
+    """Where the files of a shared storage come from, and where they go; most have no names."""
 
+    @abstractmethod
     def files(self, lanes: int, suffix: str = "") -> SharedFiles:
         """New files; with a suffix, alongside the files in use."""
-        ...
 
-    def commit(self, suffix: str) -> None:
+    def commit(self, suffix: str) -> None:  # noqa: B027 - there may be no names
         """Renames files with a suffix to the names of the files that they replace."""
-        ...
 
     def discard(self, suffix: str = "") -> bool:
         """Removes unused files; False where they have no names and go by themselves."""
-        ...
+        del suffix
+        return False
 
-    def describe(self) -> None:
+    def describe(self) -> None:  # noqa: B027 - where nobody opens the files by path
         """Called once the rows exist, which describe themselves."""
-        ...
 
 
-class AnonymousMemory:
+class AnonymousMemory(FileSource):
     """Files without names, freed with the last process that uses them."""
 
     def files(self, lanes: int, suffix: str = "") -> SharedFiles:
         """New files in memory."""
         del suffix
         return SharedFiles.in_memory(lanes)
-
-    def commit(self, suffix: str) -> None:
-        """Does nothing: there are no names."""
-
-    def discard(self, suffix: str = "") -> bool:
-        """Does nothing: unused memory is freed."""
-        del suffix
-        return False
-
-    def describe(self) -> None:
-        """Does nothing: the files have no path to open."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_replay.data.structure import Structure
-from rl_replay.shared.files import SharedFiles
+from rl_replay.shared.files import FileSource, SharedFiles
 from rl_slabs import LazySlab
 from rl_slabs.internals import open_regular
 from rl_tensordict import NestedKey, as_key, as_tuple
@@ -73,7 +73,7 @@ class StoredSettings:
         )
 
 
-class TemporaryFiles:
+class TemporaryFiles(FileSource):
     """Files on the disk that are gone with the last process that has them."""
 
     def files(self, lanes: int, suffix: str = "") -> SharedFiles:
@@ -84,19 +84,8 @@ class TemporaryFiles:
         name.unlink()  # the open file lives on without its name
         return files
 
-    def commit(self, suffix: str) -> None:
-        """Does nothing: there are no names."""
 
-    def discard(self, suffix: str = "") -> bool:
-        """Does nothing: unused files are removed by the system."""
-        del suffix
-        return False
-
-    def describe(self) -> None:
-        """Does nothing: the files have no path to open."""
-
-
-class FolderFiles:
+class FolderFiles(FileSource):
     """Files in a folder, which any process may open by its path."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -> None:

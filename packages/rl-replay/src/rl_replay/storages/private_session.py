@@ -215,9 +215,6 @@ class PrivateSession(Session):
         """Marks links for relearning, unless this write ends or is recovered from."""
         self._doubted = True
 
-    def before_publish(self) -> None:
-        """Does nothing: there are no other readers."""
-
     def published(self, span: Span, found: Predecessors) -> None:
         """Indexes published rows, in batches."""
         self._doubted = False
@@ -233,9 +230,6 @@ class PrivateSession(Session):
             self._relearn()
         self._doubted = False
         self.is_open = not len(self.ring.window())
-
-    def end(self) -> None:
-        """Does nothing: nothing was claimed."""
 
     def _relearn(self) -> None:
         """Rebuilds the open trajectories from the stored rows."""

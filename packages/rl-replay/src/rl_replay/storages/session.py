@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -14,13 +14,11 @@ from tensordict import TensorDict
 
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.data.structure import Structure
-from rl_replay.linking.links import Links, Predecessors
 from rl_replay.linking.observations import Comparisons
 from rl_replay.storages.layout import StorageLayout
-from rl_replay.storages.ring import Ring
-from rl_replay.storages.table import RowTable
+from rl_replay.storages.table import RowTable, WriteSession
 from rl_replay.trajectories.index import TrajectoryIndex
-from rl_slabs import Span, Window
+from rl_slabs import Window
 from rl_tensordict import NestedKey
 from rl_tensordict.types import Ints
 
@@ -52,15 +50,10 @@ class StoredSample(NamedTuple):
     redrawn: int = 0  # How many were chosen in place of rows that were overwritten meanwhile
 
 
-class Session(ABC):
+class Session(WriteSession):
     """The rows of a storage, the ring that numbers them, and the order of writes to them."""
 
-    # A write calls begin, reserves a span of the ring, writes, calls doubt before it changes links,
-    # before_publish, publishes the span, and calls published; recover where it fails; then end.
-
-    ring: Ring
     is_shared: bool  # whether other processes that are given the storage see the same rows
-    takes_turns: bool  # whether writers exclude each other
     table: RowTable | None = None  # None before the first write
     is_open = True  # whether the next write says what rows are like
 
@@ -101,10 +94,10 @@ class Session(ABC):
         """The structure that rows keep where those of the next write have the same leaves."""
         return None
 
-    def require_own(self) -> None:  # noqa: B027 - shared rows belong to every process
+    def require_own(self) -> None:
         """Raises if the rows belong to the process that this one was forked from."""
 
-    def require_portable(self, what: str) -> None:  # noqa: B027 - shared rows are
+    def require_portable(self, what: str) -> None:
         """Raises for what stays in this process."""
 
     @abstractmethod
@@ -123,38 +116,6 @@ class Session(ABC):
     @abstractmethod
     def make(self, layout: StorageLayout, device: torch.device, *, instead: bool = False) -> None:
         """Allocates rows, unless those there are the same; `instead` of any for restored ones."""
-
-    @abstractmethod
-    def begin(self, count: int) -> Links:
-        """Acquires what a write needs: the links, and in shared storages a lane."""
-
-    @abstractmethod
-    def doubt(self) -> None:
-        """Marks links for relearning, unless this write ends or is recovered from."""
-
-    @abstractmethod
-    def before_publish(self) -> None:
-        """Publishes facts that readers of the new rows need first."""
-
-    @abstractmethod
-    def published(self, span: Span, found: Predecessors) -> None:
-        """Indexes published rows."""
-
-    @abstractmethod
-    def recover(self, span: Span | None, *, touched: bool) -> None:
-        """Restores a consistent state after a write that was refused or interrupted."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Releases what `begin` acquired."""
-
-    @abstractmethod
-    def relink(self) -> None:
-        """Recomputes all links and the index, after markers changed."""
-
-    @abstractmethod
-    def empty(self) -> None:
-        """Drops every row."""
 
     def _drop_all(self) -> None:
         """Drops every row, and links and overflow slots of them."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,44 +29,45 @@ FEW_LINKS = 0.5
 """Lossless storage with a smaller share of linked rows saves little."""
 
 
-class WriteSession(Protocol):
+class WriteSession(ABC):
     """Who writes rows, and who else may: called before, in and after each write."""
 
+    # A write calls begin, reserves a span of the ring, writes, calls doubt before it changes links,
+    # before_publish, publishes the span, and calls published; recover where it fails; then end.
+
     ring: Ring
-    takes_turns: bool
+    takes_turns: bool  # whether writers exclude each other
     comparisons: Comparisons
 
+    @abstractmethod
     def begin(self, count: int) -> Links:
-        """Acquires what a write of some rows needs, and the links to match them with."""
-        ...
+        """Acquires what a write needs: the links, and in shared storages a lane."""
 
+    @abstractmethod
     def doubt(self) -> None:
-        """Marks the links for relearning, unless the write ends or is recovered from."""
-        ...
+        """Marks links for relearning, unless this write ends or is recovered from."""
 
-    def before_publish(self) -> None:
-        """Publishes facts that readers of the rows need first."""
-        ...
+    def before_publish(self) -> None:  # noqa: B027 - without other readers there is nothing to say
+        """Publishes facts that readers of the new rows need first."""
 
+    @abstractmethod
     def published(self, span: Span, found: Predecessors) -> None:
         """Indexes published rows."""
-        ...
 
+    @abstractmethod
     def recover(self, span: Span | None, *, touched: bool) -> None:
         """Restores a consistent state after a write that was refused or interrupted."""
-        ...
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 - without other writers nothing was claimed
         """Releases what `begin` acquired."""
-        ...
 
+    @abstractmethod
     def relink(self) -> None:
-        """Recomputes all links, after markers changed."""
-        ...
+        """Recomputes all links and the index, after markers changed."""
 
+    @abstractmethod
     def empty(self) -> None:
         """Drops every row."""
-        ...
 
 
 class RowTable:
