@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -14,6 +14,14 @@ def whole(value: Any, name: str) -> int:
     found = as_integer(value)
     if found is None:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}: use int({name}).")
+    return found
+
+
+def positive(count: SupportsIndex, name: str) -> int:
+    """A positive count as an int, also from numpy integers."""
+    found = whole(count, name)
+    if found < 1:
+        raise ValueError(f"{name} must be at least 1, got {count}.")
     return found
 
 

@@ -1,3 +1,5 @@
+"""Rows in memory: chosen, read, gathered and written."""
+
 import sys
 
 import numpy as np
@@ -9,6 +11,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS, carrier
+from rl_slabs.rows.rows import PARALLEL_ITEMS, require_inside, select, take_known_rows, take_rows
 
 DTYPES = sorted(set(CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
 SHAPES = [(), (1,), (3,), (2, 5)]
@@ -338,3 +341,70 @@ def test_an_interrupt_while_some_leaves_are_looked_up_leaves_no_half_of_it():
         sys.settrace(former)
     rows.write(slice(0, 3), cells, keys=["a"])
     assert (rows.read(slice(0, 3))["a"] == 1).all()
+
+
+WORDS = np.arange(70).reshape(10, 7)
+
+
+@pytest.mark.parametrize("index", [3, slice(2, 9, 3), torch.tensor([9, 0, 9]), torch.arange(0)])
+def test_rows_are_copied(index):
+    found = take_rows(WORDS, index)
+    expected = WORDS[index.numpy() if isinstance(index, torch.Tensor) else index]
+    assert np.array_equal(found, expected)
+    assert not np.shares_memory(found, WORDS)
+
+
+@pytest.mark.parametrize("count", [1, 3, PARALLEL_ITEMS // 7 + 5])
+@pytest.mark.parametrize("bad", [-1, -10, 10])
+def test_a_row_out_of_range_is_refused_however_many_there_are(count, bad):
+    index = torch.zeros(count, dtype=torch.int64)
+    index[count // 2] = bad
+    with pytest.raises(ValueError, match=rf"rows must be in \[0, 10\), got .*{bad}"):
+        take_rows(WORDS, index)
+
+
+def test_many_rows_are_those_that_few_are():
+    places = np.random.default_rng(0).integers(0, 10, PARALLEL_ITEMS // 7 + 5)
+    assert np.array_equal(take_known_rows(WORDS, places), WORDS.take(places, 0))
+
+
+def test_one_row_has_no_batch_dimension():
+    assert select(np.int32(3), 5) == (3, torch.Size())
+
+
+def test_a_slice_has_one_batch_dimension():
+    assert select(slice(1, None, 2), 6) == (slice(1, 6, 2), torch.Size([3]))
+
+
+def test_an_index_of_any_shape_becomes_the_batch_shape():
+    index, shape = select(np.arange(6, dtype=np.int32).reshape(2, 3), 7)
+    assert shape == (2, 3)
+    assert index.tolist() == [0, 1, 2, 3, 4, 5]
+    assert index.dtype == torch.int64
+
+
+@pytest.mark.parametrize("rows", [-1, 5, slice(-2, None), slice(0, 6), slice(4, 0, -1)])
+def test_rows_out_of_range_are_refused_with_the_range(rows):
+    with pytest.raises(ValueError, match=r"in \[0, 5.*the last one is 4"):
+        select(rows, 5)
+
+
+def test_a_tensor_out_of_range_is_refused_with_what_came():
+    with pytest.raises(ValueError, match=r"must be in \[0, 5\), got -2 to 7"):
+        require_inside(torch.tensor([3, -2, 7]), 5)
+    require_inside(torch.tensor([], dtype=torch.int64), 5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (torch.ones(5, dtype=torch.bool), "got a mask"),
+        (torch.zeros(2), "got torch.float32"),
+        (True, "got bool"),
+        ("3", "got str"),
+        ([1, 2], "got list"),
+    ],
+)
+def test_select_refuses_wrong_indices(rows, said):
+    with pytest.raises(TypeError, match=said):
+        select(rows, 5)

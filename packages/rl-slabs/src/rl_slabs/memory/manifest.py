@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from rl_slabs.arguments import positive
 from rl_slabs.memory.head import Head, padded, require_size
-from rl_slabs.rows.rows import Rows, aligned, positive
+from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.schema import RowSchema
 
 WORDS_PER_LANE = 8

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
-from typing import Any, Self, SupportsIndex
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_slabs.arguments import as_device, key_list, whole
+from rl_slabs.arguments import as_device, key_list, positive
 from rl_slabs.dtypes import carrier
 from rl_slabs.memory.memory import Memory
-from rl_slabs.rows.gather import take_known_rows, take_rows
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
-from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
-from rl_slabs.rows.unpack import build_unpack
-from rl_slabs.schema import Field, RowSchema
+from rl_slabs.rows.unpack import Plan
+from rl_slabs.schema import RowSchema
 from rl_tensordict import Leaves
 from rl_tensordict.types import KeyPath, NestedKey
+
+RowIndex = int | slice | torch.Tensor | NDArray[np.integer]
+"""One row, a slice of rows, or integers of any shape, which becomes the batch shape."""
+
+
+Selection = tuple[int | slice | torch.Tensor, torch.Size]
+"""A row, a slice without negative ends or rows `[M]`; and the batch shape of what they hold."""
+
+
+PARALLEL_ITEMS = 32768
+"""From so many items on torch gathers with several threads; below it numpy takes half its time."""
 
 ALIGNMENT = 64
 """Own arrays begin at multiples of this many bytes: a cache line."""
@@ -68,9 +76,9 @@ class Rows:
         self.touches = 0
         self._count = next(len(t) for t in (packed, *arrays.values()) if t is not None)
         self._words = packed.numpy() if packed is not None and packed.is_cpu else None
-        self._whole = _Plan(schema, schema.fields)
+        self._whole = Plan(schema, schema.fields)
         self._unpack = self._whole.unpack[True, False]
-        self._parts: dict[tuple[NestedKey, ...], _Plan] = {}
+        self._parts: dict[tuple[NestedKey, ...], Plan] = {}
         live = self.view()
         # leaf by leaf in the order of the schema's fields, in dtypes that can be moved
         self._views: dict[KeyPath, torch.Tensor] = {
@@ -308,11 +316,11 @@ class Rows:
             raise TypeError("numpy sees rows on the CPU only: use view() on these.")
         return {field.key: self._columns[field.path] for field in self.schema.fields}
 
-    def _part(self, keys: tuple[NestedKey, ...]) -> _Plan:
+    def _part(self, keys: tuple[NestedKey, ...]) -> Plan:
         if keys not in self._parts:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
-            plan = _Plan(self.schema, self.schema.select(keys))
+            plan = Plan(self.schema, self.schema.select(keys))
             plan.attach(self._columns)
             self._parts[keys] = plan  # whole: an interrupt before leaves none
         return self._parts[keys]
@@ -343,7 +351,7 @@ class Rows:
         self,
         index: int | slice | torch.Tensor,
         shape: torch.Size,
-        plan: _Plan,
+        plan: Plan,
         leaves: Sequence[torch.Tensor],
     ) -> None:
         if not self._columns:
@@ -356,7 +364,7 @@ class Rows:
         self._write_on_cpu(index, plan, arrays)
 
     def _write_on_cpu(
-        self, index: int | slice | torch.Tensor, plan: _Plan, arrays: Sequence[NDArray[Any]]
+        self, index: int | slice | torch.Tensor, plan: Plan, arrays: Sequence[NDArray[Any]]
     ) -> None:
         # numpy, because torch's copy_ takes 3 us a leaf and, where other processes want the
         # cores, milliseconds until its threads have met
@@ -386,7 +394,7 @@ class Rows:
                 cell[there] = array[here]
 
     def _write_on_device(
-        self, chosen: Selection, plan: _Plan, leaves: Sequence[torch.Tensor]
+        self, chosen: Selection, plan: Plan, leaves: Sequence[torch.Tensor]
     ) -> None:
         index, _ = chosen
         self.touches += 1
@@ -399,50 +407,92 @@ class Rows:
                 live[index].copy_(bits)
 
 
-class _Plan:
-    """What reading and writing some leaves needs to know, worked out once."""
-
-    def __init__(self, schema: RowSchema, fields: tuple[Field, ...]) -> None:
-        self.fields = fields
-        self.keys = [field.key for field in fields]
-        self.packed = any(field.offset is not None for field in fields)
-        self.large = [(field.path, field.dtype) for field in fields if field.offset is None]
-        self.moves = [(field.path, carrier(field.dtype)) for field in fields]
-        # by whether numpy copied the packed rows, and whether each leaf has memory of its own
-        self.unpack = {
-            (copied, contiguous): build_unpack(
-                fields, schema.row_bytes, contiguous=contiguous, copied=copied
-            )
-            for copied in (False, True)
-            for contiguous in (False, True)
-        }
-        self.columns: list[NDArray[Any]] = []
-        self.widest_first: list[tuple[int, NDArray[Any], bool]] = []
-
-    def attach(self, columns: Mapping[KeyPath, NDArray[Any]]) -> None:
-        """Know where the leaves are written; there are no columns on a device."""
-        if columns:
-            self.columns = [columns[field.path] for field in self.fields]
-            cells = [(number, *_cells(column)) for number, column in enumerate(self.columns)]
-            # the widest leaf touches most lines of rows that are not in the cache yet, and its
-            # copy has the time to wait for them
-            self.widest_first = sorted(cells, key=lambda cell: -self.fields[cell[0]].nbytes)
-
-
-def _cells(column: NDArray[Any]) -> tuple[NDArray[Any], bool]:
-    """A column, as one opaque item a row where one has several in one piece; and whether it is."""
-    opaque = prod(column.shape[1:]) > 1 and bool(column[0].flags.c_contiguous)
-    return as_cells(column) if opaque else column, opaque
-
-
-def positive(count: SupportsIndex, name: str) -> int:
-    """A positive count as an int, also from numpy integers."""
-    found = whole(count, name)
-    if found < 1:
-        raise ValueError(f"{name} must be at least 1, got {count}.")
-    return found
-
-
 def aligned(end: int) -> int:
     """The next aligned offset for an own array."""
     return -(-end // ALIGNMENT) * ALIGNMENT
+
+
+def select(rows: RowIndex, count: int) -> Selection:
+    """Normalises an index into `count` rows. Values in a tensor are not checked."""
+    if isinstance(rows, np.ndarray):
+        if rows.dtype.kind not in "iub":
+            raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.astype(int).")
+        rows = torch.from_numpy(rows)
+    if isinstance(rows, torch.Tensor):
+        if rows.dtype is not torch.int64:
+            rows = _as_int64(rows)
+        shape = rows.shape
+        return rows if len(shape) == 1 else rows.reshape(-1), shape
+    if isinstance(rows, slice):
+        return _select_slice(rows, count)
+    if isinstance(rows, bool | type) or not hasattr(rows, "__index__"):
+        raise TypeError(
+            f"rows must be an integer, a slice, an int64 tensor or an integer numpy array, got "
+            f"{type(rows).__name__}. Use torch.as_tensor(rows)."
+        )
+    row = rows.__index__()
+    if not 0 <= row < count:
+        raise ValueError(f"rows must be in [0, {count}), got {row}. {_from_the_end(count)}")
+    return row, torch.Size()
+
+
+def require_inside(index: torch.Tensor, count: int) -> None:
+    """Raise `ValueError` unless every row is in `[0, count)`."""
+    if index.numel() == 0:
+        return
+    low, high = (int(bound) for bound in torch.aminmax(index))
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"rows must be in [0, {count}), got {low} to {high}. {_from_the_end(count)}"
+        )
+
+
+def _as_int64(rows: torch.Tensor) -> torch.Tensor:
+    if rows.dtype is torch.bool:
+        raise TypeError(
+            f"rows must be integers, got a mask of shape {list(rows.shape)}. "
+            "Use mask.nonzero().squeeze(-1)."
+        )
+    if rows.is_floating_point() or rows.is_complex():
+        raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.long().")
+    return rows.long()
+
+
+def _select_slice(rows: slice, count: int) -> Selection:
+    start = 0 if rows.start is None else rows.start
+    stop = count if rows.stop is None else rows.stop
+    step = 1 if rows.step is None else rows.step
+    if not (0 <= start <= count and 0 <= stop <= count and step > 0):
+        raise ValueError(
+            f"a slice of rows must be in [0, {count}] and step forward, got {rows}. "
+            f"{_from_the_end(count)}"
+        )
+    return slice(start, stop, step), torch.Size([len(range(start, stop, step))])
+
+
+def _from_the_end(count: int) -> str:
+    return f"Rows are counted from 0; the last one is {count - 1}."
+
+
+def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
+    """Copies packed rows."""
+    if not isinstance(index, torch.Tensor):
+        return words[index].copy()
+    places = index.numpy()
+    # numpy would count a row below 0 from the end; all bits together are negative if one of them is
+    if np.bitwise_or.reduce(places) < 0:
+        require_inside(index, len(words))
+    try:
+        return take_known_rows(words, places)
+    except IndexError:
+        require_inside(index, len(words))
+        raise
+
+
+def take_known_rows(words: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Copies packed rows without checks for negative indices."""
+    if places.size * words.shape[1] < PARALLEL_ITEMS:
+        return words.take(places, 0)
+    found = torch.from_numpy(words).index_select(0, torch.from_numpy(places))
+    gathered: NDArray[np.int64] = found.numpy()
+    return gathered

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_slabs.dtypes import carrier, name_of
-from rl_slabs.schema import Field
+from rl_slabs.rows.match import as_cells
+from rl_slabs.schema import Field, RowSchema
 from rl_tensordict import build_flat
+from rl_tensordict.types import KeyPath
 
 Unpack = Callable[..., TensorDict]
 
@@ -117,3 +120,39 @@ def _literal(names: dict[tuple[str, ...], str]) -> str:
         for first, below in groups.items()
     ]
     return f"build_flat({{{', '.join(entries)}}}, batch)"
+
+
+class Plan:
+    """What reading and writing some leaves needs to know, worked out once."""
+
+    def __init__(self, schema: RowSchema, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self.keys = [field.key for field in fields]
+        self.packed = any(field.offset is not None for field in fields)
+        self.large = [(field.path, field.dtype) for field in fields if field.offset is None]
+        self.moves = [(field.path, carrier(field.dtype)) for field in fields]
+        # by whether numpy copied the packed rows, and whether each leaf has memory of its own
+        self.unpack = {
+            (copied, contiguous): build_unpack(
+                fields, schema.row_bytes, contiguous=contiguous, copied=copied
+            )
+            for copied in (False, True)
+            for contiguous in (False, True)
+        }
+        self.columns: list[NDArray[Any]] = []
+        self.widest_first: list[tuple[int, NDArray[Any], bool]] = []
+
+    def attach(self, columns: Mapping[KeyPath, NDArray[Any]]) -> None:
+        """Know where the leaves are written; there are no columns on a device."""
+        if columns:
+            self.columns = [columns[field.path] for field in self.fields]
+            cells = [(number, *_cells(column)) for number, column in enumerate(self.columns)]
+            # the widest leaf touches most lines of rows that are not in the cache yet, and its
+            # copy has the time to wait for them
+            self.widest_first = sorted(cells, key=lambda cell: -self.fields[cell[0]].nbytes)
+
+
+def _cells(column: NDArray[Any]) -> tuple[NDArray[Any], bool]:
+    """A column, as one opaque item a row where one has several in one piece; and whether it is."""
+    opaque = prod(column.shape[1:]) > 1 and bool(column[0].flags.c_contiguous)
+    return as_cells(column) if opaque else column, opaque
