@@ -98,6 +98,67 @@ def test_a_part_that_is_replaced_acts_in_the_next_batch(dtype):
     assert torch.equal(batch["observation"][0], before["next", "observation"][-1])
 
 
+class Cast(nn.Module):
+    """A network that computes in the dtype of its weights."""
+
+    def __init__(self, *sizes):
+        super().__init__()
+        self.layer = nn.Linear(*sizes)
+
+    def forward(self, seen):
+        return self.layer(seen.to(self.layer.weight.dtype))
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+@pytest.mark.parametrize("make", [cart_pole, lambda: SerialEnv(2, cart_pole)], ids=["one", "two"])
+def test_a_policy_in_another_dtype_acts_in_the_next_batch(make, frames):
+    acting = policy()
+    acting.module[0].module = Cast(4, 2)
+    env = make()
+    collector = warm(env, acting, frames * max(1, env.batch_size.numel()))
+    for dtype, change in ((torch.float64, acting.double), (torch.float32, acting.float)):
+        before = collector.next()
+        change()
+        for _ in range(2):
+            batch = collector.next()
+            assert batch["logits"].dtype == dtype
+            with torch.no_grad():
+                expected = acting[0].module(batch["observation"])
+            torch.testing.assert_close(batch["logits"], expected)
+            last = before["next", "observation"][..., -1, :]
+            if not before["next", "done"].any():
+                assert torch.equal(batch["observation"][..., 0, :], last)
+            before = batch
+
+
+def test_actions_in_another_dtype_are_cast_in_the_next_batch():
+    dtypes = iter([torch.bool] * 12 + [torch.float32] * 4)
+    act = lambda seen: torch.eye(2)[0].to(next(dtypes))  # noqa: E731
+    collector = warm(cart_pole(), TensorDictModule(act, ["observation"], ["action"]))
+    batch = collector.next()
+    assert batch["action"].dtype == torch.bool
+    assert batch["action"][:, 0].all()
+
+
+def test_actions_that_cannot_be_cast_are_refused_in_the_next_batch():
+    acting = TensorDictModule(Cast(3, 1), ["observation"], ["action"])
+    collector = warm(GymEnv("Pendulum-v1"), acting)
+    acting.double()
+    with pytest.raises(TypeError, match=r"float32, got torch.float64 .* Let the policy write"):
+        collector.next()
+
+
+def test_an_output_in_another_shape_begins_the_next_batch_and_none_within_it():
+    sizes = iter([2] * 12 + [3] * 4 + [2, 3])
+    extra = TensorDictModule(lambda _: torch.zeros(next(sizes)), ["observation"], ["extra"])
+    acting = TensorDictSequential(policy(), extra)
+    collector = warm(cart_pole(), acting)
+    assert collector.next()["extra"].shape == (4, 3)
+    told = r"'extra': expected \(2,\) torch.float32 as in the steps before, got \(3,\)"
+    with pytest.raises(ValueError, match=told):
+        collector.next()
+
+
 def test_specs_that_change_are_checked_in_the_next_batch():
     env = cart_pole()
     collector = warm(env, policy())

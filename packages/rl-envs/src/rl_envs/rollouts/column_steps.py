@@ -305,11 +305,12 @@ class ColumnSteps:
         """Check what the policy writes, once, and make columns for it."""
         given = build(nest(made), self.env.batch_size)
         fitted = self.env.layout.fit_actions(given, checks_values=self.env.check_values)
+        casts = {key: partial(cast_action, key, spec) for key, spec in self.env.layout.action}
         if fitted is not given:
             made.update((key, fitted.get(key)) for key, _ in self.env.layout.action)
-            self.columns.casts = {
-                key: partial(cast_action, key, spec) for key, spec in self.env.layout.action
-            }
+            self.columns.casts = dict(casts)
+        if self.is_kept:
+            self.columns.changes = dict(casts)
         rows = len(self.env.batch_size)
         if resumes and made.keys() != self._written:
             differing = sorted(str(keys.as_key(key)) for key in made.keys() ^ self._written)
@@ -328,6 +329,8 @@ class ColumnSteps:
                 raise ValueError(msg)
             if key not in self.columns.tensors:
                 self.columns.add(key, value.shape[rows:], value.dtype)
+                if self.is_kept:
+                    self.columns.changes[key] = None
             elif not self.columns.fits(key, value):
                 msg = (
                     f"the policy's {keys.as_key(key)!r} overwrites an entry of the environment "

@@ -31,6 +31,9 @@ class Columns:
         self._first: tuple[int, dict[str, Any]] | None = None  # so many steps, for `batch`
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[KeyPath, Callable[[Tensor], Tensor]] = {}
+        # leaves that may begin a batch in another form than the one before: a cast to that of the
+        # column, or None for another column
+        self.changes: dict[KeyPath, Callable[[Tensor], Tensor] | None] = {}
 
     def add_leaves(self, leaves: SpecLeaves) -> None:
         """Add a column of zeros for each leaf of some specs `[*B, ...]`."""
@@ -68,9 +71,12 @@ class Columns:
         shape, dtype = by_time.shape[1:], by_time.dtype
 
         def write(t: int, value: Tensor) -> None:
+            nonlocal by_time, cast, shape, dtype
             row = value.numpy()
             if row.shape != shape or (row.dtype != dtype and cast is None):
-                self._refuse(key, value)
+                self._change(t, key, value)
+                by_time, cast = self.by_time[key], self.casts.get(key)
+                shape, dtype = by_time.shape[1:], by_time.dtype
             if row.dtype != dtype and cast is not None:
                 row = cast(value).numpy()
             by_time[t] = row
@@ -81,12 +87,25 @@ class Columns:
         """Write one leaf of one step."""
         self.writer(key)(t, value)
 
-    def _refuse(self, key: KeyPath, value: Tensor) -> None:
+    def _change(self, t: int, key: KeyPath, value: Tensor) -> None:
+        """Take a value of another form to begin a batch with; raise at a later step."""
+        rows = len(self.batch_size)
+        if t == 0 and key in self.changes and value.shape[:rows] == self.batch_size:
+            cast = self.changes[key]
+            if cast is None:
+                self.add(key, value.shape[rows:], value.dtype)
+                return
+            if value.shape == self._forms[key][0]:
+                self.casts[key] = cast
+                return
         found, expected = (
             f"{tuple(shape)} {dtype}"
             for shape, dtype in ((value.shape, value.dtype), self._forms[key])
         )
-        msg = f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}."
+        msg = (
+            f"{keys.as_key(key)!r}: expected {expected} as in the steps before, got {found}. Let "
+            "the policy write the same at each step of a batch."
+        )
         raise ValueError(msg)
 
     def fits(self, key: KeyPath, value: Tensor) -> bool:
