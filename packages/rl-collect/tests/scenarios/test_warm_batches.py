@@ -11,7 +11,7 @@ from torch import nn
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_specs import Bounded
-from rl_transforms import StepCounter
+from rl_transforms import InitTracker, RewardSum, StepCounter
 
 MOST_CALLS = 110
 
@@ -64,6 +64,20 @@ def test_a_warm_batch_makes_what_its_steps_need(make, acting):
     assert found.total() <= MOST_CALLS * max(1, env.batch_size.numel())
     made = {"SetUp", "ColumnSteps.__init__", "Columns.add", "bind_plan", "GymEnv.bind"}
     assert not made & found.keys()
+
+
+@pytest.mark.parametrize(
+    "transform", [lambda: StepCounter(9), RewardSum, InitTracker], ids=["limit", "sum", "first"]
+)
+def test_a_warm_batch_of_a_transformed_environment_is_not_set_up_again(transform):
+    env = TransformedEnv(cart_pole(), transform())
+    layer = nn.Linear(4, 2)
+    read = ["observation", "is_init"] if transform is InitTracker else ["observation"]
+    parts = [TensorDictModule(lambda seen, *_: chosen(layer(seen)), read, ["action"])]
+    found = calls_of(warm(env, TensorDictSequential(*parts), 1).next)
+    made = {"ColumnSteps.__init__", "Columns.add", "bind_plan", "TransformedBinding.__init__"}
+    assert not made & found.keys()
+    assert found.total() <= 2.4 * MOST_CALLS
 
 
 def test_every_step_of_a_longer_batch_costs_the_same():

@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -6,7 +7,8 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, RolloutPlayer, RolloutRequest, SerialEnv, TransformedEnv
+from rl_envs.rollouts import column_steps
 from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_specs import Bounded, Unbounded
 from rl_transforms import (
@@ -282,6 +284,56 @@ def test_a_step_of_a_subclass_is_called_in_steps_by_hand():
 
     env = Twice(GymEnv("CartPole-v1"), StepCounter())
     assert env.rand_step(env.reset())["next", "reward"].item() == 2
+
+
+def batches_of(change, act=None):
+    """Batches of one player that follow each other, with actions of a recurrent policy."""
+    env = TransformedEnv(GymEnv("CartPole-v1", max_episode_steps=11), memory(), change())
+    env.check_values = False
+    env.set_seed(5)
+    player, request = (
+        RolloutPlayer(env, policy()),
+        RolloutRequest(4, break_when_any_done=False, continues=True),
+    )
+    batches, root = [], None
+    for t in range(12):
+        if act is not None:
+            act(env, t)
+        batches.append(player.play(request, root))
+        root = None if player.can_continue(request) else player.root_after(batches[-1])
+    return torch.cat(batches)
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "select"])
+def test_batches_in_columns_that_are_kept_are_those_in_new_ones(name, monkeypatch):
+    one = batches_of(CHANGES[name])
+    monkeypatch.setattr(column_steps, "KEPT_BYTES", 0)
+    other = batches_of(CHANGES[name])
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert one["next", "done"].any()
+
+
+def second(act):
+    """The same change to the transform that follows a primer."""
+    return lambda env, t: act(SimpleNamespace(transforms=env.transforms[1:]), t)
+
+
+@pytest.mark.parametrize(
+    ("change", "act"),
+    [
+        (lambda: StepCounter(3), loosen),
+        (lambda: ObservationNorm(0.0, 1.0), move),
+        (lambda: ObservationNorm(0.0, torch.ones(())), replace),
+    ],
+    ids=["limit", "in place", "tensor"],
+)
+def test_what_changes_in_a_transform_shows_in_the_next_batch(change, act, monkeypatch):
+    one, still = batches_of(change, second(act)), batches_of(change)
+    monkeypatch.setattr(column_steps, "KEPT_BYTES", 0)
+    other = batches_of(change, second(act))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert any(not torch.equal(one[key], still[key]) for key in one.keys(True, True))
 
 
 class Late(Shift):

@@ -109,6 +109,9 @@ class Environment(Protocol):
     def count_move(self) -> None:
         """Count one more move."""
 
+    def binding_settings(self) -> Any:
+        """What a binding depends on apart from specs and columns, or None if that is not known."""
+
     @property
     def random_policy(self) -> Any:
         """What acts where no policy is given, if actions cannot be drawn ahead; else None."""

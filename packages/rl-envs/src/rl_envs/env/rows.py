@@ -136,6 +136,14 @@ class EnvRows:
         """
         return RowBinding(cast("Environment", self), root, after)
 
+    def binding_settings(self) -> Any:
+        """What a binding depends on apart from specs and columns, or None if that is not known.
+
+        Returns:
+            A record that can `agree` with a later one, which the binding is then good for.
+        """
+        return None
+
     @property
     def random_policy(self) -> Any:
         """What acts where no policy is given, if actions cannot be drawn ahead; else None."""

@@ -67,7 +67,9 @@ class ColumnSteps:
         self._shown_by_time: list[Array] = []  # columns [T, *B, ...] of a root, if they are kept
         self._drawn: int | None = None  # where actions that were drawn ahead end
         # transforms, which read more than actions, are bound to what they hold now
-        is_plain = env.reads_actions_only and not (self._is_ragged or self._breaks)
+        self._settings = None if env.reads_actions_only else env.binding_settings()
+        is_known = env.reads_actions_only or self._settings is not None
+        is_plain = is_known and not (self._is_ragged or self._breaks)
         self.is_kept = is_kept and is_plain and self._num_bytes() <= KEPT_BYTES
         # columns that are kept have room for the root that the next batch begins with
         self._has_root = self.is_kept and has_root
@@ -92,8 +94,14 @@ class ColumnSteps:
 
     def fits(self, env: Environment, request: RolloutRequest) -> bool:
         """Whether another batch can be written into these columns."""
-        is_same = env is self.env and env.layout is self._layout
+        is_same = env is self.env and env.layout is self._layout and self.is_bound
         return is_same and not request.breaks and request.max_steps == self._max_steps
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether what the binding depends on is as it was."""
+        settings = self._settings
+        return settings is None or settings.agree(self.env.binding_settings())
 
     def suits(self, plan: PolicyPlan | None) -> bool:
         """Whether the columns hold what a policy writes: a flat one writes the same each time."""

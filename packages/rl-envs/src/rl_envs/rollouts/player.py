@@ -13,7 +13,7 @@ from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.layout import EnvLayout
 from rl_envs.env.rows import EnvRows
-from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns
+from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns, why_not_shown
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
@@ -88,6 +88,7 @@ class SetUp(NamedTuple):
     request: RolloutRequest
     layout: EnvLayout
     ways: list[tuple[bool, bool]]
+    has_root: bool  # whether a root was given
 
 
 class RolloutPlayer:
@@ -287,10 +288,14 @@ class RolloutPlayer:
     def _kept_for(self, request: RolloutRequest, root: TensorDictBase | None) -> SetUp | None:
         """What the last batch was played with, where another one would be set up likewise."""
         kept = self._set_up
-        if kept is None or root is not None or request is not kept.request or self.env.is_closed:
+        if kept is None or request is not kept.request or self.env.is_closed:
             return None
         is_same = self.env.layout is kept.layout and self._ways() == kept.ways
-        return kept if is_same and kept.steps.suits(self._refreshed()) else None
+        if (root is not None) is not kept.has_root or not is_same or not kept.steps.is_bound:
+            return None
+        if root is not None and why_not_shown(self.env, root):
+            return None
+        return kept if kept.steps.suits(self._refreshed()) else None
 
     def _play_columns(self, request: RolloutRequest, root: TensorDictBase | None) -> TensorDictBase:
         env, plan = self.env, self._refreshed()
@@ -315,8 +320,9 @@ class RolloutPlayer:
             request,
             env.layout,
             self._ways(),
+            root is not None,
         )
-        self._set_up = set_up if root is None and set_up.steps.is_kept else None
+        self._set_up = set_up if set_up.steps.is_kept else None
         return self._write_columns(set_up, root, leftover)
 
     def _write_columns(

@@ -261,6 +261,10 @@ class TransformedEnv(EnvBase):
         column: OneColumn = held[1]
         return column
 
+    def binding_settings(self) -> Settings | None:
+        """What the transforms hold, where the environment inside is bound to its columns alone."""
+        return Settings(self._outer) if self._inner.reads_actions_only else None
+
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         base = self._inner
         is_native = self.native_rows and base.native_rows and base.reads_actions_only
