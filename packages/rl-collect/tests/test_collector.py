@@ -585,7 +585,7 @@ def test_things_of_the_wrong_kind_are_refused():
         Collector(3, frames_per_batch=2)
     with pytest.raises(TypeError, match="must make an environment"):
         Collector(dict, frames_per_batch=2)
-    with pytest.raises(TypeError, match="got str"):
+    with pytest.raises(TypeError, match="got 'C'"):
         Collector("CartPole-v1", frames_per_batch=2)
     with pytest.raises(ValueError, match="create_env_fn is empty"):
         Collector([], frames_per_batch=2)
