@@ -29,6 +29,11 @@ def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
     return True
 
 
+def load_compiled(module: str) -> ModuleType | None:
+    """A module of loops that numba compiles; None where they cannot be run or kept."""
+    return None if module in _unkept else _imported(module)
+
+
 def forget_imports() -> None:
     """Try again to import and to cache what could not be, as after numba was installed."""
     _imported.cache_clear()

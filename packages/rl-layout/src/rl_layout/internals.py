@@ -3,7 +3,7 @@
 Made for siblings, which ask for a range of versions: a name changes with the minor version only.
 """
 
-from rl_layout.compiled import LEAST_ROWS, is_of_use, run_compiled
+from rl_layout.compiled import LEAST_ROWS, is_of_use, load_compiled, run_compiled
 from rl_layout.extras import import_with_hypothesis
 from rl_layout.reference import continues
 from rl_layout.segments.cache import marker_leaves
@@ -24,6 +24,7 @@ __all__ = [
     "flatten",
     "import_with_hypothesis",
     "is_of_use",
+    "load_compiled",
     "marker_leaves",
     "run_compiled",
     "segments_of",

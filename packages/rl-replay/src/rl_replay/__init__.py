@@ -1,9 +1,15 @@
 """Replay buffers of flat trajectories: storages, samplers, writers."""
 
+from rl_replay.buffer.prioritized_buffers import (
+    PrioritizedReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
+)
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
 from rl_replay.data.containers import register_container
 from rl_replay.samplers import (
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
     Sampler,
     SamplerWithoutReplacement,
@@ -31,6 +37,9 @@ __all__ = [
     "LazyMemmapStorage",
     "LazyTensorStorage",
     "ListStorage",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
     "RoundRobinWriter",
@@ -39,6 +48,7 @@ __all__ = [
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "Storage",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",

@@ -107,7 +107,7 @@ class BatchMaker:
         parts = self._parts
         queue, stamp = parts.local.prefetch, parts.stamp
         assert queue is not None  # the caller looked
-        before = DrawnFrom(parts.sampler.state_dict(), parts.rng_state())
+        before = DrawnFrom(parts.sampler.progress(), parts.rng_state())
         draw = self._draw(size)
 
         def make() -> Sample | None:
@@ -146,6 +146,8 @@ class BatchMaker:
             storage, sampler, draw.size, chosen, contiguous=self._contiguous
         )
         self.redraws += redrawn
+        if sampler.weighs_rows:
+            known = sampler.complete(storage, known)
         index = coordinates(storage, positions) if storage.arrangement.ndim > 1 else positions
         if index is numbers:  # an in-place write to one must not move the other
             index = index.clone()

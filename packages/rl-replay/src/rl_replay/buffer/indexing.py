@@ -150,6 +150,32 @@ def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
     return live_positions(storage)[_plain(index)]
 
 
+def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
+    """The row ids of the rows at an index, as `coordinates` returns it: int64 `[N]`."""
+    if storage.ndim > 1:
+        found = torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
+        if not found.shape[-1:] == (storage.ndim,):
+            raise IndexError(
+                f"expected an index [N, {storage.ndim}] of a storage of {storage.ndim} dimensions,"
+                f" got {list(found.shape)}."
+            )
+        dims = storage.arrangement.swapped(tuple(found.reshape(-1, storage.ndim).unbind(-1)))
+        sizes = storage.shape
+        positions = dims[0]
+        for places, size in zip(dims[1:], sizes[1:], strict=True):
+            positions = positions * size + places
+    else:
+        positions = torch.as_tensor(index).reshape(-1)
+    positions = positions.cpu()
+    row_ids = storage.ring.numbers_at(positions)
+    if (inside := (positions >= 0) & (positions < storage.max_size) & (row_ids >= 0)).all():
+        return row_ids
+    raise IndexError(
+        f"no row is stored at index {int(positions[~inside][0])}: {len(storage)} rows of "
+        f"{storage.max_size} are."
+    )
+
+
 def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
     """The index of some positions, such that `buffer[index]` gives their rows."""
     if storage.ndim == 1:

@@ -72,6 +72,8 @@ class BufferParts:
             storage.fill()
         storage.mark(list(sampler.id_keys), list(sampler.end_keys))
         storage.keep_index(sampler.draws_slices)
+        if storage.is_shared:
+            sampler.share(storage)
         # most writers allow every write, so they are not asked
         self.checks_writes = getattr(writer.check, "__func__", None) is not Writer.check
         self.changes += 1

@@ -15,6 +15,7 @@ from rl_replay.buffer.indexing import (
     IndexedRows,
     batch_of_one,
     coordinates,
+    row_ids_at,
     written_index,
 )
 from rl_replay.buffer.parts import BufferParts, checked_size
@@ -304,6 +305,26 @@ class ReplayBuffer:
             tensor([False,  True])
         """
         return self._rows.update(rows, tensordict)
+
+    @edge
+    def update_priority(self, index: Any, priority: torch.Tensor | float) -> None:
+        """Sets priorities of rows by index; does nothing where the sampler has none.
+
+        Between a sample and this call the rows may have been overwritten: where that can be, pass a
+        sample to `update_tensordict_priority`, which goes by row id.
+
+        Args:
+            index: As `extend` returns it, and samples hold it: int64 `[N]`, or `[N, ndim]`; or a
+                tuple of an index for each dimension.
+            priority: One for all, or one for each, `[N]`.
+
+        Raises:
+            IndexError: No row is stored there.
+            ValueError: A priority that is negative or not finite, or too many or too few of them.
+        """
+        parts = self._parts
+        with parts.local.lock:
+            parts.sampler.update_priority(parts.storage, row_ids_at(parts.storage, index), priority)
 
     def empty(self) -> None:
         """Drop every row; what is written next may have other keys."""
@@ -617,7 +638,7 @@ class ReplayBuffer:
             0
         """
         with self._parts.local.lock:
-            return self.storage.stats() | self._batches.stats()
+            return self.storage.stats() | self._batches.stats() | self.sampler.stats()
 
     def explain(self) -> str:
         """Describes what is stored, which columns mark boundaries, and the memory that it takes.

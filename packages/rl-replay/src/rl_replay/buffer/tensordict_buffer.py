@@ -11,9 +11,11 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.data.pytree import take_apart
+from rl_replay.edges import edge
+from rl_replay.samplers import Sampler
 from rl_replay.storages import ListStorage
 from rl_replay.writers import TensorDictRoundRobinWriter
-from rl_tensordict import NestedKey, build, nest
+from rl_tensordict import NestedKey, as_key, as_tuple, build, nest
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -36,8 +38,67 @@ class TensorDictReplayBuffer(ReplayBuffer):
     _info_in_sample = True
 
     def __init__(self, *, priority_key: NestedKey = "td_error", **parts: Any) -> None:
-        self.priority_key = priority_key
         super().__init__(**parts)
+        self.priority_key = priority_key
+
+    @property
+    def priority_key(self) -> NestedKey:
+        """Where priorities are read from, by samplers that have them."""
+        return self._priority_key
+
+    @priority_key.setter
+    def priority_key(self, key: NestedKey) -> None:
+        self._priority_key = as_key(as_tuple(key))
+        self.sampler.priority_key = self._priority_key
+
+    def set_sampler(self, sampler: Sampler) -> Sampler:
+        """Exchange the sampler; see `ReplayBuffer.set_sampler`.
+
+        Args:
+            sampler: The new one.
+        """
+        former = super().set_sampler(sampler)
+        sampler.priority_key = self._priority_key
+        return former
+
+    @edge
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Sets the priorities of sampled rows; does nothing where the sampler has none.
+
+        Rows that were overwritten since they were sampled are passed over, and counted in
+        `stats()` under "stale_priorities".
+
+        Args:
+            data: A sample with a leaf under `priority_key`, `[N]` or `[N, ...]`: of several numbers
+                a row the sampler's `reduction` makes one. Rows of padding are passed over.
+
+        Raises:
+            KeyError: Neither row ids nor an index, or no priorities.
+            ValueError: A priority that is negative or not finite.
+
+        Example:
+            >>> from rl_replay import LazyTensorStorage, PrioritizedSampler
+            >>> buffer = TensorDictReplayBuffer(
+            ...     storage=LazyTensorStorage(9), sampler=PrioritizedSampler(9, 0.7, 0.5)
+            ... )
+            >>> _ = buffer.extend({"observation": torch.rand(5, 3)})
+            >>> sample = buffer.sample(4)
+            >>> sample["td_error"] = torch.rand(4)
+            >>> buffer.update_tensordict_priority(sample)
+        """
+        sampler, flat = self.sampler, data.reshape(-1)
+        priority = sampler.reduce(keys.require(flat, self._priority_key), len(flat))
+        row_ids = flat.get(keys.ROW, None)
+        if row_ids is None:
+            self.update_priority(keys.require(flat, keys.INDEX), priority)
+            return
+        slice_ids = flat.get(keys.SLICE_IDS, None)
+        if (mask := flat.get(keys.MASK, None)) is not None:
+            row_ids, priority = row_ids[mask], priority[mask]
+            slice_ids = None if slice_ids is None else slice_ids[mask]
+        row_ids, priority = sampler.by_slice(row_ids, priority, slice_ids)
+        with self._parts.local.lock:
+            sampler.update_priority(self.storage, row_ids.cpu(), priority)
 
     def add(self, data: TensorDictBase | Mapping[str, Any]) -> Any:
         """Store one row; see `ReplayBuffer.add`.

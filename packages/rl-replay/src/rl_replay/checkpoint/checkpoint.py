@@ -120,7 +120,7 @@ def _restore(
         load_rows()
         storage = parts.storage
         if size not in (None, (storage.max_size, len(storage.ring.window().first))):
-            parts.sampler.reset()
+            parts.sampler.renumbered(storage)
     except BaseException:
         try:
             parts.generator = parts.sampler.generator = generator

@@ -1,5 +1,7 @@
 """Samplers: they choose the rows of a batch."""
 
+from rl_replay.samplers.prioritized import PrioritizedSampler
+from rl_replay.samplers.prioritized_slices import PrioritizedSliceSampler
 from rl_replay.samplers.rows import RandomSampler, SamplerWithoutReplacement
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, mark_slices
@@ -7,6 +9,8 @@ from rl_replay.samplers.slices import SliceSampler, TrajectorySampler
 from rl_replay.samplers.slices_without_replacement import SliceSamplerWithoutReplacement
 
 __all__ = [
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "Sampler",
     "SamplerWithoutReplacement",

@@ -45,6 +45,8 @@ class Sampler(ABC, metaclass=_Dispatch):
         proven: Whether it can only choose live rows; the choices of other samplers are checked.
         draws_slices: Whether it asks for trajectories, so that rows are indexed when written.
         truncated_key: The flag that marks the ends of slices; None for no flag.
+        weighs_rows: Whether `complete` has something to add to a batch.
+        priority_key: Where the buffer's rows have priorities, for samplers that use them.
 
     Example:
         >>> class Newest(Sampler):
@@ -58,6 +60,7 @@ class Sampler(ABC, metaclass=_Dispatch):
     without_replacement: ClassVar[type[Sampler] | None] = None
     proven: ClassVar[bool] = False
     draws_slices: ClassVar[bool] = False
+    weighs_rows: ClassVar[bool] = False
 
     generator: torch.Generator | None = None
     ran_out: bool = False
@@ -65,6 +68,7 @@ class Sampler(ABC, metaclass=_Dispatch):
     id_keys: Sequence[NestedKey] = ()
     end_keys: Sequence[NestedKey] = ()
     truncated_key: NestedKey | None = None
+    priority_key: NestedKey | None = None
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -80,6 +84,74 @@ class Sampler(ABC, metaclass=_Dispatch):
 
     def reset(self) -> None:
         """Forgets the epoch, because there are other rows."""
+
+    def renumbered(self, storage: Storage) -> None:
+        """Forgets the epoch, because rows were restored with other row ids.
+
+        Args:
+            storage: Where the rows are.
+        """
+        del storage
+        self.reset()
+
+    def complete(self, storage: Storage, info: dict[str, Any]) -> dict[str, Any]:
+        """Adds to what is known of the rows of a batch, once none of them is exchanged any more.
+
+        Args:
+            storage: Where the rows are.
+            info: What `sample` said of them.
+        """
+        del storage
+        return info
+
+    def update_priority(
+        self, storage: Storage, row_ids: torch.Tensor, priority: torch.Tensor | float
+    ) -> None:
+        """Sets the priorities of some rows; does nothing where rows have none.
+
+        Args:
+            storage: Where the rows are.
+            row_ids: int64 `[N]`.
+            priority: One for all, or one for each, `[N]`.
+        """
+
+    def by_slice(
+        self, row_ids: torch.Tensor, priority: torch.Tensor, slice_ids: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows that have the priorities of a sample: all, unless slices have one each.
+
+        Args:
+            row_ids: int64 `[N]`.
+            priority: One for each, `[N]`.
+            slice_ids: The slice of each, int64 `[N]`; None for rows of no slices.
+        """
+        del slice_ids
+        return row_ids, priority
+
+    def reduce(self, priority: torch.Tensor, rows: int) -> torch.Tensor:
+        """One priority a row, of a tensor `[rows, ...]`.
+
+        Args:
+            priority: The priorities.
+            rows: How many rows.
+        """
+        del rows
+        return priority
+
+    def share(self, storage: Storage) -> None:
+        """Moves the state that all processes of a shared buffer have in common to shared memory.
+
+        Args:
+            storage: Where the rows are.
+        """
+
+    def stats(self) -> dict[str, float]:
+        """Figures of the sampler, for the buffer's `stats`."""
+        return {}
+
+    def progress(self) -> dict[str, Any]:
+        """The state that draws change, which prefetched batches are taken back by."""
+        return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """The state that the next choices depend on, without the generator."""

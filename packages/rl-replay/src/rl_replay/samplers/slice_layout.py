@@ -86,6 +86,7 @@ class Slices:
 
     lengths: Ints  # int64 [S], real rows of each
     padded_to: int | None = None  # Rows of each with its padding; None if there is none
+    probabilities: NDArray[np.float64] | None = None  # [S], where they were drawn by priority
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -158,11 +159,18 @@ class Slices:
 
     def only(self, chosen: Flags) -> Self:
         """The chosen slices alone, laid end to end."""
-        return type(self)(self.lengths[chosen], self.padded_to)
+        drawn = self.probabilities
+        return type(self)(
+            self.lengths[chosen], self.padded_to, None if drawn is None else drawn[chosen]
+        )
 
     def and_then(self, other: Self) -> Self:
         """These slices and those of another sample after them."""
-        return type(self)(np.concatenate((self.lengths, other.lengths)), self.padded_to)
+        drawn = None
+        if self.probabilities is not None and other.probabilities is not None:
+            drawn = np.concatenate((self.probabilities, other.probabilities))
+        lengths = np.concatenate((self.lengths, other.lengths))
+        return type(self)(lengths, self.padded_to, drawn)
 
 
 class _Even(NamedTuple):

@@ -19,7 +19,7 @@ from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.table import RowTable, WriteSession
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.types import Ints
 
 Chosen: TypeAlias = tuple[torch.Tensor, dict[str, Any]]
@@ -224,6 +224,14 @@ class Session(WriteSession):
         self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
     ) -> tuple[TensorDict, torch.Tensor]:
         """Copies leaves of rows that may be overwritten meanwhile, and says which are whole."""
+
+    def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
+        """A leaf of rows `[N]`; None where no such leaf is stored."""
+        table, path = self.table, as_tuple(key)
+        if table is None or all(field.path != path for field in table.layout.schema.fields):
+            return None
+        leaf: torch.Tensor = self.read_standing(row_ids, [key])[0][key]
+        return leaf
 
     @abstractmethod
     def after(self, numbers: Ints, k: int) -> RowsAfter:

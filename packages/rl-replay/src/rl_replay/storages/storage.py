@@ -206,6 +206,15 @@ class Storage(ABC):
         """
         return self.session.read_live(self, positions, some=some)
 
+    def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
+        """A leaf of some rows; None where no such leaf is stored.
+
+        Args:
+            row_ids: int64 `[N]`.
+            key: Its key.
+        """
+        return self.session.leaf_of(row_ids, key)
+
     def read_one(self, position: int) -> Any:
         """Copies one row, without a batch dimension.
 

@@ -1,0 +1,118 @@
+"""The memory of priorities: words, sums, and a few cells, of one process or of several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_replay.priorities.tree import PriorityTree, TreeLayout
+from rl_slabs import Arrays
+from rl_tensordict.types import Ints
+
+HIGHEST, ALPHA, EPOCH, CLEARED, LENGTH = range(5)
+"""Cells of the board: the highest priority so far; alpha; the epoch of the rows; how often all
+words were cleared; rows of a slice, 0 where rows are drawn."""
+
+_CELLS = 8
+
+Singles = NDArray[np.float32]
+
+
+class PriorityMemory:
+    """Priorities by position, and the tree of their weights.
+
+    Args:
+        room: Positions of rows, at most.
+        alpha: How much priorities matter: 0 for uniform draws.
+        eps: What is added to each priority.
+        shared: Whether processes that are given it have the same priorities.
+
+    Attributes:
+        eps: What is added to each priority.
+        is_shared: Whether other processes may change it.
+        board: The cells, float64.
+        priorities: As they were given, float32 `[room]`.
+        startable: Which rows can be the first ones of slices, bool `[room]`.
+        tree: Row ids and weights, (priority + eps) ** alpha.
+    """
+
+    def __init__(self, room: int, *, alpha: float, eps: float, shared: bool = False) -> None:
+        layout = TreeLayout.of(room)
+        arrays = {
+            "words": ("uint64", (layout.leaves,)),
+            "sums": ("float64", (layout.begins[-1],)),
+            "priorities": ("float32", (layout.leaves,)),
+            "startable": ("bool", (layout.leaves,)),
+            "board": ("float64", (_CELLS,)),
+        }
+        memory = Arrays.shared(arrays, sparse=True) if shared else Arrays.private(arrays)
+        memory["board"][:2] = 1.0, alpha
+        self._adopt(memory, eps)
+
+    def _adopt(self, memory: Arrays, eps: float) -> None:
+        self.eps = eps
+        self._memory = memory
+        self.is_shared = memory.kind != "private"
+        self.board = memory["board"]
+        self.priorities: Singles = memory["priorities"]
+        self.startable: NDArray[np.bool_] = memory["startable"]
+        layout = TreeLayout.of(len(self.priorities))
+        self.tree = PriorityTree(layout, memory["words"], memory["sums"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = self._memory if self.is_shared else None
+        return {"memory": shared, "room": self.room, "alpha": self.alpha, "eps": self.eps}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        memory = state.pop("memory")
+        if memory is None:  # priorities of one process: another one begins with none
+            self.__init__(**state)  # type: ignore[misc]
+        else:
+            self._adopt(memory, state["eps"])
+
+    @property
+    def room(self) -> int:
+        """Positions of rows, at most."""
+        return len(self.priorities)
+
+    @property
+    def highest(self) -> float:
+        """The highest priority so far; 1 before the first one."""
+        return float(self.board[HIGHEST])
+
+    @property
+    def alpha(self) -> float:
+        """How much priorities matter: 0 for uniform draws."""
+        return float(self.board[ALPHA])
+
+    @property
+    def length(self) -> int:
+        """Rows of the slices that are drawn; 0 where rows are."""
+        return int(self.board[LENGTH])
+
+    def weights_of(self, priorities: Singles) -> Singles:
+        """(p + eps) ** alpha in float32, of priorities in float32."""
+        raised = (priorities.astype(np.float64) + self.eps) ** self.alpha
+        weights: Singles = raised.astype(np.float32)
+        return weights
+
+    def weights_at(self, positions: Ints) -> Singles:
+        """The weights of leaves, 0 where a row cannot be the first one of a slice."""
+        weights = self.weights_of(self.priorities[positions])
+        return (
+            np.where(self.startable[positions], weights, np.float32(0)) if self.length else weights
+        )
+
+    def raise_highest(self, priorities: Singles) -> None:
+        """Takes note of priorities that may be higher than all before."""
+        if len(priorities):
+            self.board[HIGHEST] = max(self.board[HIGHEST], priorities.max())
+
+    def clear(self) -> None:
+        """Forgets all rows, for every process."""
+        self.tree.words[:] = 0
+        self.tree.sums[:] = 0.0
+        self.startable[:] = False
+        self.board[CLEARED] += 1

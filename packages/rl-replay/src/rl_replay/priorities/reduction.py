@@ -1,0 +1,46 @@
+"""Priorities as callers give them: one number, one a row, or several a row."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+Reduction = Literal["max", "min", "median", "mean"]
+
+
+def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
+    """Priorities of rows, checked: one number for all, or `[rows]`."""
+    found = torch.as_tensor(priority).detach()
+    if found.ndim > 1 and found.shape[0] == rows == found.numel():
+        found = found.reshape(rows)
+    if found.ndim and found.shape != (rows,):
+        raise ValueError(
+            f"expected a priority for each of {rows} rows, [{rows}], or one for all: got "
+            f"{list(found.shape)}."
+        )
+    made: NDArray[np.float32] = found.float().expand(rows).cpu().numpy()
+    # one comparison finds NaN and negative numbers, the other one what is infinite
+    if rows and not (made.min() >= 0 and made.max() < np.inf):
+        bad = int(np.flatnonzero(~((made >= 0) & (made < np.inf)))[0])
+        raise ValueError(
+            f"priority {bad} is {float(made[bad])}: priorities are at least 0 and finite. Take "
+            "td_error.abs()."
+        )
+    return made
+
+
+def reduced(priority: torch.Tensor, rows: int, reduction: Reduction) -> torch.Tensor:
+    """One priority a row, of a tensor `[rows, ...]`."""
+    if priority.ndim <= 1 or priority.shape[0] != rows:
+        return priority
+    flat = priority.reshape(rows, -1)
+    if flat.shape[1] == 1:
+        return flat[:, 0]
+    if reduction == "max":
+        return flat.amax(1)
+    if reduction == "min":
+        return flat.amin(1)
+    return flat.median(1).values if reduction == "median" else flat.float().mean(1)

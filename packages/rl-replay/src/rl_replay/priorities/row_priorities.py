@@ -1,0 +1,381 @@
+"""Priorities of the rows of a storage: of new ones and of sampled ones, and draws by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.priorities.memory import (
+    ALPHA,
+    CLEARED,
+    EPOCH,
+    HIGHEST,
+    LENGTH,
+    PriorityMemory,
+    Singles,
+)
+from rl_replay.storages.ring import Ring
+from rl_slabs import Window
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_tensordict.types import Ints
+
+Floats = NDArray[np.float64]
+Words = NDArray[np.uint32]
+ReadFirst = Callable[[torch.Tensor], Singles | None]
+"""From row ids `[n]` to the priorities that the rows were written with; None if they have none."""
+
+_ROUNDS = 64
+_HEALED = 256  # leaves whose sums each draw from shared priorities computes again
+
+
+class DrawnRows(NamedTuple):
+    """Rows that were drawn."""
+
+    row_ids: Ints  # int64 [n]
+    probabilities: Floats  # [n]
+
+
+class Saved(NamedTuple):
+    """Priorities of the rows of a window, as a checkpoint keeps them."""
+
+    window: Window
+    priorities: Singles  # [rows], oldest first, lane by lane
+    highest: float
+
+
+def no_first_priorities(_: torch.Tensor) -> None:
+    """Rows that were written without a priority."""
+
+
+class RowPriorities:
+    """The priorities of the rows of one ring.
+
+    A row's id and weight are in one word of the tree. Writers of rows do nothing: before rows are
+    drawn or updated, `catch_up` compares the window with the one it saw last. The word of a row
+    that was not drawn yet has the highest priority that any row ever had.
+
+    Args:
+        memory: Where the priorities are.
+
+    Attributes:
+        memory: Where the priorities are.
+        stale: How many priorities came back, in this process, after their row was overwritten.
+        seen: The window of the last `catch_up`.
+        new: Row ids that it took in, from and up to, where slices are drawn; the caller clears it.
+        mended: Row ids whose word was lost and written anew; the caller clears it, too.
+    """
+
+    def __init__(self, memory: PriorityMemory) -> None:
+        self.memory = memory
+        self.tree = memory.tree
+        self.stale = 0
+        self.seen: Window | None = None
+        self.new: list[tuple[int, int]] = []
+        self.mended: list[int] = []
+        self._saved: Saved | None = None
+        self._cleared = -1.0  # the count of clears up to which `seen` is true
+        self._healed = 0  # the leaf from which sums are computed next
+        self._lane_size = 1  # positions of each lane
+        self._least: tuple[int, float] = (-1, 0.0)  # a position of the lowest weight, and that
+
+    def __getstate__(self) -> PriorityMemory:
+        return self.memory
+
+    def __setstate__(self, memory: PriorityMemory) -> None:
+        self.__init__(memory)  # type: ignore[misc]
+
+    def moved(self, room: int, *, shared: bool) -> RowPriorities:
+        """The same priorities in other memory."""
+        old = self.memory
+        found = RowPriorities(PriorityMemory(room, alpha=old.alpha, eps=old.eps, shared=shared))
+        found.memory.board[LENGTH] = old.length
+        found.load(self.save())
+        found.stale = self.stale
+        return found
+
+    def set_alpha(self, alpha: float) -> None:
+        """Computes all weights again, from the priorities."""
+        self.memory.board[ALPHA] = alpha
+        live = np.flatnonzero(self.tree.words)
+        if len(live):
+            self._weigh(live, self.tree.ids[live])
+        self._least = (-1, 0.0)
+
+    def of_slices(self, length: int) -> None:
+        """Draws slices of so many rows: a row has weight once `start_at` names it.
+
+        Raises:
+            ValueError: Another process draws slices of another length.
+        """
+        memory = self.memory
+        if memory.length == length:
+            return
+        if memory.is_shared and memory.length:
+            raise ValueError(
+                f"slices of {memory.length} rows are drawn from this shared buffer, and now of "
+                f"{length}: give all processes the same length."
+            )
+        memory.board[LENGTH] = length
+        self.load(self.save())
+
+    def catch_up(
+        self, ring: Ring, epoch: int = 0, read_first: ReadFirst = no_first_priorities
+    ) -> None:
+        """Takes in the rows that were written and dropped since the last call.
+
+        Args:
+            ring: The ring of the rows.
+            epoch: How often all rows were dropped or loaded by any process.
+            read_first: The priorities that rows were written with.
+        """
+        window = ring.window()
+        memory = self.memory
+        known = self._cleared == memory.board[CLEARED] and epoch == memory.board[EPOCH]
+        if known and window == self.seen:
+            return
+        seen = self.seen
+        if memory.board[EPOCH] != epoch:
+            self.load(self._saved)
+            memory.board[EPOCH] = epoch
+        if seen is None or self._cleared != memory.board[CLEARED] or _went_back(seen, window):
+            self._begin(window)
+            seen = Window((0,) * len(window.first), (0,) * len(window.first))
+        each = self._lane_size = ring.capacity // len(window.first)
+        if ring.capacity > memory.room:
+            raise ValueError(
+                f"the storage has room for {ring.capacity} rows and its sampler for {memory.room}: "
+                "give both the same capacity."
+            )
+        for old_first, old_count, first, count in zip(
+            seen.first, seen.counts, window.first, window.counts, strict=True
+        ):
+            old_end, end = old_first + old_count, first + count
+            # where rows go on, new ones overwrite those that are a revolution older
+            goes_on = first <= old_end
+            self._drop(max(old_first, end - each) if goes_on else old_first, min(first, old_end))
+            self._take_in(max(old_end, first), end, read_first)
+        self._restore_saved(ring, window)
+        self.seen = window
+
+    def draw(self, ring: Ring, fractions: Floats, more: Callable[[int], Floats]) -> DrawnRows:
+        """Draws a row for each fraction of the sum of all weights.
+
+        Args:
+            ring: The ring of the rows.
+            fractions: In [0, 1), `[n]`.
+            more: Other fractions, for as many draws whose row was overwritten meanwhile.
+
+        Raises:
+            ValueError: No row can be drawn.
+        """
+        if self.memory.is_shared:
+            self._heal()
+        positions, probabilities = self.tree.draw(fractions)
+        row_ids = ring.numbers_at(torch.from_numpy(positions)).numpy()
+        for _ in range(_ROUNDS):
+            bad = np.flatnonzero((_ids_of(row_ids) != self.tree.ids[positions]) | (positions < 0))
+            if not bad.size:
+                return DrawnRows(row_ids, probabilities)
+            self._mend(ring, positions[bad])
+            if not self.tree.total > 0:
+                break
+            fractions[bad] = more(len(bad))
+            positions[bad], probabilities[bad] = self.tree.draw(fractions[bad])
+            row_ids[bad] = ring.numbers_at(torch.from_numpy(positions[bad])).numpy()
+        what = "begins a slice of this length and has" if self.memory.length else "has"
+        raise ValueError(
+            f"none of {len(ring.window())} rows {what} a priority above 0: update_priority(index, "
+            "priority) sets them, eps keeps them above 0."
+        )
+
+    def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
+        """Sets the priorities of rows that are stored still, and counts the others."""
+        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
+        ids = _ids_of(row_ids)
+        same = self.tree.ids[positions] == ids
+        if not same.all():
+            self.stale += int(len(same) - same.sum())
+            positions, ids, priorities = positions[same], ids[same], priorities[same]
+        if not len(positions):
+            return
+        self.memory.priorities[positions] = priorities
+        self.memory.raise_highest(priorities)
+        self._weigh(positions, ids)
+
+    def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
+        """Lets rows be drawn as the first ones of slices, or no more."""
+        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
+        ids = _ids_of(row_ids)
+        same = self.tree.ids[positions] == ids
+        if not same.all():
+            positions, ids = positions[same], ids[same]
+        if len(positions):
+            self.memory.startable[positions] = allowed
+            self._weigh(positions, ids)
+
+    def lowest_probability(self, ring: Ring) -> float:
+        """The probability of the row that is drawn least often."""
+        # a row of the lowest weight is drawn in at most one of N draws, and overwritten once in a
+        # revolution of the ring: so the search among all rows is rare
+        position, weight = self._least
+        weights = self.tree.weights
+        if position < 0 or weights[position] != weight:
+            weight = float(weights[weights > 0].min())
+            rows = np.flatnonzero(weights == np.float32(weight))
+            rows = rows[rows < ring.capacity]
+            # of several the one that is overwritten last
+            position = int(rows[ring.numbers_at(torch.from_numpy(rows)).argmax()])
+            self._least = position, weight
+        return weight / self.tree.total
+
+    def forget_highest(self) -> None:
+        """The highest priority is that of the rows that are stored."""
+        live = self.tree.ids != 0
+        found = self.memory.priorities[live]
+        self.memory.board[HIGHEST] = found.max() if len(found) else 1.0
+
+    def save(self) -> Saved | None:
+        """The priorities of all rows that were taken in; None before the first ones."""
+        seen = self.seen
+        if self._saved is not None or seen is None:
+            return self._saved
+        runs = [
+            self.memory.priorities[place : place + stop - begin]
+            for first, count in zip(seen.first, seen.counts, strict=True)
+            for place, begin, stop in self._runs(first, first + count)
+        ]
+        kept = np.concatenate([np.zeros(0, np.float32), *runs])
+        return Saved(seen, kept, self.memory.highest)
+
+    def load(self, saved: Saved | None) -> None:
+        """Takes priorities over for the rows that `catch_up` finds next; the former ones go."""
+        self.seen, self._saved = None, saved
+        self._clear()
+        self.memory.board[HIGHEST] = 1.0 if saved is None else saved.highest
+
+    def _begin(self, window: Window) -> None:
+        """Looks at all rows, as if none had been seen."""
+        if not self.memory.is_shared or (self.seen is not None and _went_back(self.seen, window)):
+            self._clear()
+        self._cleared = float(self.memory.board[CLEARED])
+
+    def _clear(self) -> None:
+        self.memory.clear()
+        self.new.clear()
+        self.mended.clear()
+        self._least = (-1, 0.0)
+
+    def _restore_saved(self, ring: Ring, window: Window) -> None:
+        saved, self._saved = self._saved, None
+        if saved is None or len(saved.window.first) != len(window.first):
+            return
+        place = 0
+        for first, count, now, rows in zip(
+            saved.window.first, saved.window.counts, window.first, window.counts, strict=True
+        ):
+            begin, end = max(first, now), min(first + count, now + rows)
+            if begin < end:
+                kept = saved.priorities[place + begin - first : place + end - first]
+                self.update(ring, np.arange(begin, end), kept)
+            place += count
+        self.memory.board[HIGHEST] = saved.highest
+
+    def _runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Row ids of a lane as runs of positions: where each begins, and its row ids."""
+        if begin >= end:
+            return
+        # a lane has so many positions, and its rows begin again at the first of them
+        room = self._lane_size
+        lane = (begin >> LANE_SHIFT) * room
+        place = (begin & LANE_MASK) % room
+        seam = min(begin + room - place, end)
+        yield lane + place, begin, seam
+        if seam < end:
+            yield lane, seam, end
+
+    def _drop(self, begin: int, end: int) -> None:
+        for place, first, stop in self._runs(begin, end):
+            # where another process has taken a newer row in, its word stays
+            same = self.tree.ids[place : place + stop - first] == _ids_of(np.arange(first, stop))
+            nothing = np.zeros(stop - first, np.uint32)
+            self.tree.put(place, nothing, nothing.view(np.float32), same)
+
+    def _take_in(self, begin: int, end: int, read_first: ReadFirst) -> None:
+        if begin >= end:
+            return
+        memory = self.memory
+        if memory.length:
+            self.new.append((begin, end))
+        given = read_first(torch.arange(begin, end))
+        if given is None:
+            given = np.full(end - begin, memory.highest, np.float32)
+        memory.raise_highest(given)
+        for place, first, stop in self._runs(begin, end):
+            ids, rows = _ids_of(np.arange(first, stop)), slice(place, place + stop - first)
+            # a word that has the id already is another process's, which may know more
+            unknown = self.tree.ids[rows] != ids
+            if not unknown.any():
+                continue
+            part = given[first - begin : stop - begin]
+            np.copyto(memory.priorities[rows], part, where=unknown)
+            np.copyto(memory.startable[rows], False, where=unknown)
+            weights = np.zeros(len(ids), np.float32) if memory.length else memory.weights_of(part)
+            self.tree.put(place, ids, weights, unknown)
+            self._note_least(np.arange(rows.start, rows.stop), weights)
+
+    def _weigh(self, positions: Ints, ids: Words) -> None:
+        """Sets the words of leaves by their priorities."""
+        weights = self.memory.weights_at(positions)
+        self.tree.update(positions, ids, weights)
+        self._note_least(positions, weights)
+
+    def _note_least(self, positions: Ints, weights: Singles) -> None:
+        position, least = self._least
+        if position < 0:
+            return
+        lowest = int(weights.argmin())
+        if 0 < weights[lowest] <= least:
+            self._least = int(positions[lowest]), float(weights[lowest])
+
+    def _heal(self) -> None:
+        """Computes some sums again: a killed process may have left out those above its words."""
+        begin = self._healed % self.memory.room
+        self._healed = begin + _HEALED
+        self.tree.sum_up(begin, min(begin + _HEALED, self.memory.room))
+
+    def _mend(self, ring: Ring, positions: Ints) -> None:
+        """Writes words anew whose rows others overwrote, and sums that promise too much."""
+        places = np.unique(positions[positions >= 0])
+        if not len(places):  # a process was killed between a word and the sums above it
+            self.tree.sum_up(0, self.memory.room)
+            return
+        row_ids = ring.numbers_at(torch.from_numpy(places)).numpy()
+        live = row_ids >= 0
+        self.memory.priorities[places] = self.memory.highest
+        self.memory.startable[places] = False
+        weights = np.where(live, self.memory.weights_at(places), np.float32(0))
+        self.tree.update(places, np.where(live, _ids_of(row_ids), np.uint32(0)), weights)
+        if self.memory.length:
+            self.mended += row_ids[live].tolist()
+
+
+def _ids_of(row_ids: Ints) -> Words:
+    """What a word holds of a row id: the lower half of it + 1, as no word of zeros is a row's."""
+    ids: Words = (row_ids + 1).astype(np.uint32)
+    return ids
+
+
+def _went_back(seen: Window, window: Window) -> bool:
+    """Whether rows were replaced by others, with smaller numbers or in another number of lanes."""
+    if len(seen.first) != len(window.first):
+        return True
+    return any(
+        now < first or now + rows < first + count
+        for first, count, now, rows in zip(
+            seen.first, seen.counts, window.first, window.counts, strict=True
+        )
+    )

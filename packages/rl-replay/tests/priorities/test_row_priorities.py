@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from rl_replay.priorities.memory import PriorityMemory
+from rl_replay.priorities.row_priorities import RowPriorities
+from rl_replay.storages.private_session import PrivateRing
+
+ALPHA, EPS = 0.7, 1e-3
+
+
+def priorities(room, **options):
+    return RowPriorities(PriorityMemory(room, **options))
+
+
+class PriorityMachine(RuleBasedStateMachine):
+    """Rows that are written and given priorities, against a dictionary of them."""
+
+    @initialize(capacity=st.integers(1, 70))
+    def begin(self, capacity):
+        self.ring = PrivateRing(capacity)
+        self.rows = priorities(capacity, alpha=ALPHA, eps=EPS)
+        self.known: dict[int, float] = {}
+        self.highest, self.stale, self.alpha = 1.0, 0, ALPHA
+
+    @property
+    def live(self):
+        window = self.ring.window()
+        return range(window.first[0], window.first[0] + window.counts[0])
+
+    def catch_up(self):
+        """New rows have the highest priority when somebody looks."""
+        self.rows.catch_up(self.ring)
+        self.known = {row: self.known.get(row, self.highest) for row in self.live}
+
+    @rule(data=st.data())
+    def write(self, data):
+        count = data.draw(st.integers(1, self.ring.capacity))
+        self.ring.reserve(count)
+        self.ring.publish(count)
+
+    @rule()
+    def empty(self):
+        self.ring.empty()
+
+    @precondition(lambda self: self.ring.published)
+    @rule(data=st.data())
+    def update(self, data):
+        written = st.integers(max(0, self.ring.published - 150), self.ring.published - 1)
+        row_ids = data.draw(st.lists(written, min_size=1, max_size=9))
+        priorities = data.draw(
+            st.lists(st.floats(0, 9, width=32), min_size=len(row_ids), max_size=len(row_ids))
+        )
+        self.catch_up()
+        self.rows.update(self.ring, np.array(row_ids), np.float32(priorities))
+        for row, priority in zip(row_ids, priorities, strict=True):
+            if row in self.known:
+                self.known[row] = priority
+                self.highest = max(self.highest, priority)
+            else:
+                self.stale += 1
+        assert self.rows.stale == self.stale
+
+    @rule(alpha=st.sampled_from([0.0, 0.5, 1.0]))
+    def move_alpha(self, alpha):
+        self.rows.set_alpha(alpha)
+        self.alpha = alpha
+
+    @rule()
+    def reload(self):
+        self.catch_up()
+        rows = priorities(self.ring.capacity, alpha=self.alpha, eps=EPS)
+        rows.load(self.rows.save())
+        rows.stale = self.stale
+        self.rows = rows
+
+    @precondition(lambda self: len(self.live))
+    @rule(seed=st.integers(0, 99))
+    def draw(self, seed):
+        self.catch_up()
+        rng = np.random.default_rng(seed)
+        row_ids, probabilities = self.rows.draw(self.ring, rng.random(20), rng.random)
+        weights = {row: (p + EPS) ** self.alpha for row, p in self.known.items()}
+        total = sum(weights.values())
+        wanted = [weights[row] / total for row in row_ids.tolist()]
+        np.testing.assert_allclose(probabilities, wanted, rtol=1e-5)
+        least = min(weights.values()) / total
+        assert self.rows.lowest_probability(self.ring) == pytest.approx(least, rel=1e-5)
+
+
+PriorityMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestPriorityMachine = PriorityMachine.TestCase
+
+
+def test_rows_without_priority_are_refused():
+    ring = PrivateRing(5)
+    rows = priorities(5, alpha=1.0, eps=0.0)
+    ring.reserve(3)
+    ring.publish(3)
+    rows.catch_up(ring)
+    rows.update(ring, np.arange(3), np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="none of 3 rows has a priority above 0"):
+        rows.draw(ring, np.array([0.5]), np.random.default_rng(0).random)
+
+
+def test_highest_priority_can_be_that_of_stored_rows():
+    ring = PrivateRing(3)
+    rows = priorities(3, alpha=1.0, eps=0.0)
+    for priority in (4.0, 0.25):
+        ring.reserve(3)
+        ring.publish(3)
+        rows.catch_up(ring)
+        rows.update(ring, ring.published - 1 - np.arange(3), np.full(3, priority, np.float32))
+    assert rows.memory.highest == 4
+    rows.forget_highest()
+    assert rows.memory.highest == 0.25
+
+
+def test_first_priorities_are_those_that_rows_were_written_with():
+    ring = PrivateRing(4)
+    rows = priorities(4, alpha=1.0, eps=0.0)
+    ring.reserve(3)
+    ring.publish(3)
+    rows.catch_up(ring, read_first=lambda row_ids: np.float32(row_ids.numpy() + 2))
+    assert rows.save().priorities.tolist() == [2, 3, 4]
+    assert rows.tree.weights[:3].tolist() == [2, 3, 4]
+    assert rows.memory.highest == 4
