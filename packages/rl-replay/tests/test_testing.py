@@ -28,6 +28,7 @@ from rl_replay.testing import (
     BufferMachine,
     ListModel,
     SharedBufferMachine,
+    StorageTrajectoryMachine,
     check_sampler,
     check_storage,
     check_writer,
@@ -176,6 +177,27 @@ def test_shared_buffer_machine_fails_on_a_broken_storage():
         }
 
     with pytest.raises(AssertionError, match="number of rows of all lanes"):
+        run_state_machine_as_test(Broken, settings=ONCE)
+
+
+class JoinedRows(LazyTensorStorage):
+    """Returns rows whose first steps are marked nowhere and whose steps are all of one id."""
+
+    def read(self, *args, **kwargs):
+        rows = super().read(*args, **kwargs).clone()
+        rows["collector", "traj_step"] = torch.arange(len(rows))
+        rows["collector", "traj_ids"] = torch.zeros(len(rows), dtype=torch.int64)
+        rows["is_init"] = torch.zeros(len(rows), 1, dtype=torch.bool)
+        return rows
+
+
+def test_storage_trajectory_machine_fails_on_a_broken_storage():
+    class Broken(StorageTrajectoryMachine):
+        storages: ClassVar[dict[str, object]] = {
+            "broken": lambda size, ndim: JoinedRows(size, ndim=ndim)
+        }
+
+    with pytest.raises(AssertionError):
         run_state_machine_as_test(Broken, settings=ONCE)
 
 
