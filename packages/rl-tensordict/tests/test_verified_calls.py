@@ -300,6 +300,16 @@ def test_each_step_is_one_range_of_the_profiler(make):
     assert VerifiedCalls(calls.policy).on_tensordict() is calls.policy
 
 
+def test_bound_calls_follow_the_range_that_is_set_later():
+    calls = VerifiedCalls(linear())
+    calls(VALUES, ROWS)
+    calls.bound()
+    calls.profile = "range of later"
+    with torch.profiler.profile() as found:
+        calls.bound()(dict(VALUES))
+    assert [event.name for event in found.events()].count("range of later") == 1
+
+
 def test_calls_tell_whether_two_of_them_may_write_one_entry():
     def cell():
         return TensorDictModule(lambda x: x, ["observation"], [("next", "h")])

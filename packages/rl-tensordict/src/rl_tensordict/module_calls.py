@@ -113,8 +113,8 @@ class ModuleCalls:
 
     def _watch(self, visited: list[Any], others: list[Any]) -> None:
         # live dictionaries of children; a network that is a function is no child
-        self._modules = [each._modules for each in (*visited, *others)]
-        self._children = [tuple(each.values()) for each in self._modules]
+        live = [each._modules for each in (*visited, *others)]
+        self._children = [(each, tuple(each.values())) for each in live]
         parts = [each for each in visited if isinstance(each, TensorDictModuleBase)]
         self._parts = [
             (each, [*each.in_keys], [*each.out_keys], each.__dict__.get("module")) for each in parts
@@ -154,7 +154,7 @@ class ModuleCalls:
 
     def is_stale(self) -> bool:
         """Tell whether parts, keys or options were changed, or hooks added, since the listing."""
-        for now, children in zip(self._modules, self._children, strict=True):
+        for now, children in self._children:
             if tuple(now.values()) != children:
                 return True
         for part, in_keys, out_keys, function in self._parts:
@@ -296,7 +296,9 @@ def _find_traits(kind: Any) -> Traits:
         is_sequence=is_own or (is_sequence and not offers_step),
         offers_step=offers_step,
         is_exact=_steps_forward(kind) if is_own else not offers_step,
-        lists_calls=offers_step and hasattr(kind, "step_calls"),
+        # a `TensorStep` lists its step, unless it says otherwise
+        lists_calls=offers_step
+        and getattr(kind, "step_calls", TensorStep.step_calls) is not TensorStep.step_calls,
     )
 
 

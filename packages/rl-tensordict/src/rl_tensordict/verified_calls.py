@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import skip_existing
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -50,13 +50,9 @@ class VerifiedCalls:
         self._start(ModuleCalls(policy))
 
     def _start(self, calls: ModuleCalls) -> None:
-        self._calls, self.is_flat, self.is_verified, self._fallback = (
-            calls,
-            calls.is_flat,
-            False,
-            "",
-        )
-        self._bound: tuple[list[Any], Run] | None = None
+        self._calls, self.is_flat = calls, calls.is_flat
+        self.is_verified, self._fallback = False, ""
+        self._bound: tuple[Any, Run] | None = None
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
@@ -118,10 +114,8 @@ class VerifiedCalls:
             What the policy wrote, ``[*B, ...]`` by key.
         """
         run = self._calls.run_mixed if self.is_verified else self._first_step
-        if not self.profile:
-            return run(values, batch_size)
-        with torch.profiler.record_function(self.profile):
-            return run(values, batch_size)
+        made: Values = self._in_range(run)(values, batch_size)
+        return made
 
     def bound(self) -> Run | None:
         """Bind the calls, for steps between which the parts of the policy stay the same.
@@ -136,27 +130,24 @@ class VerifiedCalls:
             return None
         # what a module lists as the calls of its step is made in the place of the step
         listings = [call.listing() for call in calls.calls]
-        if self._bound is None or self._bound[0] != listings:
+        made_of = self.profile, listings
+        if self._bound is None or self._bound[0] != made_of:
             pairs = zip(calls.calls, listings, strict=True)
             steps = [step for call, listing in pairs for step in call.steps(listing)]
-
-            def run(values: Values) -> Values:
-                if not self.profile:
-                    return run_steps(steps, values)
-                with torch.profiler.record_function(self.profile):
-                    return run_steps(steps, values)
-
-            self._bound = listings, run
+            self._bound = made_of, self._in_range(partial(run_steps, steps))
         return self._bound[1]
 
     def on_tensordict(self) -> Callable[..., Any]:
         """Return the policy itself, in its range of the profiler if it has one."""
-        if not self.profile:
-            return self.policy
+        return self._in_range(self.policy)
 
-        def call(root: TensorDictBase) -> Any:
+    def _in_range(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.profile:
+            return function
+
+        def call(*inputs: Any) -> Any:
             with torch.profiler.record_function(self.profile):
-                return self.policy(root)
+                return function(*inputs)
 
         return call
 
