@@ -73,3 +73,13 @@ def test_an_observation_of_two_numbers_is_not_taken_for_observation_and_info():
         TypeError, match=r"must return \(observation, info\): got list: \[0.0, 0.5\]"
     ):
         GymEnv(ListEnv([0.0, 0.5])).reset()
+
+
+def test_a_reset_without_a_seed_is_told_what_it_is_called_with():
+    class WithoutSeed(ListEnv):
+        def reset(self):
+            return self.first
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seed'") as caught:
+        GymEnv(WithoutSeed(([0.0, 0.5], {}))).reset()
+    assert "is called with seed= and options=" in caught.value.__notes__[0]

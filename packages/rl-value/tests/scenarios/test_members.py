@@ -351,6 +351,21 @@ def test_a_member_that_begins_anew_in_the_next_row_lacks_its_next_observation():
     assert found["agents", "next_missing"].nonzero().tolist() == [[2, 0]]
 
 
+def test_next_observations_of_another_dtype_are_compared_as_the_network_reads_them():
+    batch = team("truncated")
+    batch["agents", "observation"] = batch["agents", "observation"].float()
+    after = batch["next", "agents", "observation"].float()
+    batch["next", "agents", "observation"] = after.double()
+    critic = TensorDictModule(
+        lambda x: x.double().sum(-1, keepdim=True),
+        [("agents", "observation")],
+        [("agents", "value")],
+    )
+    found = TD0Estimator(gamma=0.9, value_network=critic)
+    found.set_keys(**names(True))
+    assert not found(batch)["agents", "next_missing"].any()
+
+
 def test_a_member_that_is_truncated_needs_next_observations_to_be_stored():
     batch = team("truncated").exclude(("next", "agents", "observation"))
     found = estimator(TD0Estimator, True)(batch)["agents", "next_missing"]

@@ -150,8 +150,12 @@ class GymEnv(EnvBase):
             raise RuntimeError(msg)
         self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
-        parts = self._expect(self.env.reset(**kwargs), 2, "reset")
-        observation, info = parts
+        try:
+            parts = self.env.reset(**kwargs)
+        except TypeError as error:
+            error.add_note(f"reset of {self.env} is called with seed= and options= of Gymnasium.")
+            raise
+        observation, info = self._expect(parts, 2, "reset")
         if not isinstance(info, Mapping):  # an observation of two numbers
             raise self._wrong_parts(parts, 2, "reset")
         self._seed, self._is_over, self.is_started = None, False, True

@@ -150,7 +150,7 @@ def overwritten_members(
         if root is None or after is None:
             same.zero_()
             continue
-        shown, seen = segments.gather(root)[rows + 1], segments.gather(after)[rows]
+        shown, seen = segments.gather(root)[rows + 1], segments.gather(after)[rows].to(root.dtype)
         equal = torch.isclose(shown, seen, rtol=0, atol=0, equal_nan=True)
         own = as_tuple(key)[: len(group)] == group and equal.shape[1 : 1 + len(shape)] == shape
         equal = equal.reshape(*(same.shape if own else same.shape[:1]), -1).all(-1)
