@@ -49,7 +49,11 @@ Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | i
 """A part of a dump: an array, a group of named parts, or a JSON value."""
 
 
-def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = False) -> Chunks:
+Hold = Callable[[torch.Tensor], torch.Tensor]
+"""Gives a piece of the rows that nobody changes while it is written."""
+
+
+def slices_of(leaf: torch.Tensor, places: Iterable[slice], hold: Hold) -> Chunks:
     """Some slices of a tensor, end to end, copied piece by piece only when they are written."""
     found = [leaf[place] for place in places]
     count = sum(len(piece) for piece in found)
@@ -58,7 +62,7 @@ def slices_of(leaf: torch.Tensor, places: Iterable[slice], *, copied: bool = Fal
         step = _rows_of_piece(leaf)
         for piece in found:
             for part in piece.split(step) if len(piece) else ():
-                yield part.clone() if copied else part
+                yield hold(part)
 
     return Chunks(leaf.dtype, (count, *leaf.shape[1:]), pieces)
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.checkpoint.contents import Contents, Moves, Targets, lane_by_lane, targets
-from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Late, slices_of, taken_of
+from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Hold, Late, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.data.structure import Structure
 from rl_replay.lossless.layout import SUCCESSOR
@@ -45,7 +45,7 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "schema": schema_of(storage.store).to_dict(),
         "back": torch.cat([back[place] for place in places]),
         "index": storage.session.index_state(),
-        "store": store_parts(storage.store, places, copied=storage.is_shared),
+        "store": store_parts(storage.store, places, storage.session.hold),
         # last, when the rows are on the disk: older ones were overwritten while they were copied
         "floor": Late(lambda: storage.session.floor_since(window)),
     }
@@ -163,12 +163,10 @@ def schema_of(store: RowStore) -> RowSchema:
     return store.layout.given if isinstance(store, LosslessRows) else store.schema
 
 
-def store_parts(
-    store: RowStore, places: Sequence[slice], *, copied: bool = False
-) -> dict[str, Any]:
+def store_parts(store: RowStore, places: Sequence[slice], hold: Hold) -> dict[str, Any]:
     """Some rows of a store; of a lossless one also their successors and overflow slots."""
     if isinstance(store, PlainRows):
-        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, copied)}
+        return {"kind": PLAIN, "rows": _rows_parts(store.rows, places, hold)}
     if not isinstance(store, LosslessRows):
         raise TypeError(f"a {type(store).__name__} cannot be dumped: it is not a store of ours.")
     successor = np.concatenate([store.successor_of(place) for place in places])
@@ -183,7 +181,7 @@ def store_parts(
     if leaves.packed is not None:
         found["packed"] = taken_of(leaves.packed, rows)
     arrays = {name: taken_of(array, rows) for name, array in _named(leaves)}
-    kept = _rows_parts(store.rows, places, copied)
+    kept = _rows_parts(store.rows, places, hold)
     named: dict[str, Any] = {"successor": successor} if store.layout.apart else {}
     return {
         "kind": LOSSLESS,
@@ -254,11 +252,11 @@ def load_store(
         _load_rows(store.rows, archive, f"{_STORE}/rows", places)
 
 
-def _rows_parts(rows: Rows, places: Sequence[slice], copied: bool) -> dict[str, Any]:
+def _rows_parts(rows: Rows, places: Sequence[slice], hold: Hold) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if rows.packed is not None:
-        found["packed"] = slices_of(rows.packed, places, copied=copied)
-    arrays = {name: slices_of(array, places, copied=copied) for name, array in _named(rows)}
+        found["packed"] = slices_of(rows.packed, places, hold)
+    arrays = {name: slices_of(array, places, hold) for name, array in _named(rows)}
     return found | {"arrays": arrays}
 
 

@@ -288,6 +288,10 @@ class SharedSession(Session):
         slab = self.memory.slab
         return nullcontext() if slab is None else slab.read_ahead()
 
+    def hold(self, rows: torch.Tensor) -> torch.Tensor:
+        """A copy of some rows, which writers may change while they are dumped."""
+        return rows.clone()
+
     def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
         """Looks again and again: writers of other processes cannot notify this one."""
         return _poll(look)
@@ -307,14 +311,6 @@ class SharedSession(Session):
         state = index.state()
         # a writer publishes before it changes the index
         return state if self.ring.window() == window and index.covers(window) else None
-
-    def keep_index(self, wanted: bool) -> None:
-        """Does nothing: writers index what they write."""
-
-    @property
-    def pending_rows(self) -> int:
-        """None: writers index what they write."""
-        return 0
 
     def explain(self) -> list[str]:
         """How capacity is divided, and how many writers there are."""

@@ -100,6 +100,10 @@ class Session(WriteSession):
     def require_portable(self, what: str) -> None:
         """Raises for what stays in this process."""
 
+    def hold(self, rows: torch.Tensor) -> torch.Tensor:
+        """Some rows as they are now, while they are dumped."""
+        return rows
+
     @abstractmethod
     def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
         """Whether `look` finds what it waits for in time, by the writes of whoever may write."""
@@ -159,14 +163,13 @@ class Session(WriteSession):
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
         """The contents of the index; None where there is none, or while writers change it."""
 
-    @abstractmethod
     def keep_index(self, wanted: bool) -> None:
-        """Says whether rows are to be indexed as they are written."""
+        """Says whether rows are to be indexed as they are written, where they are not anyway."""
 
     @property
-    @abstractmethod
     def pending_rows(self) -> int:
         """Rows that are not in the index yet."""
+        return 0
 
     def stats(self) -> dict[str, float]:
         """Figures about trajectories and links; none before the first write."""
