@@ -92,6 +92,16 @@ def merge_rows(mask: torch.Tensor, fresh: torch.Tensor, kept: torch.Tensor) -> t
     return torch.where(mask.reshape(*mask.shape, *[1] * (fresh.ndim - mask.ndim)), fresh, kept)
 
 
+def merge_reset(
+    mask: torch.Tensor | None, fresh: torch.Tensor, kept: torch.Tensor | None
+) -> torch.Tensor:
+    """Take `fresh` in the rows of a reset and what was kept in the others, if there are others."""
+    # a leaf of the shape or dtype from before a transform holds raw values in every row
+    if mask is None or kept is None or (kept.shape, kept.dtype) != (fresh.shape, fresh.dtype):
+        return fresh
+    return merge_rows(mask, fresh, kept)
+
+
 def _group(batch: TensorDictBase, entries: Mapping[str, Any], name: str) -> TensorDictBase:
     group = entries.get(name)
     if group is None:

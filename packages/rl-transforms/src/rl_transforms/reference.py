@@ -29,19 +29,14 @@ def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:
     """
     made = []
     for row in range(len(batch)):
-        reached, total, steps = row, float(batch[keys.NEXT_REWARD][row]), 1
-        while (
-            steps < n_steps and reached + 1 < len(batch) and continues(batch, reached, reached + 1)
-        ):
-            reached += 1
-            total += gamma**steps * float(batch[keys.NEXT_REWARD][reached])
-            steps += 1
+        rows = _rows_ahead(batch, row, n_steps)
+        total = sum(gamma**k * float(batch[keys.NEXT_REWARD][at]) for k, at in enumerate(rows))
         one = TensorDict(batch[row].to_dict(), [])
         original = one[keys.NEXT_REWARD]
-        one[keys.NEXT] = batch[reached][keys.NEXT].clone()
+        one[keys.NEXT] = batch[rows[-1]][keys.NEXT].clone()
         one[keys.NEXT_REWARD] = torch.full_like(original, total)
         one[keys.NEXT, "original_reward"] = original
-        one[keys.STEPS_TO_NEXT_OBS] = torch.tensor([steps])
+        one[keys.STEPS_TO_NEXT_OBS] = torch.tensor([len(rows)])
         made.append(one)
     stacked: TensorDict = torch.stack(made)
     return stacked
@@ -65,12 +60,8 @@ def next_rows(batch: TensorDictBase) -> Tensor:
     for row in range(len(batch)):
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
         wanted = 1 if far is None else int(far[row])
-        reached, steps = row, 0
-        while (
-            steps < wanted and reached + 1 < len(batch) and continues(batch, reached, reached + 1)
-        ):
-            reached, steps = reached + 1, steps + 1
-        found.append(reached if steps == wanted else -1)
+        rows = _rows_ahead(batch, row, wanted + 1)
+        found.append(rows[wanted] if len(rows) > wanted else -1)
     return torch.tensor(found)
 
 
@@ -104,3 +95,13 @@ def cat_frames(
         stacks.append(torch.cat([*[pad] * (num_frames - len(held)), *frames], -1))
         missing.append(len(held) < num_frames and int(batch[keys.TRAJ_STEP][held[0]]) > 0)
     return torch.stack(stacks), torch.tensor(missing)
+
+
+def _rows_ahead(batch: TensorDictBase, row: int, most: int) -> list[int]:
+    """A row and the rows that follow it in its trajectory, at most so many."""
+    rows = [row]
+    while len(rows) < most and rows[-1] + 1 < len(batch):
+        if not continues(batch, rows[-1], rows[-1] + 1):
+            break
+        rows.append(rows[-1] + 1)
+    return rows

@@ -12,7 +12,7 @@ from rl_layout.keys import NEXT, next_key
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.arguments import key_list
-from rl_transforms.entries import merge_rows, missing, with_entries
+from rl_transforms.entries import merge_reset, missing, with_entries
 from rl_transforms.failures import explain_failures
 
 Place = Literal["environment", "worker", "buffer"]
@@ -163,7 +163,7 @@ class Transform(nn.Module):
                 # cloned, so that apply_leaf may change it in place
                 given = value if mask is None else value.clone()
                 fresh = self._named(self.apply_leaf, key, given)
-                changes[out] = _merged(mask, fresh, root.get(out, None))
+                changes[out] = merge_reset(mask, fresh, root.get(out, None))
         return with_entries(root, changes) if changes else root
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
@@ -358,10 +358,3 @@ def _places(
         value = batch.get(next_key(key), None)
         if value is not None:
             yield next_key(out), value
-
-
-def _merged(mask: Tensor | None, fresh: Tensor, kept: Tensor | None) -> Tensor:
-    # a leaf of the shape or dtype from before the transform holds raw values in every row
-    if mask is None or kept is None or (kept.shape, kept.dtype) != (fresh.shape, fresh.dtype):
-        return fresh
-    return merge_rows(mask, fresh, kept)

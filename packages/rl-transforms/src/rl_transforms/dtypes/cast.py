@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
 from rl_tensordict import NestedKey, as_key, leaves
-from rl_transforms.entries import merge_rows, required, with_entries
+from rl_transforms.entries import required, with_entries
 from rl_transforms.transform import Keys, Transform, with_specs
 
 
@@ -105,15 +105,7 @@ class DTypeCastTransform(Transform):
         """Cast what a reset returned; a cast changes no row that has the outer dtype already."""
         if self.casts_all:
             return _cast_all(root, self.dtype_in, self.dtype_out)
-        changes: dict[NestedKey, Tensor] = {}
-        for key, out in zip(self.in_keys, self.out_keys, strict=True):
-            value, kept = root.get(key, None), root.get(out, None)
-            if value is not None:
-                fresh = self._named(self.apply_leaf, key, value)
-                # under its own key a leaf is cast whole: rows of the outer dtype do not change
-                known = mask is not None and out != key and kept is not None
-                changes[out] = merge_rows(mask, fresh, kept) if known else fresh  # type: ignore[arg-type]
-        return with_entries(root, changes)
+        return super().reset(root, mask)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Cast what a step returned."""

@@ -129,9 +129,8 @@ class NextStateReconstructor(Transform):
                 made = self._blank(batch, key, gone)
             else:
                 made = fetched[key].to(root.device, root.dtype)
-                number = root.is_floating_point() or root.is_complex()
                 mask = gone.to(root.device).view(-1, *[1] * (made.ndim - 1))
-                made = made.masked_fill(mask, self.fill_value if number else 0)
+                made = made.masked_fill(mask, self._fill_of(root))
             changes[next_key(key)] = made.reshape(root.shape)
         return with_entries(batch, changes)
 
@@ -160,12 +159,14 @@ class NextStateReconstructor(Transform):
         target, proved = rows.after(rows.numbers, 1 if far is None else far.reshape(-1))
         return torch.where(proved, target, rows.numbers), proved
 
+    def _fill_of(self, leaf: Tensor) -> float:
+        return self.fill_value if leaf.is_floating_point() or leaf.is_complex() else 0
+
     def _blank(self, batch: TensorDictBase, key: NestedKey, rows: Tensor) -> Tensor:
         """Next observations ``[N, ...]`` as stored, with the rows to be rebuilt filled."""
         root = batch[key]
         shape = (batch.batch_size.numel(), *root.shape[batch.ndim :])
-        number = root.is_floating_point() or root.is_complex()
-        fill = self.fill_value if number else 0
+        fill = self._fill_of(root)
         stored = batch.get(next_key(key), None)
         if stored is None:
             blank: Tensor = root.new_full(shape, fill)

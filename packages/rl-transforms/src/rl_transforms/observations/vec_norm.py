@@ -17,7 +17,7 @@ from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_collection, check_number
 from rl_transforms.compose import Compose
 from rl_transforms.described import without_bounds
-from rl_transforms.entries import merge_rows, missing, required, with_entries
+from rl_transforms.entries import merge_reset, missing, required, with_entries
 from rl_transforms.observations.moments import LocalMoments, Moments, SharedMoments
 from rl_transforms.observations.observation_norm import ObservationNorm
 from rl_transforms.transform import Keys, Transform
@@ -126,9 +126,7 @@ class VecNorm(Transform):
             seen = value.unsqueeze(0).flatten(0, root.ndim) if mask is None else value[mask]
             self._count(number, seen)
             # rows that were not reset keep what their last step returned
-            made, kept = self._scaled(number, value), root.get(out, None)
-            same = kept is not None and (kept.shape, kept.dtype) == (made.shape, made.dtype)
-            changes[out] = merge_rows(mask, made, kept) if mask is not None and same else made
+            changes[out] = merge_reset(mask, self._scaled(number, value), root.get(out, None))
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:

@@ -135,7 +135,11 @@ class HindsightRelabel(Transform):
         changes: dict[NestedKey, Tensor] = {RELABELLED: mark.reshape(batch.batch_size)}
         if not len(drawn):
             return with_entries(batch, changes)
-        goals = [key for key in (self.goal_key, next_key(self.goal_key)) if _has(batch, key)]
+        goals = [
+            key
+            for key in (self.goal_key, next_key(self.goal_key))
+            if batch.get(key, None) is not None
+        ]
         rows = with_entries(batch.reshape(-1)[drawn], dict.fromkeys(goals, reached))
         # changed rows [K], written over a copy of all of them
         made = {**dict.fromkeys(goals, reached), **self._evaluated(rows)}
@@ -223,10 +227,6 @@ class HindsightRelabel(Transform):
                 f"expected goals wanted and reached alike, got {list(goal.shape)} of {goal.dtype} "
             )
             raise ValueError(f"{msg}and {list(reached.shape)} of {reached.dtype}.")
-
-
-def _has(batch: TensorDictBase, key: NestedKey) -> bool:
-    return batch.get(key, None) is not None
 
 
 def _put(flat: Tensor, rows: Tensor, value: Tensor | bool) -> Tensor:
