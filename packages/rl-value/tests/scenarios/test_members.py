@@ -23,7 +23,7 @@ from rl_value import (
     TDLambdaEstimator,
     VTrace,
 )
-from rl_value.losses.masked_means import spread
+from rl_value.masked_means import spread
 
 LENGTHS = [6, 4]
 AGENTS, SIZE, ACTIONS = 3, 5, 4

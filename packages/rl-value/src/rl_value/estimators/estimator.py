@@ -20,6 +20,7 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
 from rl_value.arguments import check_fraction
+from rl_value.counted_steps import under_next
 from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.call_config import (
@@ -38,7 +39,6 @@ from rl_value.estimators.transitions import (
     check_writable,
     standardised,
 )
-from rl_value.padding import under_next
 from rl_value.scan.linear_scan import general_scan
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")

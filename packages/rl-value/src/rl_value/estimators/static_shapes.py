@@ -15,10 +15,10 @@ from rl_layout import keys, must_compare_observations, set_recurrent_mode
 from rl_layout.internals import FIELDS, batch_shape, flatten
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, build, find, nest, require
+from rl_value.counted_steps import under_next
 from rl_value.estimators.bootstrapping.next_values import InputRoles, blank, lacks_next
 from rl_value.estimators.bootstrapping.sequence_layout import one_step_slots
 from rl_value.estimators.transitions import Transitions, UnrolledValues
-from rl_value.padding import under_next
 
 PURPOSES = ("reward", "done", "terminated", "steps_to_next_obs")
 

@@ -18,8 +18,8 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction, floats
+from rl_value.counted_steps import absent_members, members_without_next, under_next
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
-from rl_value.padding import absent_members, members_without_next, under_next
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 

@@ -25,8 +25,8 @@ from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
-from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.regression import check_kind
+from rl_value.masked_means import Reduction, kept, reduce
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 

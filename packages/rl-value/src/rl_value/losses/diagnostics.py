@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rl_value.losses.masked_means import kept, reduce, spread
+from rl_value.masked_means import kept, reduce, spread
 
 
 def effective_sample_size(log_weight: Tensor, counted: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ from rl_value.dispatch import takes_names
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
-from rl_value.losses.masked_means import kept, reduce
+from rl_value.masked_means import kept, reduce
 
 
 class DistributionalDQNLoss(DQNLoss):

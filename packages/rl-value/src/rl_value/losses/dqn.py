@@ -15,6 +15,7 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_value.actions import of_action
 from rl_value.arguments import floats
+from rl_value.counted_steps import has_members, under_next
 from rl_value.direct_call import check_network, noted
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
@@ -39,9 +40,8 @@ from rl_value.losses.loss import (
     parameters_of,
     refuse_moved,
 )
-from rl_value.losses.masked_means import Reduction, kept, reduce
 from rl_value.losses.regression import check_kind, distance
-from rl_value.padding import has_members, under_next
+from rl_value.masked_means import Reduction, kept, reduce
 
 SPACES = ("one_hot", "categorical")
 DEFAULT_CALLS = ValueCallConfig()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_layout.synthetic import trajectories
-from rl_value.losses.masked_means import counted_steps, reduce, standardise
+from rl_value.masked_means import counted_steps, reduce, standardise
 
 
 def test_counted_steps_leave_out_padding():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple, find, require
-from rl_value.padding import (
+from rl_value.counted_steps import (
     absent_members,
     member_flag,
     members_without_next,

@@ -23,7 +23,7 @@ from rl_value import (
     ReinforceLoss,
     VTrace,
 )
-from rl_value.padding import readable
+from rl_value.counted_steps import readable
 
 NAN = float("nan")
 REAL = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 0]).bool()  # padding in front, between and after
