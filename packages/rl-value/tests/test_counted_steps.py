@@ -23,7 +23,7 @@ from rl_value import (
     ReinforceLoss,
     VTrace,
 )
-from rl_value.counted_steps import readable
+from rl_value.counted_steps import counted_steps, readable
 
 NAN = float("nan")
 REAL = torch.tensor([0, 1, 1, 1, 1, 0, 1, 1, 0]).bool()  # padding in front, between and after
@@ -218,3 +218,9 @@ def test_padding_alone_has_no_effect():
     total.backward()
     assert total == 0
     assert all((slope == 0).all() for slope in slopes(loss).values())
+
+
+def test_counted_steps_leave_out_padding():
+    batch = trajectories([3])
+    batch["collector", "mask"] = torch.tensor([True, True, False])
+    assert counted_steps(batch).tolist() == [True, True, False]

@@ -1,4 +1,4 @@
-"""Which steps are real, and what networks may read of the others."""
+"""Which steps are real, which of them count, and what networks may read of the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,70 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.internals import flat_marker
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_tuple, find
+from rl_tensordict import NestedKey, as_tuple, find, require
 from rl_tensordict.types import KeyPath
+
+
+def counted_steps(
+    batch: TensorDictBase,
+    mask_key: NestedKey | None = "auto",
+    terminated: NestedKey = keys.TERMINATED,
+    done: NestedKey = keys.DONE,
+) -> Tensor | None:
+    """Find the steps that losses are about, bool ``[*B, T]``; ``[*B, T, *G]`` of a group."""
+    # "auto" is all of: real by the mask, inside the budget of shifted, with its history, and with
+    # a next observation unless terminated; another key is that flag alone; None counts every step
+    if mask_key is None:
+        return None
+    if mask_key != "auto":
+        flag = require(batch, mask_key)
+        of_members = member_flag(batch, terminated, flag)
+        return step_flag(batch, mask_key, flag) if of_members is None else of_members
+    found: Tensor | None = None
+    for key in (keys.MASK, keys.SHIFTED_VALID):
+        value = find(batch, as_tuple(key))
+        if value is not None:
+            flag = step_flag(batch, key, value)
+            found = flag if found is None else found & flag
+    lost_members = _members_left_out(batch, terminated, done)
+    for lost in (_without_history(batch), _without_next(batch, terminated), lost_members):
+        if lost is None:
+            continue
+        # steps [*B, T] and members [*B, T, *G] meet
+        extra = 0 if found is None else lost.ndim - found.ndim
+        wide = lost.view(*lost.shape, *(1,) * -extra)
+        found = ~lost if found is None else found.view(*found.shape, *(1,) * extra) & ~wide
+    return found
+
+
+def _without_history(batch: TensorDictBase) -> Tensor | None:
+    """Steps whose observation, or next one, is not the one that the policy saw."""
+    flag = find(batch, keys.HISTORY_MISSING)
+    return None if flag is None else step_flag(batch, keys.HISTORY_MISSING, flag)
+
+
+def _without_next(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
+    """Steps that need a next observation and have none, bool ``[*B, T]`` or ``[*B, T, *G]``."""
+    flag = find(batch, keys.NEXT_MISSING)
+    if flag is None:
+        return None
+    lost, ended = step_flag(batch, keys.NEXT_MISSING, flag), find(batch, under_next(terminated))
+    own = member_flag(batch, terminated, ended)
+    if own is None:  # no flag, or several in a step, all of which must be set
+        return lost if ended is None else lost & ~ended.flatten(batch.ndim).all(-1)
+    return lost.view(*lost.shape, *(1,) * (own.ndim - lost.ndim)) & ~own
+
+
+def _members_left_out(
+    batch: TensorDictBase, terminated: NestedKey, done: NestedKey
+) -> Tensor | None:
+    """Members that are out, or need a next observation and have none, bool ``[*B, T, *G]``."""
+    out, lost = absent_members(batch, terminated, done), members_without_next(batch, terminated)
+    if lost is None:
+        return out
+    ended = member_flag(batch, terminated, find(batch, under_next(terminated)))
+    lost = lost if ended is None else lost & ~ended
+    return lost if out is None else out | lost
 
 
 def readable(

@@ -20,6 +20,7 @@ from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction, floats
 from rl_value.counted_steps import absent_members, members_without_next, under_next
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
+from rl_value.masked_means import standardise
 
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
@@ -246,12 +247,7 @@ def standardised(values: Tensor, left_out: Tensor | None) -> Tensor:
     if left_out is None:
         deviation, mean = torch.std_mean(values, correction=min(1, values.numel() - 1))
         return (values - mean) / deviation.clamp(min=1e-4)
-    counted = (~left_out).expand(values.shape)
-    number = counted.sum()
-    mean = values.masked_fill(~counted, 0).sum() / number.clamp(min=1)
-    square = (values - mean).square().masked_fill(~counted, 0).sum()
-    deviation = (square / (number - 1).clamp(min=1)).sqrt().clamp(min=1e-4)
-    return ((values - mean) / deviation).masked_fill(~counted, 0)
+    return standardise(values, ~left_out, floor=1e-4)
 
 
 _behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what is cached

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_value.losses.diagnostics import explained_variance
 from rl_value.losses.regression import distance, reduced_distance
-from rl_value.masked_means import Reduction, kept, reduce
+from rl_value.masked_means import Reduction, explained_variance, kept, reduce
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
 from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
-from rl_value.counted_steps import readable
+from rl_value.counted_steps import counted_steps, readable
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
@@ -29,7 +29,7 @@ from rl_value.estimators import (
 from rl_value.estimators.explanation import described
 from rl_value.estimators.key_map import KeyMap
 from rl_value.losses.finite_check import not_finite, reason_of
-from rl_value.masked_means import Reduction, counted_steps, reduce
+from rl_value.masked_means import Reduction, reduce
 
 
 class ValueEstimators(Enum):

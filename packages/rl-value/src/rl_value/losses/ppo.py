@@ -16,8 +16,13 @@ from rl_tensordict.arguments import check_number
 from rl_value.actions import divergence, stored_log_probability
 from rl_value.arguments import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
-from rl_value.losses.diagnostics import effective_sample_size, ratio_statistics
-from rl_value.masked_means import kept, reduce, standardise
+from rl_value.masked_means import (
+    effective_sample_size,
+    kept,
+    ratio_statistics,
+    reduce,
+    standardise,
+)
 
 
 class PPOLoss(ActorCriticLoss):
