@@ -395,7 +395,7 @@ def test_dqn_loss_refuses_wrong_arguments():
         DQNLoss(torch.nn.Linear(2, 3), action_space="one_hot")
     with pytest.raises(ValueError, match="it needs delay_value=True"):
         DQNLoss(network(), action_space="one_hot", delay_value=False, double_dqn=True)
-    with pytest.raises(ValueError, match="loss_function: expected one of"):
+    with pytest.raises(ValueError, match="loss_function: expected 'l1', 'l2' or"):
         DQNLoss(network(), action_space="one_hot", loss_function="l3")
     with pytest.raises(TypeError, match=r"Use make_value_estimator\(gamma="):
         DQNLoss(network(), action_space="one_hot", gamma=0.9)

@@ -601,7 +601,7 @@ def test_parameters_may_be_swapped_functionally():
         ({"gamma": 0.9}, TypeError, r"Use make_value_estimator\(gamma=...\)"),
         ({"entropy_coef": 0.1}, TypeError, "Use entropy_coeff"),
         ({"speed": 0.1}, TypeError, "There is none of that name"),
-        ({"loss_critic_type": "l3"}, ValueError, "loss_critic_type: expected one of l1, l2"),
+        ({"loss_critic_type": "l3"}, ValueError, "loss_critic_type: expected 'l1', 'l2' or"),
         ({"clip_epsilon": (0.1, 0.2, 0.3)}, ValueError, "clip_epsilon: expected"),
         ({"clip_epsilon": 1.0}, ValueError, "clip_epsilon: expected"),
         ({"clip_epsilon": -0.1}, ValueError, "clip_epsilon: expected"),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl_value.losses.regression import check_kind, distance, reduced_distance
+from rl_value.losses.regression import distance, reduced_distance
 
 DISTANCES = {"l1": [3.0, 0.5], "l2": [9.0, 0.25], "smooth_l1": [2.5, 0.125]}
 
@@ -18,5 +18,5 @@ def test_reduced_distance_is_the_mean():
 
 
 def test_distance_of_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="loss_function"):
-        check_kind("loss_function", "l3")
+    with pytest.raises(ValueError, match="loss: expected 'l1', 'l2' or 'smooth_l1', got 'l3'"):
+        distance(torch.ones(1), torch.ones(1), "l3")

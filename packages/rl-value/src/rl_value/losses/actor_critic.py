@@ -16,6 +16,7 @@ from torch.distributions import Distribution
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
+from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.arguments import floats
 from rl_value.direct_call import check_network, explain_call, output_of
@@ -25,7 +26,7 @@ from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
 from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
-from rl_value.losses.regression import check_kind
+from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction, kept, reduce
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
@@ -100,7 +101,7 @@ class ActorCriticLoss(LossModule):
         refuse_shared_states(
             {"actor_network": self.actor_network, "critic_network": critic_network}
         )
-        check_kind("loss_critic_type", loss_critic_type)
+        check_choice("loss_critic_type", loss_critic_type, [*DISTANCES])
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None
         self.target_critic_network = late

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_tensordict.arguments import check_choice
 from rl_value.actions import of_action
 from rl_value.arguments import floats
 from rl_value.counted_steps import has_members, under_next
@@ -40,7 +41,7 @@ from rl_value.losses.loss import (
     parameters_of,
     refuse_moved,
 )
-from rl_value.losses.regression import check_kind, distance
+from rl_value.losses.regression import DISTANCES, distance
 from rl_value.masked_means import Reduction, kept, reduce
 
 SPACES = ("one_hot", "categorical")
@@ -120,7 +121,7 @@ class DQNLoss(LossModule):
             msg = "double_dqn=True chooses with one network and values with another: it needs "
             msg += "delay_value=True."
             raise ValueError(msg)
-        check_kind("loss_function", loss_function)
+        check_choice("loss_function", loss_function, [*DISTANCES])
         self.value_network = value_network
         self.target_value_network = delayed(value_network) if delay_value else None
         self.loss_function = loss_function

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from copy import deepcopy
 from enum import Enum
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
@@ -15,7 +15,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
-from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
+from rl_tensordict.arguments import check_choice, check_type, drop_useless, refuse_unknown
 from rl_value.counted_steps import counted_steps, readable
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
@@ -114,10 +114,8 @@ class LossModule(NamedModule):
         **entries: NestedKey,
     ) -> None:
         super().__init__()
-        if reduction not in (None, "mean", "sum", "none"):
-            msg = f"reduction: expected 'mean', 'sum' or 'none', got {reduction!r}."
-            raise ValueError(msg)
-        self.reduction: Reduction = reduction or "mean"
+        self.reduction: Reduction = "mean" if reduction is None else reduction
+        check_choice("reduction", self.reduction, get_args(Reduction))
         self.loss_mask_key = loss_mask_key
         check_type("check_finite", check_finite, bool | None, "True, False or None")
         self.check_finite = check_finite

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from rl_tensordict.arguments import check_choice
 from rl_value.masked_means import Reduction, reduce
 
 DISTANCES = {"l1": F.l1_loss, "l2": F.mse_loss, "smooth_l1": F.smooth_l1_loss}
@@ -29,17 +30,9 @@ def reduced_distance(
     return made
 
 
-def check_kind(name: str, kind: object) -> None:
-    """Raise if there is no distance of that name."""
-    if not isinstance(kind, str) or kind not in DISTANCES:
-        msg = f"{name}: expected one of {', '.join(DISTANCES)}, got {kind!r}."
-        raise ValueError(msg)
-
-
 def _check(value: Tensor, target: Tensor, kind: str) -> None:
     if kind not in DISTANCES:
-        msg = f"loss: expected one of {', '.join(DISTANCES)}, got {kind!r}."
-        raise ValueError(msg)
+        check_choice("loss", kind, [*DISTANCES])
     if value.shape != target.shape:
         msg = (
             f"expected values and targets of one shape: got {list(value.shape)} and "

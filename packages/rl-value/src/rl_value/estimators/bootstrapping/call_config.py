@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -42,7 +42,7 @@ class ValueCallConfig:
                 "the same in two ways: pass one of them."
             )
             raise ValueError(msg)
-        check_choice("missing_next", self.missing_next, ("skip", "root"))
+        check_choice("missing_next", self.missing_next, get_args(MissingNext))
 
     def chunk_slots(self, shape: torch.Size, slots: int) -> int | None:
         """Say how many slots one call may have."""
