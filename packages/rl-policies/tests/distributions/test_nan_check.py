@@ -3,7 +3,9 @@ import torch
 from tensordict import TensorDict
 from tensordict.nn import InteractionType, TensorDictModule, set_interaction_type
 from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from rl_layout import set_recurrent_mode
 from rl_policies import (
     MaskedCategorical,
     OneHotCategorical,
@@ -68,9 +70,30 @@ def test_a_row_whose_mask_allows_nothing_is_drawn_from_all_the_same():
             kind(NAN.flip(0), mask=mask).sample()
 
 
+@pytest.mark.parametrize("kind", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
+def test_a_batch_to_learn_from_may_hold_rows_whose_scores_are_nan(kind):
+    # next observations that are missing are NaN, and losses leave these rows out
+    net = TensorDictModule(torch.nn.Identity(), ["observation"], ["logits"])
+    actor = ProbabilisticActor(net, ["logits"], distribution_class=OneHotCategorical)
+    batch = TensorDict({"observation": NAN}, [2])
+    with set_recurrent_mode(True), set_interaction_type(kind):
+        drawn = actor(batch)["action"]
+    assert drawn.sum(-1).tolist() == [1, 1]
+    with set_recurrent_mode(False), set_interaction_type(kind), pytest.raises(RuntimeError):
+        actor(batch)
+
+
 def test_infinite_and_forbidden_choices_are_no_nan():
     dist = OneHotCategorical(torch.tensor([-torch.inf, 0.0]))
     assert dist.sample().tolist() == dist.mode.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("tracing", ["real", "fake"])
+def test_a_tracer_finds_no_number_to_look_at(tracing):
+    graph = make_fx(lambda logits: OneHotCategorical(logits).sample(), tracing_mode=tracing)(
+        NAN.nan_to_num()
+    )
+    assert graph(NAN.nan_to_num()).sum(-1).tolist() == [1, 1]
 
 
 def test_code_that_may_not_look_draws_as_before():

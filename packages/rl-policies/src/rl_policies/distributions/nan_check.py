@@ -7,6 +7,8 @@ from math import isnan
 import torch
 from torch import Tensor
 
+from rl_layout import recurrent_mode
+
 
 def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
     """Raise for NaN among scores ``[*B, n]`` on the CPU; elsewhere a look would wait."""
@@ -27,7 +29,11 @@ def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
 
 
 def can_look(values: Tensor) -> bool:
-    """Whether a number may be read: on the CPU, and neither compiled nor under `torch.func`."""
+    """Whether a number may be read: on the CPU, neither traced nor in a batch to learn from."""
     if not values.is_cpu or torch.compiler.is_compiling():
         return False
-    return not torch._C._are_functorch_transforms_active()
+    if recurrent_mode() is True:  # losses leave out rows that hold no action
+        return False
+    # tracers and fake tensors are dispatch modes: they have no number to read
+    traced = torch._C._len_torch_dispatch_stack() > 0
+    return not (traced or torch._C._are_functorch_transforms_active())

@@ -23,9 +23,9 @@ class OneHotCategorical(Distribution):
 
     A choice of probability 0 (a logit of -inf, or masked) is never drawn, and neither the entropy
     nor a gradient becomes NaN for it. NaN logits are refused where one is drawn, on the CPU, unless
-    code is compiled. `sample` is for acting; `rsample` is the straight-through
-    estimator of Bengio et al. (2013): the drawn vector forward, the gradient of p backward. It has
-    to be asked for, as `has_rsample` is False.
+    code is compiled or the mode is recurrent, as in losses. `sample` is for acting; `rsample` is
+    the straight-through estimator of Bengio et al. (2013): the drawn vector forward, the gradient
+    of p backward. It has to be asked for, as `has_rsample` is False.
 
     Args:
         logits: floats `[*B, n]`, not necessarily normalised.
@@ -51,6 +51,7 @@ class OneHotCategorical(Distribution):
     has_rsample = False
     has_enumerate_support = True
     _drawn: SampleCache | None
+    _mask: Tensor | None = None  # pickles of earlier versions hold none
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class OneHotCategorical(Distribution):
             `[*sample_shape, *B, n]`, in the dtype given at the start, without gradient.
 
         Raises:
-            RuntimeError: logits on the CPU hold NaN.
+            RuntimeError: logits on the CPU hold NaN, unless the mode is recurrent.
 
         Example:
             >>> OneHotCategorical(torch.zeros(2, 3)).sample((5,)).sum(-1).unique()

@@ -10,7 +10,6 @@ import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from rl_layout import recurrent_mode
 from rl_policies.distributions.nan_check import can_look
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
@@ -59,8 +58,7 @@ class GreedyChoice(nn.Module):
         chosen = values.gather(-1, places)
         if self.groups is not None:
             chosen = chosen.sum(-1, keepdim=True)
-        if recurrent_mode() is not True:  # batches to learn from may hold rows without an action
-            _refuse_nan(chosen, scores)
+        _refuse_nan(chosen, scores)
         if self.action_space == "categorical":
             return index.squeeze(-1).to(self.dtype), chosen
         if self.action_space == "multi_categorical":
