@@ -58,6 +58,17 @@ def short(request):
     return actor_on(make("actor_x")), critic_on(make("critic_x"))
 
 
+@pytest.mark.parametrize("name", BODIES)
+def test_a_recurrent_policy_acts_on_plain_tensors(name):
+    """A step of its network is called in the place of its forward, and does the same."""
+    policy = actor_on(BODIES[name]("x"))
+    plan, env = policy_plan(policy), CountingEnv(policy=policy)
+    values = {key: env.reset()[key[0]] for key in plan.in_keys}
+    plan(values, env.batch_size)
+    assert plan.stats()["flat"]
+    assert plan.stats()["fallback"] == plan.stats()["reason"] == ""
+
+
 NAMED = r"policy\.module\.0.*and 'policy\.module\.1.*'recurrent_state.*in_keys and out_keys"
 ROLES = r"'actor_network.*and 'critic_network.*'recurrent_state.*in_keys and out_keys"
 
