@@ -4,8 +4,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_envs import GymEnv, check_env_specs
+from rl_envs import GymEnv, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_envs.testing import check_conformance
+from rl_transforms import RewardSum, StepCounter
 
 
 class Odd(gymnasium.Env):
@@ -130,3 +131,45 @@ def test_an_action_can_be_taken_for_several_frames():
     assert env.state_dict()["state"]["gym"]["counters"]["_elapsed_steps"] == 8
     with pytest.raises(ValueError, match="frame_skip: expected at least 1, got 0"):
         GymEnv("CartPole-v1", frame_skip=0)
+
+
+class Tenfold(GymEnv):
+    """Ten times the rewards, and resets that are seen at one place."""
+
+    def _reset(self, tensordict, **kwargs):
+        return super()._reset(tensordict, **kwargs).set("observation", torch.full((4,), 0.25))
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        return after.set("reward", 10 * after["reward"])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Tenfold("CartPole-v1"),
+        lambda: SerialEnv(2, lambda: Tenfold("CartPole-v1")),
+        lambda: ParallelEnv(2, lambda: Tenfold("CartPole-v1"), mp_start_method="fork"),
+        lambda: TransformedEnv(Tenfold("CartPole-v1"), RewardSum()),
+        lambda: SerialEnv(2, lambda: TransformedEnv(Tenfold("CartPole-v1"), StepCounter())),
+    ],
+    ids=["alone", "serial", "parallel", "transformed", "serial and transformed"],
+)
+def test_steps_and_resets_of_a_subclass_are_called_wherever_it_is_played(make):
+    with make() as env:
+        root = env.reset()
+        assert (root["observation"] == 0.25).all()
+        step = env.step(env.rand_action(root))
+        assert (step["next", "reward"] == 10).all()
+        assert (step["next", "observation"] != 0.25).all()
+        batch = env.rollout(30, break_when_any_done=False)
+        assert (batch["next", "reward"] == 10).all()
+        begins = batch["observation"].flatten(0, -2).eq(0.25).all(-1).sum()
+        last = batch["next", "done"].select(-2, -1).sum()
+        assert begins == env.batch_size.numel() + batch["next", "done"].sum() - last
+
+
+def test_a_subclass_with_steps_of_its_own_steps_from_an_action_alone():
+    env = Tenfold("CartPole-v1")
+    env.reset()
+    assert env.rand_step()["next", "reward"].item() == 10

@@ -7,7 +7,14 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_envs import GymEnv, RolloutPlayer, RolloutRequest, SerialEnv, TransformedEnv
+from rl_envs import (
+    GymEnv,
+    ParallelEnv,
+    RolloutPlayer,
+    RolloutRequest,
+    SerialEnv,
+    TransformedEnv,
+)
 from rl_envs.rollouts import column_steps
 from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_specs import Bounded, Unbounded
@@ -277,13 +284,19 @@ def test_results_of_the_environment_inside_are_checked_in_steps_by_hand():
     assert env.step(root)["next", "observation"].shape == (3,)
 
 
-def test_a_step_of_a_subclass_is_called_in_steps_by_hand():
-    class Twice(TransformedEnv):
-        def _step(self, tensordict):
-            return super()._step(tensordict).set("reward", torch.full((1,), 2.0))
+class Twice(TransformedEnv):
+    def _step(self, tensordict):
+        return super()._step(tensordict).set("reward", torch.full((1,), 2.0))
 
+
+def test_a_step_of_a_subclass_is_called_in_steps_by_hand_and_in_rollouts():
     env = Twice(GymEnv("CartPole-v1"), StepCounter())
     assert env.rand_step(env.reset())["next", "reward"].item() == 2
+    assert (env.rollout(7)["next", "reward"] == 2).all()
+    many = SerialEnv(2, lambda: Twice(GymEnv("CartPole-v1"), StepCounter()))
+    assert (many.rollout(7)["next", "reward"] == 2).all()
+    with ParallelEnv(1, lambda: Twice(GymEnv("CartPole-v1")), mp_start_method="fork") as env:
+        assert (env.rollout(7)["next", "reward"] == 2).all()
 
 
 def batches_of(change, act=None):

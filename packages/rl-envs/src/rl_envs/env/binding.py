@@ -72,12 +72,15 @@ class OneColumn:
 
     # everything that can be is prepared once: what is left at a step is to copy rows
 
-    def __init__(self, env: Environment, bind: Binds | None = None) -> None:
+    def __init__(
+        self, env: Environment, bind: Binds | None = None, *, actions_only: bool = False
+    ) -> None:
         self._env, layout = env, env.layout
         root = blank_rows(env, [*layout.action, *layout.shown, *layout.state])
         after = blank_rows(env, layout.after)
         self.binding = bind_rows(env, root, after, bind)
-        inputs = layout.action if env.reads_actions_only else layout.inputs
+        reads_actions = actions_only or env.reads_actions_only
+        inputs = layout.action if reads_actions else layout.inputs
         self._inputs = [(key, root[key]) for key, _ in inputs]
         self._dtypes = {key: spec.dtype for key, spec in inputs}
         self._shown = [(key, root[key]) for key, _ in layout.shown]

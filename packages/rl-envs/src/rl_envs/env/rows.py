@@ -15,6 +15,8 @@ from rl_envs.env.row_arguments import explain_arguments
 from rl_tensordict.types import Array
 from rl_transforms import Compose
 
+STEPS = ("step", "reset", "_step", "_reset")
+
 
 class EnvRows:
     """An environment through numpy rows, for loops that write batches in place.
@@ -182,6 +184,13 @@ class EnvRows:
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         """Whether a step from this root can go through rows, where nothing of it is lost."""
         return self.native_rows and self.reads_actions_only
+
+    def _has_steps_of(self, kind: type) -> bool:
+        """Whether the binding of a class does what steps and resets do, in this subclass too."""
+        # a subclass with a binding of its own is trusted
+        own: Any = type(self)
+        is_bound = own.bind is not getattr(kind, "bind")  # noqa: B009 - for mypy
+        return is_bound or all(getattr(own, name) is getattr(kind, name) for name in STEPS)
 
     @property
     def _resets_by_rows(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium
@@ -12,8 +13,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arrays import RowArrays
+from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
+from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
 from rl_envs.gym.info import InfoKeys
@@ -73,7 +76,8 @@ class GymEnv(EnvBase):
         **kwargs: Any,
     ) -> None:
         super().__init__(device=device)
-        self.native_rows = self.reads_actions_only = self.device.type == "cpu"
+        self._own_rows = self._has_steps_of(GymEnv)
+        self._set_native(self.device)
         if from_pixels and isinstance(env, str):
             kwargs.setdefault("render_mode", "rgb_array")
         self.env = _made(env, kwargs)
@@ -110,9 +114,9 @@ class GymEnv(EnvBase):
         check_renders(self.env)
         return frame_of(self.env.render())
 
-    def bind(self, root: RowArrays, after: RowArrays) -> GymBinding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[T, ...]` of a batch."""
-        return GymBinding(self, root, after)
+        return GymBinding(self, root, after) if self._own_rows else RowBinding(self, root, after)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._as_tensordict(self._restart(**kwargs))
@@ -121,10 +125,19 @@ class GymEnv(EnvBase):
         return self._one_column.step(tensordict)
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
-        return True
+        return self._own_rows
+
+    @cached_property
+    def _one_column(self) -> OneColumn:
+        # a subclass whose `_step` is another calls this one through it, which needs the rows
+        bind = None if self._own_rows else partial(GymBinding, self)
+        return OneColumn(self, bind, actions_only=True)
+
+    def _set_native(self, device: torch.device) -> None:
+        self.native_rows = self.reads_actions_only = self._own_rows and device.type == "cpu"
 
     def _to(self, device: torch.device) -> None:
-        self.native_rows = self.reads_actions_only = device.type == "cpu"
+        self._set_native(device)
 
     def _set_seed(self, seed: int) -> None:
         self._seed = seed

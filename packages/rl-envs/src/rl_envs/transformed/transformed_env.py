@@ -242,6 +242,8 @@ class TransformedEnv(EnvBase):
 
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
+        if not self._own_rows:
+            return RowBinding(self, root, after)
         return TransformedBinding(self, root, after)
 
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
@@ -286,7 +288,8 @@ class TransformedEnv(EnvBase):
             checks.check_limits(change)
         # what a reset is given travels in a tensordict
         is_asked = any(getattr(one, "call_before_env_reset", False) for one in change)
-        self.native_rows = base.native_rows and not is_asked
+        self._own_rows = self._has_steps_of(TransformedEnv) or base.resets_by_stepping
+        self.native_rows = base.native_rows and not is_asked and self._own_rows
         # whether steps by hand are those of rows, for this class and for the environment inside
         own, kind = TransformedEnv, type(self)
         is_own = kind._step is own._step and kind.step_through is own.step_through
