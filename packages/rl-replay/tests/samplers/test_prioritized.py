@@ -68,6 +68,16 @@ def test_weights_are_normalised_as_asked(normalize):
     torch.testing.assert_close(weight, 1 / (5 * share) / largest, rtol=1e-5, atol=0)
 
 
+def test_largest_weight_of_the_buffer_is_known_among_rows_that_are_never_drawn():
+    sampler = PrioritizedSampler(5, alpha=1.0, beta=1.0, eps=0.0, normalize="buffer")
+    sampler.generator = torch.Generator().manual_seed(0)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(5), sampler=sampler, batch_size=2)
+    index = buffer.extend(rows(5))
+    buffer.sample()
+    buffer.update_priority(index, torch.tensor([0.0, 1e-6, 1.0, 1.0, 1.0]))
+    torch.testing.assert_close(buffer.sample()["priority_weight"], torch.full((2,), 1e-6))
+
+
 @pytest.mark.parametrize("stratified", [True, False])
 def test_rows_are_drawn_as_often_as_their_priority_says(stratified):
     count, draws = 300, 200_000
@@ -121,6 +131,19 @@ def test_new_rows_have_the_highest_priority_so_far():
     assert sample["number"].bincount().tolist() == [5, 70, 5, 70]
 
 
+def test_highest_priority_can_be_that_of_the_rows_that_are_stored():
+    sampler = PrioritizedSampler(4, alpha=1.0, beta=1.0, max_priority_within_buffer=True)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(4), sampler=sampler, batch_size=4)
+    buffer.update_priority(buffer.extend(rows(4)), torch.tensor([9.0, 7.0, 0.5, 0.25]))
+    buffer.extend(rows(1, 4))  # in place of the row of 9
+    buffer.sample()
+    assert sampler.state_dict()["priorities"].tolist() == [7.0, 0.5, 0.25, 7.0]
+    buffer.update_priority(torch.tensor([0, 1]), 0.125)
+    buffer.extend(rows(1, 5))
+    buffer.sample()
+    assert sampler.state_dict()["priorities"].tolist() == [0.5, 0.25, 0.125, 0.5]
+
+
 def test_rows_begin_with_the_priority_they_are_stored_with():
     buffer = prioritized(6, alpha=1.0, eps=0.0)
     buffer.extend(rows(3).set("td_error", torch.tensor([[1.0, 5.0], [0.0, 2.0], [3.0, 1.0]])))
@@ -159,13 +182,13 @@ def test_priorities_are_kept_by_dumps(tmp_path, larger):
     buffer.extend(rows(20))
     buffer.update_tensordict_priority(with_errors(buffer.sample(), torch.rand(32)))
     buffer.extend(rows(7, 20))
-    buffer.sample()
     buffer.dumps(tmp_path / "dump")
     other = prioritized(20 + larger, seed=9, alpha=0.1, beta=0.9)
     other.loads(tmp_path / "dump")
     if not larger:  # rows are drawn in the order of their places, which are others there
         assert numbers_of(other) == numbers_of(buffer)
-    other.sample()
+    for one in (buffer, other):
+        one.sample()
     states = [one.sampler.state_dict()["priorities"].tolist() for one in (buffer, other)]
     assert states[0] == states[1]
     assert (other.sampler.alpha, other.sampler.beta) == (0.6, 0.4)

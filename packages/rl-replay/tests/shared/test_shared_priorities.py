@@ -129,6 +129,17 @@ def test_other_processes_draw_by_the_same_priorities():
     assert set(other.sample(200)["index"].tolist()) == set(range(11))
 
 
+def test_dumps_of_a_process_that_never_draws_keep_the_priorities_of_others(tmp_path):
+    buffer = shared("rows")
+    other = pickle.loads(pickle.dumps(buffer))
+    other.update_priority(torch.arange(11), torch.arange(11.0))
+    buffer.dumps(tmp_path / "dump")
+    restored = shared("rows")
+    restored.loads(tmp_path / "dump")
+    restored.sample()
+    assert restored.sampler.state_dict()["priorities"].tolist() == list(range(11))
+
+
 def test_private_priorities_are_those_of_one_process():
     sampler = PrioritizedSampler(50, alpha=1.0, beta=0.0, private_priorities=True)
     storage = LazyTensorStorage(50, lanes=2)

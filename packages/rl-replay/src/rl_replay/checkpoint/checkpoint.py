@@ -39,6 +39,7 @@ class Checkpoint:
         parts = self._parts
         with parts.local.lock, parts.storage.exclusive_writer():
             self._batches.rewind()
+            _catch_up(parts)
             return _state_without_rows(parts) | {
                 "storage": parts.storage.state_dict(),
                 "kinds": {name: type(getattr(parts, name)).__name__ for name in _PARTS[1:]},
@@ -64,6 +65,7 @@ class Checkpoint:
                 dump_changed(parts, path, self.save_hooks)
                 return
             self._batches.rewind()
+            _catch_up(parts)
             state = _state_without_rows(parts)
             tree: dict[str, Any] = {"storage": storage_parts(parts.storage)}
             for name in _PARTS[1:]:
@@ -87,6 +89,12 @@ class Checkpoint:
                     else:
                         _load_all(parts, archive)
             parts.changes += 1
+
+
+def _catch_up(parts: BufferParts) -> None:
+    """Lets the sampler know the rows that are saved with its state."""
+    if len(parts.storage):  # attaches rows of other processes
+        parts.sampler.catch_up(parts.storage)
 
 
 def _state_without_rows(parts: BufferParts) -> dict[str, Any]:

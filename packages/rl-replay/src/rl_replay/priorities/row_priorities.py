@@ -123,7 +123,12 @@ class RowPriorities:
         self.load(self.save())
 
     def catch_up(
-        self, ring: Ring, epoch: int = 0, read_first: ReadFirst = no_first_priorities
+        self,
+        ring: Ring,
+        epoch: int = 0,
+        read_first: ReadFirst = no_first_priorities,
+        *,
+        highest_of_stored: bool = False,
     ) -> None:
         """Takes in the rows that were written and dropped since the last call.
 
@@ -131,6 +136,7 @@ class RowPriorities:
             ring: The ring of the rows.
             epoch: How often all rows were dropped or loaded by any process.
             read_first: The priorities that rows were written with.
+            highest_of_stored: Whether new rows have the highest priority of those still stored.
         """
         window = ring.window()
         memory = self.memory
@@ -150,14 +156,16 @@ class RowPriorities:
                 f"the storage has room for {ring.capacity} rows and its sampler for {memory.room}: "
                 "give both the same capacity."
             )
-        for old_first, old_count, first, count in zip(
-            seen.first, seen.counts, window.first, window.counts, strict=True
-        ):
+        lanes = list(zip(seen.first, seen.counts, window.first, window.counts, strict=True))
+        for old_first, old_count, first, count in lanes:
             old_end, end = old_first + old_count, first + count
             # where rows go on, new ones overwrite those that are a revolution older
-            goes_on = first <= old_end
+            goes_on = first <= old_end and not highest_of_stored
             self._drop(max(old_first, end - each) if goes_on else old_first, min(first, old_end))
-            self._take_in(max(old_end, first), end, read_first)
+        if highest_of_stored and self._saved is None:
+            self.forget_highest()
+        for old_first, old_count, first, count in lanes:
+            self._take_in(max(old_first + old_count, first), first + count, read_first)
         self._restore_saved(ring, window)
         self.seen = window
 
@@ -177,7 +185,9 @@ class RowPriorities:
         positions, probabilities = self.tree.draw(fractions)
         row_ids = ring.numbers_at(torch.from_numpy(positions)).numpy()
         for _ in range(_ROUNDS):
-            bad = np.flatnonzero((_ids_of(row_ids) != self.tree.ids[positions]) | (positions < 0))
+            # without a row both ids may be 0
+            same = _ids_of(row_ids) == self.tree.ids[positions]
+            bad = np.flatnonzero(~same | (positions < 0) | (row_ids < 0))
             if not bad.size:
                 return DrawnRows(row_ids, probabilities)
             self._mend(ring, positions[bad])
@@ -337,8 +347,9 @@ class RowPriorities:
         position, least = self._least
         if position < 0:
             return
-        lowest = int(weights.argmin())
-        if 0 < weights[lowest] <= least:
+        drawn = np.where(weights > 0, weights, np.float32(np.inf))  # 0: never drawn
+        lowest = int(drawn.argmin())
+        if drawn[lowest] <= least:
             self._least = int(positions[lowest]), float(weights[lowest])
 
     def _heal(self) -> None:

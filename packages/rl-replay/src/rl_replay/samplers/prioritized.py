@@ -235,6 +235,14 @@ class PrioritizedSampler(Sampler):
         """Nothing: rows are drawn independently of those before."""
         return {}
 
+    def catch_up(self, storage: Storage) -> None:
+        """Takes in the rows that were written since the last draw.
+
+        Args:
+            storage: Where the rows are.
+        """
+        self._caught_up(storage)
+
     def state_dict(self) -> dict[str, Any]:
         """The priorities of all rows, alpha and beta."""
         state = {"alpha": self.alpha, "beta": self.beta}
@@ -277,13 +285,13 @@ class PrioritizedSampler(Sampler):
             )
         if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
             self._rows = self._rows.moved(storage.max_size, shared=False)
-        rows, seen = self._rows, self._rows.seen
-        rows.catch_up(
-            storage.ring, storage.epoch, lambda row_ids: self._written_with(storage, row_ids)
+        self._rows.catch_up(
+            storage.ring,
+            storage.epoch,
+            lambda row_ids: self._written_with(storage, row_ids),
+            highest_of_stored=self.max_priority_within_buffer,
         )
-        if self.max_priority_within_buffer and rows.seen is not seen:
-            rows.forget_highest()
-        return rows
+        return self._rows
 
     def _written_with(self, storage: Storage, row_ids: torch.Tensor) -> NDArray[np.float32] | None:
         """The priorities that rows were written with; None where they have none."""

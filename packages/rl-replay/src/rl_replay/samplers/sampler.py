@@ -145,6 +145,13 @@ class Sampler(ABC, metaclass=_Dispatch):
             storage: Where the rows are.
         """
 
+    def catch_up(self, storage: Storage) -> None:
+        """Takes in what other processes and writers did, before the state is saved.
+
+        Args:
+            storage: Where the rows are.
+        """
+
     def stats(self) -> dict[str, float]:
         """Figures of the sampler, for the buffer's `stats`."""
         return {}
