@@ -6,8 +6,9 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from tensordict.nn import TensorDictModule
 
-from rl_envs import GymEnv, GymVectorEnv, SerialEnv
+from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import check_conformance
+from rl_transforms import RewardSum
 
 MODES = list(AutoresetMode)
 
@@ -157,3 +158,32 @@ def test_dictionaries_of_spaces_are_understood(mode):
     assert batch["next", "place"].tolist() == [[1, 2, 3, 4, 1, 2]] * 3
     chosen = batch["parts"][..., 2:].int().argmax(-1)
     assert torch.equal(batch["next", "reward"].squeeze(-1), chosen.float())
+
+
+class Tenfold(GymVectorEnv):
+    """Ten times the rewards, and resets that are seen at one place."""
+
+    def _reset(self, tensordict, **kwargs):
+        return super()._reset(tensordict, **kwargs).set("observation", torch.full((3, 4), 0.25))
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        return after.set("reward", 10 * after["reward"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_transformed", [False, True])
+def test_steps_and_resets_of_a_subclass_are_called(mode, is_transformed):
+    vector = Tenfold("CartPole-v1", 3, autoreset_mode=mode)
+    with TransformedEnv(vector, RewardSum()) if is_transformed else vector as env:
+        root = env.reset()
+        assert (root["observation"] == 0.25).all()
+        step = env.step(env.rand_action(root))
+        assert (step["next", "reward"] == 10).all()
+        batch = env.rollout(40, break_when_any_done=False)
+        assert (batch["next", "reward"] == 10).all()
+        done = batch["next", "done"].squeeze(-1)
+        begins = batch["observation"].eq(0.25).all(-1)
+        assert begins[:, 0].all()
+        assert torch.equal(begins[:, 1:], done[:, :-1])
+        assert done.any()

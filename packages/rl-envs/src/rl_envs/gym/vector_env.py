@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.arrays import RowArrays
-from rl_envs.env.binding import RowBinding
+from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
@@ -110,11 +111,13 @@ class GymVectorEnv(EnvBase):
             env = ShowVectorInfo(env, info_keys)
         super().__init__(batch_size=(env.num_envs,))
         self.env = env
-        self.native_rows = self.reads_actions_only = True
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._keeps_final = mode == AutoresetMode.SAME_STEP
         self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
+        # rows that are only reset are told from steps by a binding alone
+        self._own_rows = self._has_steps_of(GymVectorEnv) or self.resets_by_stepping
+        self.native_rows = self.reads_actions_only = self._own_rows
         self._seeds: list[int | None] = [None] * env.num_envs
         # rows that are done and not reset yet, bool [num_envs]
         self.over_rows = np.zeros(env.num_envs, bool)
@@ -155,11 +158,11 @@ class GymVectorEnv(EnvBase):
         """Bind the columns `[num_envs, T, ...]` of a batch."""
         if self.resets_by_stepping:
             return NextStepBinding(self, root, after)
-        return VectorBinding(self, root, after)
+        return GymVectorEnv.bind_step(self, root, after)
 
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind columns of one step, which resets no row."""
-        return VectorBinding(self, root, after)
+        return VectorBinding(self, root, after) if self._own_rows else RowBinding(self, root, after)
 
     def _restart(self, which: Array | None) -> None:
         self._check_alive()
@@ -241,8 +244,16 @@ class GymVectorEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._one_column.reset(None if tensordict is None else tensordict.get(RESET).numpy())
 
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._one_column.step(tensordict)
+
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
-        return True
+        return self._own_rows
+
+    @cached_property
+    def _one_column(self) -> OneColumn:
+        bind = None if self._own_rows else partial(VectorBinding, self)
+        return OneColumn(self, bind, actions_only=True)
 
     def _set_seed(self, seed: int) -> None:
         """Every copy has a seed of its own, for the next whole reset."""
