@@ -218,6 +218,14 @@ def test_priorities_of_columns_are_set_by_index():
     assert set(buffer.sample(30)["number"].tolist()) == {0, 1, 12}
 
 
+@pytest.mark.parametrize("place", [(0, 5), (1, -1), (9, 0)])
+def test_index_of_a_column_or_step_that_is_not_there_is_refused(place):
+    buffer = prioritized(15, ndim=2)
+    buffer.extend(torch.stack([rows(5), rows(5, 10)]))
+    with pytest.raises(IndexError, match="no row is stored"):
+        buffer.update_priority(torch.tensor([place]), 1.0)
+
+
 def test_objects_are_drawn_by_priority():
     buffer = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=ListStorage(10), batch_size=3)
     index = buffer.extend(["a", "b"])

@@ -152,3 +152,17 @@ def test_period_without_steps_is_refused():
     buffer.extend(batch)
     with pytest.raises(KeyError, match="period=2 needs"):
         buffer.sample()
+
+
+def test_rows_are_noted_in_few_ranges_where_nobody_draws():
+    sampler = PrioritizedSliceSampler(20, alpha=1.0, beta=1.0, slice_len=3)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=30)
+    buffer.extend(trajectories([6]))
+    buffer.sample()
+    ranges = sampler._rows.new
+    for turn in range(9):
+        index = buffer.extend(trajectories([4], first_id=10 * (turn + 1)))
+        buffer.update_priority(index, 2.0)
+    assert len(ranges) == 1
+    first = buffer.sample(300)["collector", "row"][::3]
+    assert set(first.tolist()) == {22, 23, 26, 27, 30, 31, 34, 35, 38, 39}

@@ -161,6 +161,12 @@ def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
             )
         dims = storage.arrangement.swapped(tuple(found.reshape(-1, storage.ndim).unbind(-1)))
         sizes = storage.shape
+        for places, size in zip(dims, sizes, strict=True):
+            if len(places) and not (places.min() >= 0 and places.max() < size):
+                raise IndexError(
+                    f"no row is stored at every index: they are in {list(storage.shape)}, got "
+                    f"{int(places.min())} to {int(places.max())} along a dimension of {size}."
+                )
         positions = dims[0]
         for places, size in zip(dims[1:], sizes[1:], strict=True):
             positions = positions * size + places

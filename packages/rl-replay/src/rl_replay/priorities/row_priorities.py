@@ -318,9 +318,9 @@ class RowPriorities:
         if begin >= end:
             return
         memory = self.memory
-        if memory.length:
-            self.new.append((begin, end))
         given = read_first(torch.arange(begin, end))
+        if memory.length:
+            self._note_new(begin, end)
         if given is None:
             given = np.full(end - begin, memory.highest, np.float32)
         memory.raise_highest(given)
@@ -336,6 +336,14 @@ class RowPriorities:
             weights = np.zeros(len(ids), np.float32) if memory.length else memory.weights_of(part)
             self.tree.put(place, ids, weights, unknown)
             self._note_least(np.arange(rows.start, rows.stop), weights)
+
+    def _note_new(self, begin: int, end: int) -> None:
+        """Adds to `new`, whose ranges stay as few as the lanes where nobody clears it."""
+        for place, (first, stop) in enumerate(self.new):
+            if stop == begin:
+                self.new[place] = max(first, end - self._lane_size), end
+                return
+        self.new.append((begin, end))
 
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""
