@@ -140,6 +140,14 @@ def test_dumps_of_a_process_that_never_draws_keep_the_priorities_of_others(tmp_p
     assert restored.sampler.state_dict()["priorities"].tolist() == list(range(11))
 
 
+def test_row_ids_of_padding_are_refused():
+    buffer = shared("rows")
+    highest = buffer.stats()["highest_priority"]
+    with pytest.raises(ValueError, match="row ids are at least 0, got -1"):
+        buffer.sampler.update_priority(buffer.storage, torch.tensor([3, -1]), 50.0)
+    assert buffer.stats()["highest_priority"] == highest
+
+
 def test_private_priorities_are_those_of_one_process():
     sampler = PrioritizedSampler(50, alpha=1.0, beta=0.0, private_priorities=True)
     storage = LazyTensorStorage(50, lanes=2)

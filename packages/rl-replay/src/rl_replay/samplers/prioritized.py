@@ -337,10 +337,12 @@ def at_least_zero(value: float, name: str, most: float = float("inf")) -> float:
 
 def _require_written(window: Window, row_ids: Ints) -> None:
     """Raises for row ids that no row of the window or before it has."""
+    if row_ids.size and row_ids.min() < 0:
+        raise ValueError(f"row ids are at least 0, got {int(row_ids.min())}: leave padding out.")
     if len(window.first) == 1 and row_ids.size:
         end = window.first[0] + window.counts[0]
-        if row_ids.min() < 0 or row_ids.max() >= end:
-            wrong = int(row_ids[(row_ids < 0) | (row_ids >= end)][0])
+        if row_ids.max() >= end:
+            wrong = int(row_ids[row_ids >= end][0])
             raise ValueError(
                 f"row {wrong} was never written, the newest one is {end - 1}: is this a sample of "
                 "another buffer?"
