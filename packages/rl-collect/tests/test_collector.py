@@ -585,7 +585,7 @@ def test_things_of_the_wrong_kind_are_refused():
         Collector(3, frames_per_batch=2)
     with pytest.raises(TypeError, match="must make an environment"):
         Collector(dict, frames_per_batch=2)
-    with pytest.raises(TypeError, match="got 'C'"):
+    with pytest.raises(TypeError, match=r"got 'CartPole-v1'\. GymEnv takes an id"):
         Collector("CartPole-v1", frames_per_batch=2)
     with pytest.raises(ValueError, match="create_env_fn is empty"):
         Collector([], frames_per_batch=2)
@@ -597,6 +597,14 @@ def test_things_of_the_wrong_kind_are_refused():
         Collector(CountingEnv(), frames_per_batch=2).start()
     with pytest.raises(RuntimeError, match="no device 'cuda:99'"):
         Collector(CountingEnv(), frames_per_batch=2, storing_device="cuda:99")
+
+
+@pytest.mark.parametrize("name", ["device", "policy_device", "storing_device", "env_device"])
+def test_a_device_that_is_none_is_refused_by_its_argument(name):
+    policy = TensorDictModule(nn.Linear(1, 2), ["observation"], ["action"])
+    for acting in (policy, None):
+        with pytest.raises(ValueError, match=rf"^{name}: expected a torch\.device .* 'nope'"):
+            Collector(CountingEnv(), acting, frames_per_batch=2, **{name: "nope"})
 
 
 def test_a_policy_that_reads_what_is_not_there_is_refused_at_once():

@@ -28,6 +28,7 @@ from rl_collect.options import CollectorOptions
 from rl_collect.weights.load import PolicyWeights
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
+from rl_tensordict.arguments import local_device
 
 
 class Collector(CollectorInterface):
@@ -137,9 +138,9 @@ class Collector(CollectorInterface):
             total_frames, replay_buffer, progress=progress, shutdown_timeout_s=shutdown_timeout_s
         )
         env = make_env(create_env_fn, create_env_kwargs)
-        env = env if env_device is None else env.to(env_device)
+        env = env if env_device is None else env.to(local_device("env_device", env_device))
         env = limit_trajectories(env, max_frames_per_traj)
-        self.weights = PolicyWeights(policy, policy_on(policy, options.acting_device))
+        self.weights = PolicyWeights(policy, policy_on(policy, *options.acting_device))
         self.policy = as_policy(self.weights.acting, env)
         is_wired = auto_register_policy_transforms and self.policy is not None
         self.env: EnvBase = wire_policy(env, self.policy) if is_wired else env

@@ -91,9 +91,11 @@ class CollectorOptions:
         return None if said is None else torch.device(said)
 
     @property
-    def acting_device(self) -> Any:
-        """Where the policy was asked to act; None where nothing was said."""
-        return self.device if self.policy_device is None else self.policy_device
+    def acting_device(self) -> tuple[Any, str]:
+        """The device that the policy acts on, None if not given, and the name of the argument."""
+        if self.policy_device is None:
+            return self.device, "device"
+        return self.policy_device, "policy_device"
 
     @property
     def cuts_episodes(self) -> bool:

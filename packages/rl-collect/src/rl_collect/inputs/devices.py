@@ -52,15 +52,15 @@ class Devices:
         return devices
 
 
-def policy_on(policy: Any, device: Any) -> Any:
+def policy_on(policy: Any, device: Any, name: str) -> Any:
     """The policy itself if it is on the device or has no tensors, otherwise a copy there."""
     if device is None or not isinstance(policy, nn.Module):
         return policy
-    wanted = as_device("policy_device", device)
+    wanted = as_device(name, device)
     found = next((one.device for one in policy.parameters()), wanted)
     if found.type == wanted.type and wanted.index in (None, found.index):
         return policy
-    local_device("policy_device", wanted)
+    local_device(name, wanted)
     try:
         return deepcopy(policy).to(wanted)
     except Exception as error:

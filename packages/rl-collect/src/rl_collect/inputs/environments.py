@@ -13,12 +13,12 @@ from rl_transforms import StepCounter
 EnvSource = EnvBase | Callable[..., EnvBase] | Sequence[EnvBase | Callable[..., EnvBase]]
 
 
-def make_env(create_env_fn: EnvSource, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
-    """Make the environment that a collector plays."""
+def make_env(create_env_fn: EnvSource | str, kwargs: Mapping[str, Any] | None = None) -> EnvBase:
+    """Make the environment that a collector plays; the id of one is refused."""
     given = dict(kwargs or {})
     if isinstance(create_env_fn, EnvBase):
         return create_env_fn
-    if isinstance(create_env_fn, Sequence):
+    if isinstance(create_env_fn, Sequence) and not isinstance(create_env_fn, str):
         if not create_env_fn:
             msg = "create_env_fn is empty: give an environment, or a function that makes one."
             raise ValueError(msg)
