@@ -150,6 +150,22 @@ def test_rows_begin_with_the_priority_they_are_stored_with():
     assert buffer.sample(100)["number"].bincount().tolist() == [50, 20, 30]
 
 
+def test_stored_priorities_out_of_range_are_the_highest_with_a_warning():
+    buffer = prioritized(6, alpha=1.0, eps=0.0)
+    buffer.extend(rows(4).set("td_error", torch.tensor([3.0, -1.0, float("nan"), 1.0])))
+    with pytest.warns(UserWarning, match="2 rows are stored with a 'td_error'"):
+        sample = buffer.sample(80)
+    assert sample["number"].bincount().tolist() == [24, 24, 24, 8]
+
+
+def test_priorities_stay_with_the_buffer_that_a_sampler_leaves():
+    first, second = (prioritized(6, alpha=1.0, eps=0.0) for _ in range(2))
+    first.update_priority(first.extend(rows(3)), torch.tensor([0.0, 0.0, 5.0]))
+    second.extend(rows(3, 50))
+    second.set_sampler(first.sampler)
+    assert set(second.sample(60)["number"].tolist()) == {50, 51, 52}
+
+
 def test_priorities_of_overwritten_rows_are_dropped_and_counted():
     buffer = prioritized(8, alpha=1.0, eps=0.0)
     buffer.extend(rows(8))

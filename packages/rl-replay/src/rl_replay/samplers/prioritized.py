@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -110,6 +112,8 @@ class PrioritizedSampler(Sampler):
         self.probabilities = probabilities
         self.private_priorities = private_priorities
         alpha = at_least_zero(alpha, "alpha")
+        self._home: weakref.ref[Storage] | None = None  # whose rows the priorities are of
+        self._warned = False
         self._rows = RowPriorities(PriorityMemory(self.max_capacity, alpha=alpha, eps=self.eps))
 
     @property
@@ -283,6 +287,11 @@ class PrioritizedSampler(Sampler):
                 f"the sampler has room for {self.max_capacity} rows and the storage for "
                 f"{storage.max_size}: give both the same capacity."
             )
+        home = None if self._home is None else self._home()
+        if home is not storage:
+            if home is not None:  # the sampler was another buffer's, with rows of the same ids
+                self._rows.load(None)
+            self._home = weakref.ref(storage)
         if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
             self._rows = self._rows.moved(storage.max_size, shared=False)
         self._rows.catch_up(
@@ -298,7 +307,20 @@ class PrioritizedSampler(Sampler):
         leaf = None if self.priority_key is None else storage.leaf_of(row_ids, self.priority_key)
         if leaf is None:
             return None
-        return as_priorities(self.reduce(leaf, len(row_ids)), len(row_ids))
+        found: NDArray[np.float32] = self.reduce(leaf, len(row_ids)).float().cpu().numpy()
+        good = (found >= 0) & (found < np.inf)
+        if good.all():
+            return found
+        if not self._warned:
+            warnings.warn(
+                f"{len(good) - int(good.sum())} rows are stored with a {self.priority_key!r} that "
+                "is negative or not finite, and have the highest priority instead: store "
+                "td_error.abs().",
+                stacklevel=2,
+            )
+            self._warned = True
+        highest = max(self.default_priority, float(found[good].max(initial=0.0)))
+        return np.where(good, found, np.float32(highest))
 
     def _fractions(self, count: int) -> Floats:
         random = self._uniform(count)
@@ -320,6 +342,9 @@ class PrioritizedSampler(Sampler):
             largest = max(largest, lowest**-self._beta)
         np.divide(weights, largest, out=weights)
         return weights
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_home": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.max_capacity}, alpha={self.alpha}, beta={self.beta})"
