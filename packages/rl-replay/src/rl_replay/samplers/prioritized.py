@@ -31,10 +31,10 @@ ROOM_FOR_COLUMNS = 1 << 16
 
 
 class PrioritizedSampler(Sampler):
-    r"""Draws rows in proportion to \((p_i + \epsilon)^\alpha\), and weighs them for it.
+    """Draws rows in proportion to ``(priority + eps) ** alpha``, and weighs them for it.
 
-    The weight of a row is \(w_i = (N P_i)^{-\beta}\), where N is the number of rows and \(P_i\) the
-    probability with which it was drawn. A new row has the highest priority that any row had; where
+    The weight of a row is ``(N * P) ** -beta``, where N is the number of rows and P the probability
+    with which it was drawn. A new row has the highest priority that any row had; where
     rows are written with the buffer's `priority_key`, it has that one.
 
     Priorities are in a tree of sums: a draw costs the same in a buffer of any size. Writers do

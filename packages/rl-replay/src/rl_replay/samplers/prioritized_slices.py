@@ -35,14 +35,14 @@ _ROUNDS = 64
 
 
 class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
-    r"""Draws slices of trajectories in proportion to the priorities of their first rows.
+    """Draws slices of trajectories in proportion to the priorities of their first rows.
 
     Every row from which a slice of full length continues can be the first one, and has a priority
     as with `PrioritizedSampler`. The weight of a slice is on each of its rows.
 
     `update_tensordict_priority(sample)` takes an error for each row of the slices. Each row keeps
     its own one as its priority, or with `eta` the first row of each slice has the priority
-    \(\eta \max_t |\delta_t| + (1 - \eta) \operatorname{mean}_t |\delta_t|\).
+    ``eta * max(abs(td_error)) + (1 - eta) * mean(abs(td_error))`` of the slice.
 
     Args:
         max_capacity: The capacity of the storage, in rows.
