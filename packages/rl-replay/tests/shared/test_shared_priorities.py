@@ -41,6 +41,7 @@ def shared(kind: str) -> TensorDictReplayBuffer:
 
 
 def write(buffer: TensorDictReplayBuffer, name: int, ended: Any) -> None:
+    torch.set_num_threads(1)  # a forked process has none of the threads of its parent
     turn = 0
     while not ended.is_set():
         turn += 1
@@ -48,6 +49,7 @@ def write(buffer: TensorDictReplayBuffer, name: int, ended: Any) -> None:
 
 
 def learn(buffer: TensorDictReplayBuffer, seed: int, batches: Any, ended: Any) -> None:
+    torch.set_num_threads(1)
     buffer.set_rng(torch.Generator().manual_seed(seed))
     generator = torch.Generator().manual_seed(seed)
     while not ended.is_set():
