@@ -112,7 +112,7 @@ def stored(plan: Any, observation: Tensor) -> Callable[[], object]:
     made = plan({key: observation}, rows)
     for name, value in made.items():
         columns.add(name, value.shape[1:], value.dtype)
-    act = bind_plan(plan, columns, [key], list(made))
+    act = bind_plan(plan, columns, [key], list(made), plan.bound())
     return lambda: act(0)
 
 
