@@ -37,9 +37,9 @@ class PrioritizedSampler(Sampler):
     with which it was drawn. A new row has the highest priority that any row had; where
     rows are written with the buffer's `priority_key`, it has that one.
 
-    Priorities are in a tree of sums: a draw costs the same in a buffer of any size. Writers do
-    nothing for it, whoever samples takes in what they wrote. With numba installed a draw takes a
-    quarter of the time, and gives the same rows.
+    Priorities are in a tree of sums: a draw costs much the same in a buffer of any size. Writers do
+    nothing for it, whoever samples takes in what they wrote. With numba installed a draw takes
+    half of the time, and gives the same rows.
 
     Args:
         max_capacity: The capacity of the storage, in rows.
