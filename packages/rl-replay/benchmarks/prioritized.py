@@ -18,7 +18,7 @@ import cpprb
 import numpy as np
 import torch
 from bench import medians_us, report, session, table
-from tensordict import TensorDict
+from replay import BATCH, LONG, ROWS, steps
 
 from rl_replay import (
     LazyTensorStorage,
@@ -32,31 +32,8 @@ from rl_replay.priorities.tree import PriorityTree
 
 warnings.filterwarnings("ignore")
 torch.set_num_threads(1)
-ROWS, BATCH, LONG, EPISODE = 1_000_000, 256, 10_000, 200
 ALPHA, BETA = 0.6, 0.4
 Call = Callable[[], object]
-
-
-def steps(count: int, first: int = 0) -> TensorDict:
-    """Rows of nine leaves, of trajectories of 200 steps."""
-    row = torch.arange(first, first + count)
-    last = (row % EPISODE == EPISODE - 1).unsqueeze(-1)
-    seen = torch.rand(count + 1, 8)
-    after = {
-        "observation": seen[1:].clone(),
-        "reward": torch.rand(count, 1),
-        "done": last,
-        "terminated": last.clone(),
-        "truncated": torch.zeros(count, 1, dtype=torch.bool),
-    }
-    root = {
-        "observation": seen[:-1].clone(),
-        "action": torch.rand(count, 2),
-        "is_init": (row % EPISODE == 0).unsqueeze(-1),
-        "collector": {"traj_ids": row // EPISODE},
-        "next": after,
-    }
-    return TensorDict(root, [count])
 
 
 @contextmanager

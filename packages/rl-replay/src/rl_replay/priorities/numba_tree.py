@@ -10,7 +10,7 @@ They do what `numpy_tree` does, in the same order of additions, so that every nu
 import numpy as np
 from numba import njit
 
-BLOCK, SHIFT = 16, 4
+from rl_replay.priorities.numpy_tree import BLOCK, SHIFT
 
 
 @njit(nogil=True, cache=True)

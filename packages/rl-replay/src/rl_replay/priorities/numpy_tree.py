@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rl_tensordict.types import Ints
 
 Floats = NDArray[np.float64]
-BLOCK, SHIFT = 16, 4  # children of a node, and the bits of a child's place
+BLOCK, SHIFT = 16, 4  # children of a node, leaves of two cache lines; the bits of a child's place
 
 
 def children(weights: NDArray[np.float32], sums: Floats, begins: Ints, level: int) -> Any:

@@ -204,25 +204,19 @@ class RowPriorities:
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
         """Sets the priorities of rows that are stored still, and counts the others."""
-        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
-        ids = _ids_of(row_ids)
-        same = self.tree.ids[positions] == ids
-        if not same.all():
-            self.stale += int(len(same) - same.sum())
-            positions, ids, priorities = positions[same], ids[same], priorities[same]
+        positions, ids, same = self._stored(ring, row_ids)
+        self.stale += len(same) - len(ids)
         if not len(positions):
             return
+        if len(ids) < len(same):
+            priorities = priorities[same]
         self.memory.priorities[positions] = priorities
         self.memory.raise_highest(priorities)
         self._weigh(positions, ids)
 
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
-        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
-        ids = _ids_of(row_ids)
-        same = self.tree.ids[positions] == ids
-        if not same.all():
-            positions, ids = positions[same], ids[same]
+        positions, ids, _ = self._stored(ring, row_ids)
         if len(positions):
             self.memory.startable[positions] = allowed
             self._weigh(positions, ids)
@@ -266,6 +260,12 @@ class RowPriorities:
         self.seen, self._saved = None, saved
         self._clear()
         self.memory.board[HIGHEST] = 1.0 if saved is None else saved.highest
+
+    def _stored(self, ring: Ring, row_ids: Ints) -> tuple[Ints, Words, NDArray[np.bool_]]:
+        """Positions and ids of those rows whose word is theirs, and which ones these are."""
+        positions, ids = ring.positions(torch.from_numpy(row_ids)).numpy(), _ids_of(row_ids)
+        same = self.tree.ids[positions] == ids
+        return (positions, ids, same) if same.all() else (positions[same], ids[same], same)
 
     def _begin(self, window: Window) -> None:
         """Looks at all rows, as if none had been seen."""

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
 from rl_replay.priorities import numpy_tree
+from rl_replay.priorities.numpy_tree import BLOCK
 from rl_tensordict.types import Ints
 
-BLOCK = 16
-"""Children of a node: the leaves of two cache lines."""
 MOST_ROOTS = 4_096
 """Sums of the highest level, through which a draw goes one by one."""
 
