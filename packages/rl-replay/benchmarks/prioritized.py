@@ -3,7 +3,7 @@
     nox -s "bench(rl-replay)"
 
 Draws are stratified, of 256 rows; an update sets the priorities of the rows drawn last, as a
-learner does. Contenders of a table take turns, so that each finds the caches of another. cpprb keeps
+learner does. Contenders take turns, so that each finds the caches of another. cpprb keeps
 the same leaves; torchrl's tree needs a binary that this version of torch does not load, so it is no
 peer here. `numpy` is this package without numba.
 """

@@ -129,3 +129,32 @@ def test_first_priorities_are_those_that_rows_were_written_with():
     assert rows.save().priorities.tolist() == [2, 3, 4]
     assert rows.tree.weights[:3].tolist() == [2, 3, 4]
     assert rows.memory.highest == 4
+
+
+def shared_rows(count):
+    ring = PrivateRing(count)
+    rows = priorities(count, alpha=1.0, eps=0.0, shared=True)
+    ring.reserve(count)
+    ring.publish(count)
+    rows.catch_up(ring)
+    return ring, rows
+
+
+def test_sums_that_a_killed_process_left_out_are_computed_by_later_draws():
+    ring, rows = shared_rows(600)
+    rows.tree.sums[:] *= 3.0
+    rng = np.random.default_rng(0)
+    for _ in range(3):  # 256 leaves each
+        rows.draw(ring, rng.random(4), rng.random)
+    assert rows.tree.total == 600
+
+
+def test_words_of_rows_that_are_gone_are_written_anew_when_they_are_drawn():
+    ring, rows = shared_rows(20)
+    rows.tree.put(7, np.array([999], np.uint32), np.array([1e6], np.float32))
+    rng = np.random.default_rng(0)
+    row_ids, probabilities = rows.draw(ring, rng.random(50), rng.random)
+    assert set(row_ids.tolist()) <= set(range(20))
+    assert rows.tree.ids[7] == 8
+    assert rows.tree.total == 20
+    np.testing.assert_allclose(probabilities, 1 / 20)

@@ -269,7 +269,7 @@ class RowPriorities:
 
     def _begin(self, window: Window) -> None:
         """Looks at all rows, as if none had been seen."""
-        if not self.memory.is_shared or (self.seen is not None and _went_back(self.seen, window)):
+        if self.seen is not None and _went_back(self.seen, window):
             self._clear()
         self._cleared = float(self.memory.board[CLEARED])
 
