@@ -24,6 +24,8 @@ import contracts
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+# begin with an underscore and stand in the documentation of Python or IPython
+DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace", "_repr_png_"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -113,8 +115,8 @@ def private_reads(tree: ast.Module) -> int:
 
 
 def is_private(name: str) -> bool:
-    """Whether a name begins with one underscore."""
-    return name.startswith("_") and not name.startswith("__")
+    """Whether a name begins with one underscore and no documentation offers it."""
+    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
 
 
 def print_packages() -> None:

@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed_between_two_batches_is_replaced(kind, gone):
 
 POINTS = {
     "before it copies": (SharedBatchSlots.write, 0),
-    "while it copies": (Rows._write_on_cpu, 70),
+    "while it copies": (Rows._write_on_cpu, 70),  # private: between two leaves nothing is called
     "when it has copied": (CollectorWorker.message, 0),
     "at the message": (Channel.send, 0),
     "when it has seen new weights": (SharedWeights.load_into, 0),
@@ -150,7 +150,7 @@ def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
         pid = collector.pids[0]
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until it is stopped
-        pool._timeout_s = 0.2
+        pool._timeout_s = 0.2  # private: a timeout is fixed when the workers start
         late = pytest.raises(WorkerTimeout, match=rf"collector worker 0 \(process {pid}\).*play")
         with late:
             batches.extend(iter(collector))  # what it had delivered before comes first

@@ -66,7 +66,7 @@ def test_a_buffer_travels_to_workers_of_any_start_method():
     assert_genuine(buffer[:])
 
 
-POINTS = {  # of many rows at a time, and of one
+POINTS = {  # of many rows at a time, and of one; private: nothing public is called between leaves
     "before it writes": ((Lane.reserve, 0), (Lane.reserve, 0)),
     "before the first leaf": ((Rows.write, 0), (OneRow.write, 0)),
     "between two leaves": ((Rows._write_on_cpu, 70), (OneRow.write, 1)),
