@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import compare_neighbours, keys
+from rl_replay.data.bits import same_bits, same_words, words
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
@@ -162,7 +163,7 @@ class Side:
         for before, row in zip(self.following, rows, strict=True):
             if not found.any():
                 break
-            found &= (before == words(row)).all(1)
+            found &= same_words(before, words(row))
         return found
 
 
@@ -202,14 +203,6 @@ def match_last_rows(
         heads = heads or observed(leaves, known, 0)
         if [bits[row].tobytes() for bits in heads] == before.following:
             back[row] = stride
-
-
-def words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Rows `[n, ...]` as unsigned integers `[n, words]`, whose equality is equality of bits."""
-    size = rows.dtype.itemsize
-    if size > 8:
-        rows, size = np.ascontiguousarray(rows).reshape(*rows.shape, 1).view(np.uint64), 8
-    return rows.view(f"u{size}").reshape(len(rows), -1)
 
 
 def rows_of(
@@ -281,10 +274,9 @@ def _differs(
     joined: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Which joined pairs differ in one observation, bool `[n - stride]`."""
-    later = words(rows_of(leaves, both[0], paths[0], slice(stride, None)))
-    after = words(rows_of(leaves, both[1], paths[1], slice(0, -stride)))
-    differ: NDArray[np.bool_] = joined & (later != after).any(1)
-    return differ
+    later = rows_of(leaves, both[0], paths[0], slice(stride, None))
+    after = rows_of(leaves, both[1], paths[1], slice(0, -stride))
+    return joined & ~same_bits(later, after)
 
 
 def _laid_out(

@@ -1,7 +1,4 @@
-"""Observations of batches, rows and overflow slots: copied and compared bit for bit.
-
-NaN equals NaN, and -0.0 differs from 0.0.
-"""
+"""Observations of batches, rows and overflow slots: copied and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -15,16 +12,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 
 from rl_layout.keys import STEPS_TO_NEXT_OBS
+from rl_replay.data.bits import same_bits, same_rows
 from rl_replay.lossless.layout import LosslessLayout, ObservationPair
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import bits_of, carrier
-from rl_tensordict.types import Array, Ints, KeyPath
-
-_CHUNK_BYTES = 1 << 20
-"""Rows are gathered for a comparison in pieces that stay in the cache."""
-
-_FEW_WORDS = 16
+from rl_tensordict.types import Ints, KeyPath
 
 
 class Observations:
@@ -185,29 +178,6 @@ def equal_within_on_device(
     return equal
 
 
-def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
-    """Whether each pair of rows `[n, *shape]` has equal bytes, bool `[n]`."""
-    one, two = _words(left, right)
-    if one.shape[1] > _FEW_WORDS:
-        equal: NDArray[np.bool_] = (one == two).all(axis=1)
-        return equal
-    # a reduction over so short an axis costs more than the columns one by one
-    equal = np.ones(len(one), dtype=np.bool_)
-    for column in range(one.shape[1]):
-        equal &= one[:, column] == two[:, column]
-    return equal
-
-
-def same_rows(left: Array, rows: Array, right: Array, others: Array) -> NDArray[np.bool_]:
-    """`same_bits` of selected rows of two arrays, gathered in cache-sized pieces."""
-    step = max(1, _CHUNK_BYTES // max(1, left.itemsize * prod(left.shape[1:])))
-    equal = np.empty(len(rows), dtype=np.bool_)
-    for start in range(0, len(rows), step):
-        piece = slice(start, start + step)
-        equal[piece] = same_bits(left[rows[piece]], right[others[piece]])
-    return equal
-
-
 def same_bits_on_device(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """`same_bits` for tensors on any device, without a copy to the host."""
     one, two = (
@@ -215,14 +185,3 @@ def same_bits_on_device(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor
         for side in (left, right)
     )
     return (one == two).all(1)
-
-
-def _words(left: Array, right: Array) -> tuple[Array, Array]:
-    """Both as `[rows, words]` of the widest integers that divide a row."""
-    nbytes = left.itemsize * prod(left.shape[1:])
-    size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
-    one, two = (
-        np.ascontiguousarray(side.reshape(len(side), prod(side.shape[1:]))).view(f"u{size}")
-        for side in (left, right)
-    )
-    return one, two
