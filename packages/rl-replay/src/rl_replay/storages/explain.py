@@ -33,6 +33,8 @@ def _table_lines(
         f"  {cost['row_bytes']:.0f} bytes a row, {total:,} bytes in all, and 4 a row for links",
         f"  {_boundaries(marks.columns, marks.numbered, bool(marks.observations))}",
     ]
+    if store.rows.is_compiled:
+        lines.append("  large writes are packed by a compiled loop")
     if comparisons.cut:
         lines.append(f"  {comparisons}, {CURES}")
     if comparisons.gaps:

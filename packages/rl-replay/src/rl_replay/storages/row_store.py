@@ -24,7 +24,8 @@ class RowStore(Protocol):
 
     # A writer calls write, publishes the span, and calls link_predecessors with its row ids.
 
-    schema: RowSchema
+    schema: RowSchema  # The leaves that are read
+    rows: Rows  # The leaves as they are in memory
 
     def __len__(self) -> int: ...
 

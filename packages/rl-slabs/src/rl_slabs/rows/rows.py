@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_slabs.arguments import as_device, key_list, positive
 from rl_slabs.dtypes import carrier
 from rl_slabs.memory.memory import Memory
+from rl_slabs.rows.copy_loop import CopyLoop
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
 from rl_slabs.rows.unpack import Plan
@@ -88,6 +89,7 @@ class Rows:
             path: view.numpy() for path, view in self._views.items() if view.is_cpu
         }
         self._whole.attach(self._columns)
+        self._loop = CopyLoop(schema)
 
     @classmethod
     def zeros(
@@ -255,7 +257,8 @@ class Rows:
             require_inside(index, self._count)
         plan = self._whole if keys is None else self._part(key_list(keys))
         if type(source) is ValidatedLeaves:
-            self._write_on_cpu(index, plan, [source[key] for key in plan.keys])
+            arrays = [source[key] for key in plan.keys]
+            self._write_on_cpu(index, plan, arrays, () if keys else source.tensors)
         else:
             leaves = match_fields(source, plan.fields, shape, exact=keys is None)
             self._put(index, shape, plan, leaves)
@@ -281,6 +284,16 @@ class Rows:
             self._write_on_cpu(rows, self._whole, arrays)
         else:
             self._put(rows, torch.Size([len(tensors[0])]), self._whole, tensors)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether large writes are copied by a compiled loop, as after a million rows with numba.
+
+        Example:
+            >>> Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 2).is_compiled
+            False
+        """
+        return self._loop.is_compiled
 
     def view(self) -> TensorDict:
         """All rows as live views: writing to a leaf in place writes the rows.
@@ -364,25 +377,34 @@ class Rows:
         self._write_on_cpu(index, plan, arrays)
 
     def _write_on_cpu(
-        self, index: int | slice | torch.Tensor, plan: Plan, arrays: Sequence[NDArray[Any]]
+        self,
+        index: int | slice | torch.Tensor,
+        plan: Plan,
+        arrays: Sequence[NDArray[Any]],
+        tensors: Sequence[torch.Tensor] = (),
     ) -> None:
         # numpy, because torch's copy_ takes 3 us a leaf and, where other processes want the
         # cores, milliseconds until its threads have met
         count = 1 if isinstance(index, int) else len(arrays[0])
+        place = index.numpy() if isinstance(index, torch.Tensor) else index
         if count < _ROWS_FOR_CELLS:
-            place = index.numpy() if isinstance(index, torch.Tensor) else index
             self.touches += 1
             for column, array in zip(plan.columns, arrays, strict=True):
                 column[place] = array
             return
+        copy = None
+        if plan is self._whole and self._words is not None and not isinstance(place, int):
+            copy = self._loop.bind(arrays, tensors, self._words, place)
         moves = [
             (cell, as_cells(arrays[number], cell.dtype) if opaque else arrays[number])
             for number, cell, opaque in plan.widest_first
+            if copy is None or plan.fields[number].offset is None
         ]
         self.touches += 1
+        if copy is not None:
+            copy()
         block = max(_ROWS_OF_BLOCK, _BLOCK_BYTES // max(1, self.schema.row_bytes))
         if not isinstance(index, slice) or index.step not in (None, 1) or count <= block:
-            place = index.numpy() if isinstance(index, torch.Tensor) else index
             for cell, array in moves:
                 cell[place] = array
             return

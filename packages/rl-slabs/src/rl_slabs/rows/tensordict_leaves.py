@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from rl_tensordict.types import NestedKey
 
 class ValidatedLeaves(dict[NestedKey, NDArray[Any]]):
     """Validated leaves by key, as numpy arrays: not checked again."""
+
+    tensors: Sequence[torch.Tensor] = ()  # The same memory in the order of the fields, if known
 
 
 _Place = tuple[int, torch.dtype, tuple[int, ...]]
@@ -54,9 +57,12 @@ class TensordictReader:
         if leaves is None:
             return None
         try:
-            return ValidatedLeaves(zip(self._keys, [leaf.numpy() for leaf in leaves], strict=True))
+            arrays = [leaf.numpy() for leaf in leaves]
         except (TypeError, RuntimeError):
             return None
+        found = ValidatedLeaves(zip(self._keys, arrays, strict=True))
+        found.tensors = leaves
+        return found
 
 
 def _collect(
