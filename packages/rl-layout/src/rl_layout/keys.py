@@ -39,6 +39,7 @@ MID_EPISODE = (COLLECTOR, "mid_episode")
 POLICY_VERSION = (COLLECTOR, "policy_version")
 ROW = (COLLECTOR, "row")
 SLICE_IDS = (COLLECTOR, "slice_ids")
+BUFFER_IDS = (COLLECTOR, "buffer_ids")
 
 INDEX = "index"
 PRIORITY_WEIGHT = "priority_weight"

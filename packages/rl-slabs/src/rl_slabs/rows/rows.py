@@ -13,6 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_slabs.arguments import as_device, key_list, positive
 from rl_slabs.dtypes import carrier
 from rl_slabs.memory.memory import Memory
+from rl_slabs.rows.block import RowBlock
 from rl_slabs.rows.copy_loop import CopyLoop
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
@@ -226,6 +227,42 @@ class Rows:
         if words is None or plan.large:
             return self.read(rows)
         return self._unpack(take_known_rows(words, rows.numpy()), [], rows.shape)
+
+    def block(self, count: int) -> RowBlock:
+        """Room for copies of `count` rows of this schema, which `gather_into` fills.
+
+        Args:
+            count: How many rows.
+
+        Example:
+            >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
+            >>> block = rows.block(3)
+            >>> for start, some in ((0, [4, 0]), (2, [1])):
+            ...     rows.gather_into(torch.tensor(some), block, start)
+            >>> block.tensordict(torch.Size([3]))["reward"].shape
+            torch.Size([3, 1])
+        """
+        return RowBlock(self.schema, self._whole, count)
+
+    def gather_into(self, rows: torch.Tensor, block: RowBlock, start: int) -> None:
+        """Copies rows that are known to be there into a block of the same schema, on the CPU.
+
+        Args:
+            rows: int64 `[n]`. One out of range may give any row.
+            block: What `block` of any rows of this schema returned.
+            start: The place of the first of them in the block.
+        """
+        stop = start + len(rows)
+        if self._words is not None and block.words is not None:
+            room = block.words[start:stop]
+            if room.size < PARALLEL_ITEMS:
+                # without a mode numpy makes another copy
+                self._words.take(rows.numpy(), 0, out=room, mode="clip")
+            else:
+                words = torch.from_numpy(self._words)
+                torch.index_select(words, 0, rows, out=torch.from_numpy(room))
+        for (path, _), array in zip(self._whole.large, block.arrays, strict=True):
+            torch.index_select(self._views[path], 0, rows, out=array[start:stop])
 
     def write(
         self,
