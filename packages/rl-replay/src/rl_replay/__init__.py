@@ -7,6 +7,10 @@ from rl_replay.buffer.prioritized_buffers import (
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
 from rl_replay.data.containers import register_container
+from rl_replay.ensembles.buffer import ReplayBufferEnsemble
+from rl_replay.ensembles.sampler import SamplerEnsemble
+from rl_replay.ensembles.storage import StorageEnsemble
+from rl_replay.ensembles.writer import WriterEnsemble
 from rl_replay.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -42,18 +46,22 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "RoundRobinWriter",
     "Sampler",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "Storage",
+    "StorageEnsemble",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
     "TrajectoryIndex",
     "Writer",
+    "WriterEnsemble",
     "mark_slices",
     "register_container",
 ]

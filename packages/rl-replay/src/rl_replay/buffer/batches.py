@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,8 @@ from rl_replay.buffer.prefetch import DrawnFrom
 from rl_replay.data.structure import Arrangement
 from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_replay.storages import TensorStorage
+from rl_replay.storages.row_store import PlainRows
+from rl_slabs import Rows
 from rl_tensordict import as_tuple, insert
 
 
@@ -33,6 +36,16 @@ class Draw(NamedTuple):
     info: dict[str, Any]  # What the sampler knows about them
     last: bool  # Whether they end an epoch
     size: int  # How many rows were asked for
+
+
+class KnownDraw(NamedTuple):
+    """Rows that a sampler chose of a buffer whose batches are copies of rows and nothing else."""
+
+    numbers: torch.Tensor  # Their row ids, int64 [N]
+    positions: torch.Tensor  # Where they are, int64 [N]
+    coordinates: torch.Tensor  # What `buffer[...]` takes, int64 [N] or [N, ndim]
+    info: dict[str, Any]  # What the sampler knows about them
+    last: bool  # Whether they end an epoch
 
 
 class BatchMaker:
@@ -62,6 +75,37 @@ class BatchMaker:
             draw = self._draw(size)
             rows, info = self._gather(draw)
         return Sample(self._finish(rows), info, draw.last)
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Excludes the other threads that use the buffer."""
+        return self._parts.local.lock
+
+    def plain_rows(self) -> Rows | None:
+        """The rows, if a batch is nothing but copies of some and they lie in private memory.
+
+        Then an ensemble gathers those of several buffers into one block, and so saves to stack
+        them.
+        """
+        parts, storage = self._parts, self._parts.storage
+        is_changed = parts.transform.changes or parts.collate is not None
+        if parts.local.prefetch is not None or is_changed or self._contiguous or self._pins:
+            return None
+        if not isinstance(storage, TensorStorage) or storage.is_shared:
+            return None
+        structure, store = storage.structure, storage.store
+        is_plain = structure is not None and structure.is_plain and storage.on_host
+        return store.rows if is_plain and isinstance(store, PlainRows) else None
+
+    def draw_known(self, size: int) -> KnownDraw:
+        """Chooses the rows of a batch that `plain_rows` has; the caller holds the lock."""
+        storage, sampler = self._parts.storage, self._parts.sampler
+        numbers, info, last, _ = self._draw(size)
+        if sampler.weighs_rows:
+            info = sampler.complete(storage, info)
+        positions = storage.ring.positions(numbers)
+        index = coordinates(storage, positions) if storage.arrangement.ndim > 1 else positions
+        return KnownDraw(numbers, positions, index, info, last)
 
     def rewind(self) -> None:
         """Drops the prefetched batches, as if their rows had never been chosen."""
@@ -161,7 +205,7 @@ class BatchMaker:
             insert(rows, (keys.INDEX,), index)
             insert(rows, keys.ROW, numbers)
             if known and self._info_in_sample:
-                _insert_info(rows, known)
+                insert_info(rows, known)
             if "slices" in known:
                 mark_slices(rows, known["slices"], sampler.truncated_key, sampler.end_keys)
         elif "slices" in known and isinstance(storage, TensorStorage):
@@ -188,7 +232,7 @@ class BatchMaker:
         return rows
 
 
-def _insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
+def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
     """Puts what a sampler knows into a sample, if it is one value a row or one for all."""
     for key, value in known.items():
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):

@@ -152,6 +152,11 @@ class ReplayBuffer:
         return self._parts.transform
 
     @property
+    def batches(self) -> BatchMaker:
+        """What draws and makes the batches, for ensembles of buffers."""
+        return self._batches
+
+    @property
     def dim_extend(self) -> int:
         """The dimension of the data along which the storage grows."""
         return self._parts.dim_extend

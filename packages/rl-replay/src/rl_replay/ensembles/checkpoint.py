@@ -1,0 +1,113 @@
+"""An ensemble in memory or in a folder: the state of each buffer, and how buffers are chosen."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.writer import dump
+
+if TYPE_CHECKING:
+    from rl_replay.ensembles.buffer import ReplayBufferEnsemble
+
+_MEMBERS = "members-"
+
+
+def state_of(ensemble: ReplayBufferEnsemble) -> dict[str, Any]:
+    """Everything that the next samples of an ensemble depend on."""
+    return {**_own_state(ensemble), "buffers": [buffer.state_dict() for buffer in ensemble]}
+
+
+def load_state(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None:
+    """Restores what `state_of` returned; where a buffer refuses its state, nothing changes."""
+    if not isinstance(state, Mapping) or "buffers" not in state:
+        raise ValueError("this is no state of an ensemble: give what its state_dict() returned.")
+    _require_as_many(ensemble, len(state["buffers"]), "the state")
+    former = [buffer.state_dict() for buffer in ensemble]
+    try:
+        for buffer, own in zip(ensemble, state["buffers"], strict=True):
+            buffer.load_state_dict(own)
+        _load_own(ensemble, state)
+    except BaseException:
+        for buffer, own in zip(ensemble, former, strict=True):
+            buffer.load_state_dict(own)
+        raise
+
+
+def dump_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
+    """Writes every buffer to a folder of its own, then the names of the folders in one step."""
+    folder = Path(path)
+    name = f"{_MEMBERS}{uuid.uuid4().hex}"
+    try:
+        for number, buffer in enumerate(ensemble):
+            buffer.dumps(folder / name / str(number))
+        dump(
+            folder, {"ensemble": {**_own_state(ensemble), "members": name, "count": len(ensemble)}}
+        )
+    except BaseException:
+        shutil.rmtree(folder / name, ignore_errors=True)
+        raise
+    for other in folder.glob(f"{_MEMBERS}*"):
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def load_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
+    """Restores what `dump_ensemble` wrote; every byte is checked before a buffer changes."""
+    with Archive(path) as archive:
+        if "ensemble/members" not in archive.names():
+            raise ValueError(f"{path} is no dump of an ensemble: load it into a buffer.")
+        archive.verify()
+        state = archive.read("ensemble")
+    _require_as_many(ensemble, state["count"], path)
+    if Path(state["members"]).name != state["members"]:
+        raise ValueError(f"{path} names {state['members']!r} as its members. Restore it.")
+    folders = [Path(path) / state["members"] / str(number) for number in range(len(ensemble))]
+    for folder in folders:
+        with Archive(folder) as archive:
+            archive.verify()
+    former = [buffer.state_dict() for buffer in ensemble]
+    try:
+        for buffer, folder in zip(ensemble, folders, strict=True):
+            buffer.loads(folder)
+        _load_own(ensemble, state)
+    except BaseException:
+        for buffer, own in zip(ensemble, former, strict=True):
+            buffer.load_state_dict(own)
+        raise
+
+
+def _own_state(ensemble: ReplayBufferEnsemble) -> dict[str, Any]:
+    generator = ensemble.generator
+    return {
+        "sampler": ensemble.sampler.state_dict(),
+        "transform": dict(ensemble.transform.state_dict()),
+        "batch_size": ensemble.batch_size,
+        "rng": None if generator is None else generator.get_state(),
+    }
+
+
+def _load_own(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None:
+    ensemble.transform.load_state_dict(state["transform"])
+    ensemble.sampler.load_state_dict(state["sampler"])
+    if state["batch_size"] is not None:
+        ensemble.batch_size = state["batch_size"]
+    if state["rng"] is not None:
+        # the buffers of one ensemble draw from the same generator
+        ensemble.set_rng(ensemble.generator or torch.Generator())
+        assert ensemble.generator is not None  # just set
+        ensemble.generator.set_state(state["rng"])
+
+
+def _require_as_many(ensemble: ReplayBufferEnsemble, count: int, source: str) -> None:
+    if count != len(ensemble):
+        raise ValueError(
+            f"{source} is of {count} buffers, and this ensemble has {len(ensemble)}: make one of "
+            "as many."
+        )
