@@ -43,7 +43,8 @@ class MultiCollector(CollectorInterface):
         policy_factory: makes the policy in the worker instead.
         frames_per_batch: steps in what is returned; rounded up to a multiple of the workers.
         total_frames: steps to play in all; -1 for no end.
-        replay_buffer: anything with `extend`; where batches go.
+        replay_buffer: anything with `extend`; where batches go. One with `for_worker`, as ensembles
+            of rl-replay have, names a buffer for each worker.
         cat_results: "stack" for `[W, *B, T]`, or the dimension to concatenate batches along.
         preemptive_threshold: once this share of the workers is done, the others stop early.
         restart_workers: replace a worker that dies. What it had not handed over is lost, and its
@@ -117,14 +118,18 @@ class MultiCollector(CollectorInterface):
 
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
         options, policy = self.options, self.policy
-        given = options.of_worker()
+        given = options.of_workers()
         check_picklable(policy, options.mp_start_method)
         self._workers = WorkerGroup(
-            [functools.partial(make_worker, make, policy, given) for make in makers],
+            [
+                functools.partial(make_worker, make, policy, one)
+                for make, one in zip(makers, given, strict=True)
+            ],
             options.mp_start_method,
             timeout_s=options.timeout_s,
             restarts_workers=options.restart_workers,
             shares=not options.by_trajectory,
+            sink=self._write_of if options.routes and not options.workers_write else None,
         )
         self._sizes: list[int] = self._workers.call_all("frames_of_batch")
         self._schedule: Schedule = (
@@ -153,6 +158,10 @@ class MultiCollector(CollectorInterface):
         while self._ready:
             self._buffer.extend(self._on_device(self._ready.pop(0)))
         return None
+
+    def _write_of(self, worker: int, batch: TensorDictBase) -> None:
+        """Write a batch to the buffer of its worker."""
+        self.options.buffer_of(worker).extend(self._on_device(batch))
 
     def _on_device(self, batch: TensorDictBase) -> TensorDictBase:
         moved: TensorDictBase = self._move(batch)
@@ -346,7 +355,11 @@ class MultiCollector(CollectorInterface):
             try:
                 if self._workers.is_busy(index):
                     found.append(self._workers.take_at_last(index, time_limit)[1])
-                found.append(self._workers.finish(index, time_limit))
+                rest = self._workers.finish(index, time_limit)
+                if self.options.routes and isinstance(rest, TensorDictBase):
+                    self._write_of(index, rest)
+                    continue
+                found.append(rest)
             except WorkerDied:
                 continue
             except Exception as error:

@@ -120,6 +120,16 @@ class MultiOptions:
         return bool(getattr(self.replay_buffer, "is_shared", False))
 
     @property
+    def routes(self) -> bool:
+        """Whether each worker has a buffer of its own, which `for_worker` names."""
+        return hasattr(self.replay_buffer, "for_worker")
+
+    def buffer_of(self, worker: int) -> Any:
+        """The buffer of a worker: the one of all, or its own."""
+        buffer = self.replay_buffer
+        return buffer.for_worker(worker, self.num_workers) if self.routes else buffer
+
+    @property
     def joins(self) -> bool:
         """Whether the batches of workers become one."""
         return self.sync and (self.replay_buffer is None or self._num_dims > 1)
@@ -131,8 +141,17 @@ class MultiOptions:
         said = {name: self.options[name] for name in names if self.options.get(name) is not None}
         return local_device(*next(iter(said.items()))) if said else None
 
-    def of_worker(self) -> dict[str, Any]:
+    def of_workers(self) -> list[dict[str, Any]]:
         """The options of each worker's collector, and what makes its policy."""
+        options = self._of_any_worker()
+        if not (self.routes and self.workers_write):
+            return [options] * self.num_workers
+        return [
+            {**options, "replay_buffer": self.buffer_of(worker)}
+            for worker in range(self.num_workers)
+        ]
+
+    def _of_any_worker(self) -> dict[str, Any]:
         made = {
             **self.options,
             "frames_per_batch": self.frames_per_batch,
@@ -167,6 +186,9 @@ class MultiOptions:
         if buffer is not None and not hasattr(buffer, "extend"):
             msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
             raise TypeError(msg)
+        if self.routes:
+            self.buffer_of(count - 1)  # raises unless there is one for each
+            return
         lanes = getattr(getattr(buffer, "storage", None), "lanes", None)
         if self.workers_write and lanes is not None and 1 < lanes < count:
             msg = (

@@ -32,8 +32,10 @@ class WorkerGroup:
         timeout_s: float = 600.0,
         restarts_workers: bool = False,
         shares: bool = True,
+        sink: Callable[[int, TensorDictBase], None] | None = None,
     ) -> None:
         self.restarts_workers, self._shares = restarts_workers, shares
+        self._sink = sink  # where the batches of each worker go, if they have one place each
         self.pool = WorkerPool(
             make,
             start_method=start_method,
@@ -106,6 +108,9 @@ class WorkerGroup:
             self.begin(index)
         if batch is None and message.shape and slots is not None:
             batch = slots.read(slot, message.shape)
+        if self._sink is not None and batch is not None:
+            self._sink(index, batch)
+            batch = None
         return message, batch
 
     def call(self, index: int, name: str, *args: Any) -> Any:
