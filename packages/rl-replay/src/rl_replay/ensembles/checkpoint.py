@@ -4,27 +4,52 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
-
-if TYPE_CHECKING:
-    from rl_replay.ensembles.buffer import ReplayBufferEnsemble
+from rl_replay.ensembles.sampler import SamplerEnsemble
+from rl_transforms import Compose
 
 _MEMBERS = "members-"
 
 
-def state_of(ensemble: ReplayBufferEnsemble) -> dict[str, Any]:
+class Ensemble(Protocol):
+    """What is saved of an ensemble: its buffers, and how they are chosen."""
+
+    batch_size: int | None
+    generator: torch.Generator | None
+
+    def __iter__(self) -> Iterator[ReplayBuffer]: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def sampler(self) -> SamplerEnsemble:
+        """How buffers are chosen."""
+        ...
+
+    @property
+    def transform(self) -> Compose:
+        """The transforms of whole batches."""
+        ...
+
+    def set_rng(self, generator: torch.Generator | None) -> None:
+        """Exchange the generator of the ensemble and of its buffers."""
+        ...
+
+
+def state_of(ensemble: Ensemble) -> dict[str, Any]:
     """Everything that the next samples of an ensemble depend on."""
     return {**_own_state(ensemble), "buffers": [buffer.state_dict() for buffer in ensemble]}
 
 
-def load_state(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None:
+def load_state(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
     """Restores what `state_of` returned; where a buffer refuses its state, nothing changes."""
     if not isinstance(state, Mapping) or "buffers" not in state:
         raise ValueError("this is no state of an ensemble: give what its state_dict() returned.")
@@ -40,7 +65,7 @@ def load_state(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None
         raise
 
 
-def dump_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
+def dump_ensemble(ensemble: Ensemble, path: str) -> None:
     """Writes every buffer to a folder of its own, then the names of the folders in one step."""
     folder = Path(path)
     name = f"{_MEMBERS}{uuid.uuid4().hex}"
@@ -58,7 +83,7 @@ def dump_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def load_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
+def load_ensemble(ensemble: Ensemble, path: str) -> None:
     """Restores what `dump_ensemble` wrote; every byte is checked before a buffer changes."""
     with Archive(path) as archive:
         if "ensemble/members" not in archive.names():
@@ -83,7 +108,7 @@ def load_ensemble(ensemble: ReplayBufferEnsemble, path: str) -> None:
         raise
 
 
-def _own_state(ensemble: ReplayBufferEnsemble) -> dict[str, Any]:
+def _own_state(ensemble: Ensemble) -> dict[str, Any]:
     generator = ensemble.generator
     return {
         "sampler": ensemble.sampler.state_dict(),
@@ -93,7 +118,7 @@ def _own_state(ensemble: ReplayBufferEnsemble) -> dict[str, Any]:
     }
 
 
-def _load_own(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None:
+def _load_own(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
     ensemble.transform.load_state_dict(state["transform"])
     ensemble.sampler.load_state_dict(state["sampler"])
     if state["batch_size"] is not None:
@@ -105,7 +130,7 @@ def _load_own(ensemble: ReplayBufferEnsemble, state: Mapping[str, Any]) -> None:
         ensemble.generator.set_state(state["rng"])
 
 
-def _require_as_many(ensemble: ReplayBufferEnsemble, count: int, source: str) -> None:
+def _require_as_many(ensemble: Ensemble, count: int, source: str) -> None:
     if count != len(ensemble):
         raise ValueError(
             f"{source} is of {count} buffers, and this ensemble has {len(ensemble)}: make one of "
