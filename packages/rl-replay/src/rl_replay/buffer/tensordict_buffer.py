@@ -10,12 +10,12 @@ from tensordict import TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
-from rl_replay.data.pytree import take_apart
+from rl_replay.data.dicts import RowDict
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
-from rl_replay.storages import ListStorage
+from rl_replay.storages import ListStorage, TensorStorage
 from rl_replay.writers import TensorDictRoundRobinWriter
-from rl_tensordict import NestedKey, as_key, as_tuple, build, nest
+from rl_tensordict import NestedKey, as_key, as_tuple
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -116,7 +116,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             >>> buffer[:]["next", "reward"].shape, buffer[:]["action"].shape
             (torch.Size([1, 1]), torch.Size([1]))
         """
-        return super().add(self._tensordict(data, self.storage.ndim - 1, "row", "[]"))
+        with self._parts.local.lock:
+            return super().add(self._as_rows(data, self.storage.ndim - 1, "row", "[]"))
 
     def extend(self, data: TensorDictBase | Mapping[str, Any] | list[Any]) -> torch.Tensor:
         """Store several rows; see `ReplayBuffer.extend`.
@@ -127,11 +128,15 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """
         if isinstance(data, list):
             dims = self.storage.ndim - 1
-            return super().extend([self._of_dict(one, dims) for one in data])
-        return super().extend(self._tensordict(data, self.storage.ndim, "leaves", "[rows]"))
+            return super().extend([self._tensordict_of(one, dims) for one in data])
+        with self._parts.local.lock:
+            return super().extend(self._as_rows(data, self.storage.ndim, "leaves", "[rows]"))
 
-    def _tensordict(self, data: Any, dims: int, what: str, size: str) -> TensorDictBase:
-        made = self._of_dict(data, dims)
+    def _as_rows(self, data: Any, dims: int, what: str, size: str) -> Any:
+        """A dict as a storage or transforms take it; a tensordict as it is."""
+        if type(data) is dict and data and self._reads_dicts:
+            return RowDict(data, dims)
+        made = self._tensordict_of(data, dims)
         if not isinstance(made, TensorDictBase):
             raise TypeError(
                 f"expected a tensordict or a dict of arrays, got {type(data).__name__}: wrap it, "
@@ -139,27 +144,17 @@ class TensorDictReplayBuffer(ReplayBuffer):
             )
         return made
 
-    def _of_dict(self, data: Any, dims: int) -> Any:
+    @property
+    def _reads_dicts(self) -> bool:
+        """Whether dicts go to the storage as they are."""
+        parts = self._parts
+        plain = not parts.transform.changes and not parts.checks_writes
+        return plain and isinstance(parts.storage, TensorStorage)
+
+    def _tensordict_of(self, data: Any, dims: int) -> Any:
         """A dict as a tensordict with so many batch dimensions; anything else as it is."""
         if is_tensor_collection(data) or not isinstance(data, Mapping) or not data:
             return data
-        leaves = take_apart(data)[1]
-        for path, leaf in leaves.items():
-            name = path[-1]
-            # one environment may return 0, -100 and np.float64(0.5) as rewards
-            made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
-            leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
-        shapes = {leaf.shape[:dims] for leaf in leaves.values()}
-        if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
-            found = {".".join(path): list(leaf.shape) for path, leaf in leaves.items()}
-            raise ValueError(
-                f"the first {dims} dimension(s) of all leaves must be equal, got shapes {found}: "
-                "stack the data, or use add() for one element."
-            )
-        made = build(nest(leaves), shape)
+        made = RowDict(data, dims).tensordict()
         # an environment may refill its arrays, and a list keeps references
         return made.clone() if isinstance(self.storage, ListStorage) else made
-
-
-_SINGLETON = frozenset({*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT})
-"""Leaves that end in a singleton dimension in tensordicts, where a dict may have numbers."""

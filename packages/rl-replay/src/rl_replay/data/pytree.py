@@ -20,6 +20,11 @@ class Branch(NamedTuple):
     names: tuple[str, ...]  # The keys or places of its children
     below: tuple[Branch | None, ...]  # a branch for each child, None for a leaf
 
+    @property
+    def is_of_dicts(self) -> bool:
+        """Whether all of its containers are dicts."""
+        return self.kind == "dict" and all(one is None or one.is_of_dicts for one in self.below)
+
     def fits(self, other: Branch | None) -> bool:
         """Whether a tree of another form has the same leaves; dicts may name them in any order."""
         if other is None or self.kind != other.kind:

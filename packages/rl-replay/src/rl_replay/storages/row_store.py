@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
+from rl_replay.data.row_reader import RowReader
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
 from rl_slabs import Rows, RowSchema, Slab
-from rl_slabs.internals import Leaves, RowIndex, TensordictReader, ValidatedLeaves, leaves_of
+from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
 from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
@@ -127,13 +128,13 @@ class PlainRows:
 
 
 class OneRow:
-    """Reads single tensordicts into a staging row, and copies it into the store."""
+    """Reads single rows into a staging row, and copies it into the store."""
 
     # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
     # all of them.
 
-    def __init__(self, rows: Rows, plain: TensordictReader) -> None:
-        self._plain = plain
+    def __init__(self, rows: Rows, reader: RowReader) -> None:
+        self._reader = reader
         fields = rows.schema.fields
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
             apart = Rows.zeros(rows.schema, 1)
@@ -141,6 +142,7 @@ class OneRow:
             self._views = [live.get(field.key)[0] for field in fields if field.offset is not None]
         columns = apart.columns()
         self._row = ValidatedLeaves({f.key: columns[f.key].reshape(f.shape) for f in fields})
+        self._staged = [(f.key, self._row[f.key]) for f in fields if f.offset is not None]
         self._packed = [number for number, f in enumerate(fields) if f.offset is not None]
         self._large = [
             (number, f.key, rows.columns()[f.key])
@@ -151,10 +153,10 @@ class OneRow:
         self._word = None if apart.packed is None else apart.packed.numpy()[0]
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads a tensordict into the staging row."""
-        leaves = self._plain.tensors(data, 0)
+        """Reads a tensordict or a dict into the staging row."""
+        leaves = self._reader.tensors(data, 0)
         if leaves is None:
-            return None
+            return self._take_arrays(self._reader.of(data, 0))
         try:
             for number, key, _ in self._large:
                 self._row[key] = leaves[number].numpy()
@@ -162,6 +164,15 @@ class OneRow:
             _copy_each(self._views, packed)
         except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
             return None
+        return self._row
+
+    def _take_arrays(self, arrays: ValidatedLeaves | None) -> ValidatedLeaves | None:
+        if arrays is None:
+            return None
+        for key, staged in self._staged:
+            staged[...] = arrays[key]
+        for _, key, _ in self._large:
+            self._row[key] = arrays[key]
         return self._row
 
     def write(self, position: int) -> None:

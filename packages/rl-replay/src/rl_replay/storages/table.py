@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.checkpoint.contents import Contents, FillRows, join
+from rl_replay.data.row_reader import RowReader
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, contradictions
@@ -20,7 +21,7 @@ from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import OneRow, PlainRows, RowStore
 from rl_slabs import Span
-from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
+from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
@@ -86,13 +87,13 @@ class RowTable:
         self.links = Links(span_limit, layout.marker_keys, back=back)
         self.device = store.device
         self.on_host = self.device.type == "cpu"
-        self.reader: TensordictReader | None = None
+        self.reader: RowReader | None = None
         self.one_row: OneRow | None = None
         self._watched = layout.lossless is not None
         structure, once = layout.structure, layout.lossless
-        plain = not layout.columns and self.on_host and structure.form == "tensordict"
+        plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
         if plain and not structure.element and not (once is not None and once.may_miss):
-            self.reader = TensordictReader(layout.schema)
+            self.reader = RowReader(layout.schema, structure)
             if isinstance(store, PlainRows):
                 self.one_row = OneRow(store.rows, self.reader)
 

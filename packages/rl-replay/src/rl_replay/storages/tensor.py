@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_replay.checkpoint.contents import Contents, FillRows
+from rl_replay.data.dicts import RowDict
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.edges import edge
@@ -137,11 +138,14 @@ class TensorStorage(Storage):
         table = session.sync()
         session.require_own()
         if session.is_open or table is None:
-            return self._append(self._make(data, None))
+            rows = data.tensordict() if isinstance(data, RowDict) else data
+            return self._append(self._make(rows, None))
         known = None if table.reader is None else table.reader.of(data, 1)
-        if known is not None and (count := data.batch_size[0]):
-            named = table.links.keys.compares and is_time(data, 0)
+        if known is not None and (count := len(next(iter(known.values())))):
+            named = table.links.keys.compares and isinstance(data, TensorDict) and is_time(data, 0)
             return table.append(session, known, Extent(count, 1, count, named))
+        if isinstance(data, RowDict):
+            data = data.tensordict()
         structure, schema, columns = table.layout[:3]
         batch = structure.take_apart(data, self.arrangement)
         if self.ndim > 1 and columns != self.arrangement.columns(batch.shape):
@@ -176,6 +180,8 @@ class TensorStorage(Storage):
             session.require_own()
             one = ValidatedLeaves((key, array[None]) for key, array in known.items())
             return table.append(session, one, Extent(1, 1, 1))
+        if isinstance(data, RowDict):
+            data = data.tensordict()
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             return self.extend_elements(data.unsqueeze(dim))

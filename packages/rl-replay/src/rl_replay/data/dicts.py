@@ -1,0 +1,119 @@
+"""Dicts of arrays and numbers, as a loop over an environment has them, read as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_layout import keys
+from rl_replay.data.pytree import take_apart
+from rl_slabs import RowSchema
+from rl_slabs.internals import ValidatedLeaves, name_of
+from rl_tensordict import build, nest
+
+_SINGLETON = frozenset({*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT})
+"""Leaves that end in a singleton dimension in tensordicts, where a dict may have numbers."""
+
+_NUMBERS = frozenset("fiub")  # kinds of numpy that rewards are cast from
+
+
+class RowDict:
+    """A dict that stands for a tensordict: rewards, flags and `is_init` become singletons."""
+
+    def __init__(self, entries: Mapping[str, Any], dims: int) -> None:
+        self.entries, self.dims = entries, dims
+
+    def __repr__(self) -> str:
+        return repr(self.entries)
+
+    def tensordict(self) -> TensorDictBase:
+        """The tensordict, with `dims` batch dimensions."""
+        leaves, dims = take_apart(self.entries)[1], self.dims
+        for path, leaf in leaves.items():
+            name = path[-1]
+            # one environment may return 0, -100 and np.float64(0.5) as rewards
+            made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
+            leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
+        shapes = {leaf.shape[:dims] for leaf in leaves.values()}
+        if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
+            found = {".".join(path): list(leaf.shape) for path, leaf in leaves.items()}
+            raise ValueError(
+                f"the first {dims} dimension(s) of all leaves must be equal, got shapes {found}: "
+                "stack the data, or use add() for one element."
+            )
+        return build(nest(leaves), shape)
+
+
+class DictReader:
+    """Reads dicts whose leaves match a schema exactly, in one pass."""
+
+    def __init__(self, schema: RowSchema, *, as_tensordict: bool) -> None:
+        self._as_tensordict = as_tensordict  # whether they are read as `RowDict` is
+        self._places: dict[str, Any] = {}
+        for field in schema.fields:
+            group = self._places
+            for name in field.path[:-1]:
+                group = group.setdefault(name, {})
+            group[field.path[-1]] = field, np.dtype(name_of(field.dtype))
+
+    def of(self, data: Mapping[str, Any], dims: int) -> ValidatedLeaves | None:
+        """The leaves, with 0 or 1 batch dimensions; None if the general way is to look at them."""
+        found, lead = ValidatedLeaves(), list[tuple[int, ...]]([()][dims:])
+        try:
+            fits = self._collect(data, self._places, lead, found)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            return None
+        return found if fits and len(lead[0]) == dims else None
+
+    def _collect(
+        self,
+        data: Mapping[str, Any],
+        places: dict[str, Any],
+        lead: list[tuple[int, ...]],
+        found: ValidatedLeaves,
+    ) -> bool:
+        """Adds the leaves of a group; `lead` gets the batch shape of the first one."""
+        if len(data) != len(places):
+            return False
+        for name, value in data.items():
+            place = places.get(name)
+            if type(place) is not tuple:
+                group = type(place) is dict and type(value) is dict
+                if not group or not self._collect(value, place, lead, found):  # type: ignore[arg-type]
+                    return False
+                continue
+            field, kind = place
+            array = self._array(name, value, field.dtype, kind)
+            if array is None:
+                return False
+            if not lead:
+                lead.append(array.shape[:1])
+            if self._as_tensordict and name in _SINGLETON and array.ndim == len(lead[0]):
+                array = array[..., None]
+            if array.shape != lead[0] + field.shape or array.shape[:1] == (0,):
+                return False
+            found[field.key] = array
+        return True
+
+    def _array(
+        self, name: str, value: Any, dtype: torch.dtype, kind: np.dtype[Any]
+    ) -> NDArray[Any] | None:
+        """A value as an array of the dtype that a tensor of it would have; None unless it fits."""
+        standard = dtype is torch.get_default_dtype()
+        if type(value) is torch.Tensor:
+            array = value.numpy()  # refused for one with a gradient, or on a device
+        elif isinstance(value, np.ndarray | np.generic | bool | int):
+            array = np.asarray(value)
+        elif type(value) is float and standard:
+            array = np.asarray(value, kind)
+        else:
+            return None
+        if self._as_tensordict and name == keys.REWARD:
+            numeric = standard and array.dtype.kind in _NUMBERS
+            return array.astype(kind, copy=False) if numeric else None
+        return array if array.dtype == kind else None
