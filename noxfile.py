@@ -203,7 +203,9 @@ def tests(session: nox.Session, package: str) -> None:
     else:
         run_alone(session, package, links)
         install(session, *links, *ours, *others)
-    session.run("pytest", f"packages/{package}", "-m", "not slow", *session.posargs)
+    # a package that lists pytest-xdist starts no processes in its tests that would suffer from it
+    split = ["-n", "2", "--dist", "loadfile"] if "xdist" in "".join(others) else []
+    session.run("pytest", f"packages/{package}", "-m", "not slow", *split, *session.posargs)
 
 
 def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
