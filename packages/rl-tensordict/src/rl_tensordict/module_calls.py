@@ -26,13 +26,14 @@ from torch import nn
 
 from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
+from rl_tensordict.entries import require
 from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import (
     is_stock_module,
     is_stock_sequence,
 )
-from rl_tensordict.nested_keys import as_tuple
-from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of
+from rl_tensordict.nested_keys import as_key, as_tuple
+from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of, write
 from rl_tensordict.types import KeyPath
 
 Values: TypeAlias = dict[KeyPath, Any]
@@ -51,6 +52,7 @@ class Call(NamedTuple):
     reason: str = ""
     # lists the calls that `step` makes, valid until the parts of the module change
     listed: Callable[[], Iterable[tuple[Any, Any, Any]]] | None = None
+    module: Any = None  # the module, which is called on a tensordict where the call is not exact
 
     def listing(self) -> list[Any]:
         """List the calls that `step` makes, as the module does; none where it lists none."""
@@ -99,7 +101,7 @@ class ModuleCalls:
         self.calls: list[Call] = []
         parts = children_of(module) if inside else [module]
         if reason:
-            self.calls.append(Call(module, None, None, reason=reason))
+            self.calls.append(Call(module, None, None, reason=reason, module=module))
         else:
             for part in parts:
                 _flatten(part, self.calls, visited)
@@ -204,6 +206,32 @@ class ModuleCalls:
             scope |= written
             made |= written
         return made
+
+    def write(self, tensordict: TensorDictBase, last: int | None = None) -> TensorDictBase:
+        """Do what `forward` does, on a tensordict, up to the call `last`, all if None.
+
+        Exact calls are made on its tensors, other modules are called on the tensordict itself.
+        Not where `skip_existing` is set.
+
+        Args:
+            tensordict: holds the inputs.
+            last: how many calls, as the end of a slice.
+
+        Returns:
+            The tensordict with what the calls write, or the one that a module returned.
+
+        Raises:
+            KeyError: an input is missing.
+        """
+        for call in self.calls[:last]:
+            if not call.is_exact or call.in_keys is None or call.out_keys is None:
+                tensordict = call_on_tensordict(call.module, tensordict)
+                continue
+            outputs = call.function(*[require(tensordict, as_key(key)) for key in call.in_keys])
+            for key, value in zip(call.out_keys, outputs_of(outputs, call.out_keys), strict=True):
+                if key != DROPPED:
+                    write(tensordict, as_key(key), value)
+        return tensordict
 
     def find_failure(self, values: Mapping[KeyPath, Any]) -> tuple[Call, Values] | None:
         """Find the call that fails, by making the calls again; for notes on errors.
@@ -316,7 +344,7 @@ def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
     obstacle = traits.obstacle or _obstacle(module)
     if obstacle:
         reason = f"{type(module).__name__} can only be called on a tensordict: {obstacle}"
-        calls.append(Call(module, None, None, reason=reason))
+        calls.append(Call(module, None, None, reason=reason, module=module))
         return
     visited.append(module)
     parts = _parts(module) if traits.is_sequence else None
@@ -328,7 +356,7 @@ def _flatten(module: Any, calls: list[Call], visited: list[Any]) -> None:
     function = module.step if traits.offers_step else module.module
     listed = module.step_calls if traits.lists_calls else None
     in_keys, out_keys = _keys(module.in_keys), _keys(module.out_keys)
-    calls.append(Call(function, in_keys, out_keys, traits.is_exact, "", listed))
+    calls.append(Call(function, in_keys, out_keys, traits.is_exact, "", listed, module))
 
 
 def _obstacle(module: Any) -> str:

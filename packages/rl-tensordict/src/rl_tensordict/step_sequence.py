@@ -86,21 +86,28 @@ class StepSequence(TensorStep):
             for call in self._flat_calls().calls
         ]
 
-    def run_parts(self, tensordict: TensorDictBase, last: int | None = None) -> Values:
-        """Run the calls up to `last`, all if None, on entries of a tensordict.
+    def runs_parts(self) -> bool:
+        """Tell whether `forward` on a tensordict is the parts, one after another.
+
+        Returns:
+            False where options say otherwise, or `set_skip_existing` is set.
+        """
+        return super()._is_direct()
+
+    def write_parts(self, tensordict: TensorDictBase, last: int | None = None) -> TensorDictBase:
+        """Run the calls up to `last`, all if None, on a tensordict; see `runs_parts`.
 
         Args:
-            tensordict: holds what `in_keys` names. Nothing is written to it.
+            tensordict: holds what `in_keys` names.
             last: how many calls, as the end of a slice; not checked.
 
         Returns:
-            Inputs and outputs by key.
+            The tensordict with what the calls write.
 
         Raises:
             KeyError: an input is missing.
         """
-        values: Values = {as_tuple(key): require(tensordict, key) for key in self.in_keys}
-        return self._flat_calls().run(values, last)
+        return self._calls().write(tensordict, last)
 
     def _calls(self) -> ModuleCalls:
         calls: ModuleCalls | None = self.__dict__.get("_module_calls")
@@ -118,7 +125,7 @@ class StepSequence(TensorStep):
         return calls
 
     def _is_direct(self) -> bool:
-        return super()._is_direct() and self._calls().is_forward()
+        return self.runs_parts() and self._calls().is_forward()
 
     def _write(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self.step_parts() is None:

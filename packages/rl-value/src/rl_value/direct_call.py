@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor, nn
 
 from rl_tensordict import (
@@ -63,7 +63,7 @@ def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: Nest
     made = _direct_output(calls, partial(find, batch), wanted, batch.batch_dims)
     if made is not None:
         return made
-    return _written(network, batch.copy(), wanted)
+    return _written(network, calls, batch.copy(), wanted)
 
 
 def outputs_from(
@@ -76,7 +76,8 @@ def outputs_from(
     for inputs, size in given:
         made = _direct_output(calls, inputs.get, wanted, 1)
         if made is None:
-            made = _written(network, build(nest(inputs), torch.Size([size])), wanted)
+            batch = build(nest(inputs), torch.Size([size]))
+            made = _written(network, calls, batch, wanted)
         found.append(made)
     return found
 
@@ -90,10 +91,14 @@ def explain_call(network: TensorDictModuleBase) -> str:
     return f"{type(network).__name__} called on a tensordict ({reason})"
 
 
-def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBase:
+def noted(
+    network: TensorDictModuleBase, batch: TensorDictBase, calls: ModuleCalls | None = None
+) -> TensorDictBase:
     """Call a network; a note on its exceptions names the network and its inputs."""
+    calls = calls or ModuleCalls(network, watch=False)
     try:
-        made: TensorDictBase = network(batch)
+        # parts that are calls on tensors are called so: tensordict's writes take longer than them
+        made: TensorDictBase = network(batch) if skip_existing() else calls.write(batch)
     except Exception as error:
         given = {key: batch.get(key, None) for key in network.in_keys}
         note_network(error, network.out_keys, given)
@@ -101,9 +106,11 @@ def noted(network: TensorDictModuleBase, batch: TensorDictBase) -> TensorDictBas
     return made
 
 
-def _written(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
-    """One output of a network that is called through its tensordict interface."""
-    made = require(noted(network, batch), wanted)
+def _written(
+    network: TensorDictModuleBase, calls: ModuleCalls, batch: TensorDictBase, wanted: NestedKey
+) -> Tensor:
+    """One output of a network of which some part is called on a tensordict."""
+    made = require(noted(network, batch, calls), wanted)
     given: object = made
     if not isinstance(given, Tensor):
         msg = f"{wanted!r}: expected a tensor from the network, got {type(given).__name__}."

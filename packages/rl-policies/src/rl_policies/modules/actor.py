@@ -12,7 +12,9 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
     TensorDictSequential,
+    set_interaction_type,
 )
+from tensordict.nn.probabilistic import interaction_type
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -23,7 +25,7 @@ from rl_policies.modules.call_notes import note_errors, require_module
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.probabilistic import Keys, SamplingModule
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, outputs_of
+from rl_tensordict import NestedKey, TensorStep, note_call, outputs_of
 
 
 class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
@@ -226,12 +228,13 @@ class ProbabilisticActor(PolicySequence, ProbabilisticTensorDictSequential):  # 
         Raises:
             KeyError: an input is missing.
         """
-        if tensordict_out is None and not kwargs and self._is_direct():
-            network, sampling = self.module
-            values = self.run_parts(tensordict, last=-1)
-            for key in network.out_keys:
-                tensordict.set(key, values[as_tuple(key)])
-            dist: Distribution = sampling.get_dist(tensordict)
+        if tensordict_out is None and not kwargs and self.runs_parts():
+            sampling = self.module[-1]
+            # parts that draw do as the last one does
+            kind = interaction_type()
+            with set_interaction_type(sampling.default_interaction_type if kind is None else kind):
+                written = self.write_parts(tensordict, last=-1)
+            dist: Distribution = sampling.get_dist(written)
         else:
             dist = super().get_dist(tensordict, tensordict_out, **kwargs)
         return dist
