@@ -160,7 +160,12 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
     """
     check_collection("batch", batch)
     check_dim(dim, batch.batch_size)
-    if batch.batch_size[dim] < 2 or not must_compare_observations(batch, dim):
+    return compare_checked(batch, dim) if must_compare_observations(batch, dim) else None
+
+
+def compare_checked(batch: TensorDictBase, dim: int = -1) -> Comparison | None:
+    """Do the same on a batch whose markers leave it open; arguments are not checked."""
+    if batch.batch_size[dim] < 2:
         return None
     leaves = dict(_observations(batch))
     if not leaves:

@@ -1,21 +1,25 @@
-"""The markers of a batch, read and validated once, as flat arrays."""
+"""The markers of a batch, read and validated once, and what was derived from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+from weakref import ref
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from rl_layout import keys
 from rl_layout.arguments import check_dense, check_dim
 from rl_layout.segments.flat_views import array_of
-from rl_tensordict import NestedKey, find, names_of
+from rl_tensordict import NestedKey, as_tuple, find, names_of
 from rl_tensordict.arguments import check_collection
 
+Made = TypeVar("Made")
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 # attribute -> key, dtype, whether the leaf ends in a dimension of size 1
@@ -29,6 +33,8 @@ FIELDS: Mapping[str, tuple[NestedKey, torch.dtype, bool]] = {
     "traj_step": (keys.TRAJ_STEP, torch.int64, False),
     "mask": (keys.MASK, torch.bool, False),
 }
+
+PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,67 @@ def _is_one(values: Tensor) -> Tensor:
     if values.device.type == "cpu" and not torch.compiler.is_compiling():
         return torch.from_numpy(np.equal(array_of(values), 1))
     return values == 1
+
+
+class MarkerMemo(Generic[Made]):
+    """What was derived from the markers of a batch, kept while they live unchanged."""
+
+    def __init__(self) -> None:
+        self._kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def get(
+        self,
+        shape: torch.Size,
+        leaves: Sequence[Tensor | None],  # as `marker_leaves` reads them
+        make: Callable[[Markers], Made],
+    ) -> Made:
+        """Return what was made of these markers, or make it."""
+        there = [leaf for leaf in leaves if leaf is not None]
+        try:
+            versions = [None if t is None or t.is_inference() else t._version for t in leaves]
+        except AttributeError:
+            _refuse_others(leaves)
+            raise
+        if not there or not all(map(_is_torchs_own, there)):
+            return make(Markers.of_leaves(shape, leaves))
+        stamp = (shape, versions, torch.is_inference_mode_enabled())
+        kept = self._kept.get(there[0])
+        if kept is not None and kept[0] == stamp:
+            # a version counter says that a tensor is unchanged, identity that it is the same one
+            alive = [None if weak is None else weak() for weak in kept[1]]
+            if all(now is then for now, then in zip(leaves, alive, strict=True)):
+                known: Made = kept[2]
+                return known
+        made = make(Markers.of_leaves(shape, leaves))
+        weaks = [None if t is None else ref(t) for t in leaves]
+        self._kept[there[0]] = (stamp, weaks, made)
+        return made
+
+
+def _refuse_others(found: Sequence[object]) -> None:
+    """Raise for the first marker that is no tensor."""
+    for (key, _, _), leaf in zip(FIELDS.values(), found, strict=True):
+        if leaf is not None and not isinstance(leaf, Tensor):
+            msg = (
+                f"{key!r}: expected a tensor, got {type(leaf).__name__}. Store markers as tensors."
+            )
+            raise TypeError(msg)
+
+
+def _is_torchs_own(tensor: Tensor) -> bool:
+    """Whether only torch writes to a tensor's memory, so that its version counter tells."""
+    # Memory that torch may not resize is known elsewhere: to numpy, to a mapped file, to a slab.
+    if type(tensor) is not Tensor or tensor.is_inference():
+        return False
+    if tensor.device.type != "cpu":
+        return True
+    storage = tensor.untyped_storage()
+    return storage.resizable() and not storage.is_shared()
+
+
+def marker_leaves(batch: TensorDictBase) -> list[Tensor | None]:
+    """Read the markers of a batch in the order of `FIELDS`, unchecked."""
+    return [find(batch, place) for place in PLACES]
 
 
 def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:

@@ -18,18 +18,20 @@ from rl_layout import keys
 from rl_layout.arguments import check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
 from rl_layout.segments import flat_views
-from rl_layout.segments.cache import Memo, marker_leaves
-from rl_layout.segments.contradiction import Comparison, compare_neighbours
+from rl_layout.segments.contradiction import Comparison, compare_checked
 from rl_layout.segments.cuts import find_runs
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.segments.markers import (
     FIELDS,
     SIGNED,
+    MarkerMemo,
     Markers,
     batch_shape,
     flag_rows,
     id_rows,
+    marker_leaves,
     mask_rows,
+    must_compare_observations,
 )
 from rl_layout.segments.time_blocks import TimeBlock, time_blocks
 from rl_tensordict import find
@@ -559,10 +561,10 @@ def segments_of(
 ) -> Segments:
     """Derive the segments of a batch whose marker leaves were read already, as `Segments.of`."""
     if leaves[_IDS] is None or leaves[_STEP] is None:
-        if compared is None:
-            compared = compare_neighbours(batch)
-        else:
+        if compared is not None:
             check_type("compared", compared, Comparison, "what compare_neighbours returned")
+        elif must_compare_observations(batch):
+            compared = compare_checked(batch)
         if compared is not None:  # never kept: observations change without their markers
             markers = Markers.of_leaves(shape, leaves)
             made = Segments._of_markers(markers, compared.contradicts.reshape(-1))
@@ -570,8 +572,8 @@ def segments_of(
             if find(batch, (keys.INDEX,)) is None:  # rows drawn one by one are no neighbours
                 compared.warn(stacklevel=3)
             return made
-    return _memo.get_of(shape, leaves, Segments._of_markers)
+    return _memo.get(shape, leaves, Segments._of_markers)
 
 
-_memo: Memo[Segments] = Memo()
+_memo: MarkerMemo[Segments] = MarkerMemo()
 _IDS, _STEP = (list(FIELDS).index(name) for name in ("traj_ids", "traj_step"))
