@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from rl_layout import Segments, keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
 from rl_value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
-from rl_value.estimators.bootstrapping.next_values import input_leaves
+from rl_value.estimators.bootstrapping.next_values import input_leaves, roles_of
 from rl_value.estimators.bootstrapping.sequence_layout import SlotReader, one_step_slots
 
 GAMMA, LMBDA = 0.9, 0.7
@@ -849,7 +849,7 @@ def test_batch_with_time_first_is_copied_one_chunk_at_a_time():
     segments = Segments.of(batch)
     slots = one_step_slots(segments)
     with Peak(batch) as peak:
-        reader = SlotReader(input_leaves(critic(), batch), segments, slots, None)
+        reader = SlotReader(input_leaves(roles_of(critic()), batch), segments, slots, None)
         made, size = next(iter(reader.inputs(60)))
     assert size > 30
     assert peak.bytes < 2.1 * 60 * 50 * 4  # the rows of the chunk, and what is put into them

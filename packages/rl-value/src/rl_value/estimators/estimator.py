@@ -31,7 +31,7 @@ from rl_value.estimators.bootstrapping.call_config import (
 from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
 from rl_value.estimators.explanation import described, estimator_lines
 from rl_value.estimators.key_map import KeyMap
-from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
+from rl_value.estimators.time_place import OUTSIDE, time_last
 from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
@@ -338,10 +338,8 @@ class ValueEstimator(NamedModule):
 
     def _transitions(self, tensordict: TensorDictBase, time_dim: int | None) -> Transitions:
         """The steps of a batch, with time last."""
-        said = self.time_dim if time_dim is None else time_dim
-        dim = time_dimension(tensordict, said)
-        batch = with_time_last(tensordict, dim, is_said=said is not None)
-        return Transitions.of(batch, self.entries, None if dim == tensordict.ndim - 1 else dim)
+        batch, dim = time_last(tensordict, self.time_dim if time_dim is None else time_dim)
+        return Transitions.of(batch, self.entries, dim)
 
     def _stored_values(self, steps: Transitions) -> tuple[Tensor | None, Tensor | None]:
         """Stored values and next values, if they are to be used."""

@@ -58,7 +58,7 @@ def values_line(
     roles, count = roles_of(network), steps.segments.num_real
     again = second or ("" if calls.single_call else "single_call=False")
     calls_again = f", and once more: {again}" if again else ""
-    if reads_side_by_side(network, steps, calls):
+    if reads_side_by_side(roles, steps, calls):
         made = f"{explain_call(network)}, {count} rows and {len(steps.segments)} last next "
         made += "observations as they lie: it looks at single rows"
     else:

@@ -37,7 +37,7 @@ OUTSIDE = (
 
 def refuse_misplaced_time(batch: TensorDictBase, advice: str = NAMED) -> Comparison | None:
     """Raise where observations say that time is another dimension than the last one."""
-    dims: int = batch.ndim
+    dims = len(batch.batch_size)
     if dims < 2 or not must_compare_observations(batch):
         return None
     last = compare_neighbours(batch)
@@ -123,32 +123,41 @@ def _look_for_time(batch: TensorDictBase) -> None:
     refuse_misplaced_time(batch, TURNED)
 
 
-def with_time_last(tensordict: TensorDictBase, dim: int, *, is_said: bool) -> TensorDictBase:
-    """Transpose time to the last dimension, and name it if the caller gave the dimension."""
-    last: int = tensordict.ndim - 1
-    turned = tensordict if dim == last else tensordict.transpose(dim, last)
-    if not is_said:
-        return turned
-    names = names_of(turned) or [None] * turned.ndim
-    if names[last] == keys.TIME:
-        return turned
-    turned = turned.copy()
-    turned.names = [*(None if name == keys.TIME else name for name in names[:last]), keys.TIME]
-    return turned
+def time_last(
+    tensordict: TensorDictBase, explicit: int | None
+) -> tuple[TensorDictBase, int | None]:
+    """Transpose time to the last dimension; returns also where it was, None if it was last.
 
-
-def time_dimension(tensordict: TensorDictBase, explicit: int | None) -> int:
-    """Find the time dimension of a batch: the given one, the one of that name, or the last."""
-    dims: int = tensordict.ndim
+    Time is the given dimension, which is named so, or the one of that name, or the last.
+    """
+    dims = len(tensordict.batch_size)
     if not dims:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
         raise ValueError(msg)
     if explicit is None:
         names = names_of(tensordict) or []
-        return names.index(keys.TIME) if keys.TIME in names else dims - 1
-    check_integer("time_dim", explicit)
-    if not -dims <= explicit < dims:
-        shape = list(tensordict.batch_size)
-        msg = f"time_dim={explicit}: the batch is {shape}. Pass {-dims} to {dims - 1}."
+        dim = names.index(keys.TIME) if keys.TIME in names else dims - 1
+    else:
+        dim = _checked(tensordict, explicit)
+    turned = tensordict if dim == dims - 1 else tensordict.transpose(dim, dims - 1)
+    return turned if explicit is None else _named(turned), None if dim == dims - 1 else dim
+
+
+def _checked(tensordict: TensorDictBase, dim: int) -> int:
+    """A dimension that a caller gave, counted from the front."""
+    check_integer("time_dim", dim)
+    shape = list(tensordict.batch_size)
+    if not -len(shape) <= dim < len(shape):
+        msg = f"time_dim={dim}: the batch is {shape}. Pass {-len(shape)} to {len(shape) - 1}."
         raise ValueError(msg)
-    return explicit % dims
+    return dim % len(shape)
+
+
+def _named(turned: TensorDictBase) -> TensorDictBase:
+    """The same batch, whose last dimension is named time."""
+    *others, last = names_of(turned) or [None] * turned.ndim
+    if last == keys.TIME:
+        return turned
+    turned = turned.copy()
+    turned.names = [*(None if name == keys.TIME else name for name in others), keys.TIME]
+    return turned

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_layout import keys, refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_tensordict import NestedKey, as_tuple, copied, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import of_action
 from rl_value.arguments import floats
@@ -28,7 +28,7 @@ from rl_value.estimators.explanation import (
     values_line,
 )
 from rl_value.estimators.static_shapes import StaticTransitions, unroll_rows
-from rl_value.estimators.time_place import OUTSIDE, time_dimension, with_time_last
+from rl_value.estimators.time_place import OUTSIDE, time_last
 from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
@@ -183,7 +183,7 @@ class DQNLoss(LossModule):
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
-            out = noted(self.value_network, seen.copy())
+            out = noted(self.value_network, copied(seen))
         values = require(out, self.entries["action_value"])
         index = action_index(require(seen, self.entries["action"]), values, self.action_space)
         chosen = of_action(values, index, self.entries["action"])
@@ -213,10 +213,7 @@ class DQNLoss(LossModule):
 
     def _turned(self, batch: TensorDictBase) -> tuple[TensorDictBase, int | None]:
         """The batch with time last, and the dimension time had; None if that was the last one."""
-        said = self.value_estimator.time_dim
-        dim = time_dimension(batch, said)
-        turned = with_time_last(batch, dim, is_said=said is not None)
-        return turned, None if dim == batch.ndim - 1 else dim
+        return time_last(batch, self.value_estimator.time_dim)
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
         turned, moved = self._turned(batch)

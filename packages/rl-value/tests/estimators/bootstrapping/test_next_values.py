@@ -52,7 +52,7 @@ def test_batch_with_some_next_observations_is_refused():
 def test_slots_hold_each_segment_and_its_last_next_observation():
     batch = trajectories([2, 1])
     segments = Segments.of(batch)
-    leaves = input_leaves(step_number(), batch)
+    leaves = input_leaves(roles_of(step_number()), batch)
     ((inputs, size),) = SlotReader(leaves, segments, one_step_slots(segments), None).inputs()
     assert size == 5
     assert inputs["observation",][:, 1].tolist() == [0.0, 1.0, 2.0, 0.0, 1.0]
@@ -65,14 +65,16 @@ def test_slots_show_their_starts_under_each_marker_that_the_network_reads():
     )
     batch = trajectories([2, 1])
     segments = Segments.of(batch)
-    reader = SlotReader(input_leaves(net, batch), segments, one_step_slots(segments), None)
+    reader = SlotReader(
+        input_leaves(roles_of(net), batch), segments, one_step_slots(segments), None
+    )
     ((inputs, _),) = reader.inputs()
     assert inputs["agents", "is_init"].equal(inputs["is_init",])
 
 
 def test_slots_of_no_step_are_read_as_one_row_of_zeros():
     batch, segments = trajectories([2]), Segments.from_ids(torch.tensor([-1, -1]))
-    leaves = input_leaves(step_number(), batch)
+    leaves = input_leaves(roles_of(step_number()), batch)
     ((inputs, size),) = SlotReader(leaves, segments, one_step_slots(segments), None).inputs()
     assert size == 1
     assert inputs["observation",].tolist() == [[0.0, 0.0]]

@@ -35,6 +35,7 @@ from rl_value.estimators.transitions import Transitions, UnrolledValues
 class InputRoles:
     """Roles of the entries that a network reads."""
 
+    read: tuple[KeyPath, ...]  # all of them
     states: frozenset[KeyPath]  # read, and written for the next step
     observed: tuple[NestedKey, ...]  # all others but markers
     following: tuple[KeyPath, ...]  # where the next observations are
@@ -57,19 +58,20 @@ def _roles(in_keys: tuple[NestedKey, ...], out_keys: tuple[NestedKey, ...]) -> I
     )
     marked = any(keys.IS_INIT in key or key[0] == keys.COLLECTOR for key in read)
     following = tuple(map(next_key, observed))
-    return InputRoles(states, observed, following, not (marked or states))
+    is_row_wise = not (marked or states)
+    return InputRoles(tuple(read), states, observed, following, is_row_wise)
 
 
-def input_leaves(network: TensorDictModuleBase, batch: TensorDictBase) -> list[InputLeaf]:
+def input_leaves(roles: InputRoles, batch: TensorDictBase) -> list[InputLeaf]:
     """List what a network reads: its key, the leaf at the root, and the one under ``"next"``."""
     leaves: list[InputLeaf] = []
-    for key in map(as_tuple, network.in_keys):
+    for key in roles.read:
         if key[-1] == keys.IS_INIT:  # made anew
             leaves.append((key, None, None))
             continue
         root, after = find(batch, key), find(batch, (keys.NEXT, *key))
         if root is None:
-            root = _require_input(network, batch, key)
+            root = _require_input(roles, batch, key)
         _check_alike(key, root, after)
         leaves.append((key, root, after))
     return leaves
@@ -87,12 +89,12 @@ def lacks_next(roles: InputRoles, batch: TensorDictBase) -> bool:
     return bool(absent)
 
 
-def _require_input(network: TensorDictModuleBase, batch: TensorDictBase, key: KeyPath) -> Any:
+def _require_input(roles: InputRoles, batch: TensorDictBase, key: KeyPath) -> Any:
     """An input that must be there; where a state is missing, say who would have written it."""
     try:
         return require(batch, as_key(key))
     except KeyError as error:
-        if key not in roles_of(network).states:
+        if key not in roles.states:
             raise
         msg = (
             f"{error.args[0]} It is a recurrent state of this network, which must play along when "
@@ -116,26 +118,52 @@ def _check_alike(key: KeyPath, root: Tensor, after: Tensor | None) -> None:
         raise ValueError(msg)
 
 
+@dataclass(frozen=True)
+class ValueCalls:
+    """The calls of a network for the values of rows and of their next observations."""
+
+    network: TensorDictModuleBase
+    roles: InputRoles
+    wanted: NestedKey  # the output
+    config: ValueCallConfig
+    params: TensorDictBase | None  # in place of its own
+    target_params: TensorDictBase | None  # for next observations
+
+    @property
+    def share_values(self) -> bool:
+        """Whether next values are those of the rows that follow, from the same call."""
+        return self.target_params is None and self.config.single_call
+
+    def now(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
+        """The output for each of some inputs; see `evaluate`."""
+        return evaluate(self.network, given, self.wanted, self.params)
+
+    def later(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
+        """The same by the parameters for next observations."""
+        params = self.params if self.target_params is None else self.target_params
+        return evaluate(self.network, given, self.wanted, params)
+
+
 def unroll_steps(
     network: TensorDictModuleBase,
     steps: Transitions,
     wanted: NestedKey,
-    calls: ValueCallConfig,
+    config: ValueCallConfig,
     params: TensorDictBase | None = None,
     target_params: TensorDictBase | None = None,
 ) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
     # of all members: what one that is out shows counts as what it saw
-    unroll = _side_by_side if reads_side_by_side(network, steps, calls) else _in_slots
-    found = unroll(network, steps, wanted, calls, params, target_params)
+    roles = roles_of(network)
+    calls = ValueCalls(network, roles, wanted, config, params, target_params)
+    unroll = _side_by_side if reads_side_by_side(roles, steps, config) else _in_slots
+    found = unroll(calls, steps)
     if steps.truncated is None:
         return found
-    return replace(found, overwritten=overwritten_members(network, steps, steps.truncated))
+    return replace(found, overwritten=overwritten_members(roles, steps, steps.truncated))
 
 
-def overwritten_members(
-    network: TensorDictModuleBase, steps: Transitions, truncated: Tensor
-) -> Tensor:
+def overwritten_members(roles: InputRoles, steps: Transitions, truncated: Tensor) -> Tensor:
     """Truncated members whose next observation is not what the row after shows, bool."""
     # such a member is out in the row after, which repeats what it saw last, or overwrites it
     batch, segments, shape = steps.batch, steps.segments, truncated.shape[1:-1]
@@ -145,7 +173,7 @@ def overwritten_members(
     same = truncated.new_ones((len(rows), *shape))
     if init is not None:  # it begins anew there
         same &= ~segments.gather(init)[rows + 1].view(same.shape)
-    for key in roles_of(network).observed:
+    for key in roles.observed:
         root, after = find(batch, as_tuple(key)), find(batch, next_key(key))
         if root is None or after is None:
             same.zero_()
@@ -158,79 +186,56 @@ def overwritten_members(
     return truncated.index_put((rows,), truncated[rows] & ~same.unsqueeze(-1))
 
 
-def _in_slots(
-    network: TensorDictModuleBase,
-    steps: Transitions,
-    wanted: NestedKey,
-    calls: ValueCallConfig,
-    params: TensorDictBase | None,
-    target_params: TensorDictBase | None,
-) -> UnrolledValues:
+def _in_slots(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     """Evaluate a network on one sequence of each segment and what comes after it."""
     # A next observation that is a row of the same segment is read there. What comes after a segment
     # is read as its continuation, so that a recurrent network is exact.
-    slots = _slots(network, steps, calls)
+    roles, config = calls.roles, calls.config
+    slots = _slots(roles, steps, config)
     outside = slots.needs_extra
-    if lacks_next(roles_of(network), steps.batch):
+    if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
     missing, stand_in = steps.missing, steps.lost
-    reader = SlotReader(input_leaves(network, steps.batch), steps.segments, slots, stand_in)
-    is_exact = calls.missing_next != "root" and not roles_of(network).is_row_wise
+    reader = SlotReader(input_leaves(roles, steps.batch), steps.segments, slots, stand_in)
+    is_exact = config.missing_next != "root" and not roles.is_row_wise
     if stand_in is not None and steps.ahead is not None and is_exact:
         _refuse_lost_between(slots, steps, stand_in)
-    size = calls.chunk_slots(steps.given_shape, len(slots))
-    values = ahead = _unrolled(network, reader, wanted, params, size)
-    if target_params is not None or not calls.single_call:
-        late = params if target_params is None else target_params
-        ahead = _unrolled(network, reader, wanted, late, size)
+    size = config.chunk_slots(steps.given_shape, len(slots))
+    values = ahead = _joined(calls.now(reader.inputs(size)))
+    if not calls.share_values:
+        ahead = _joined(calls.later(reader.inputs(size)))
     substituted = None
-    if calls.missing_next == "root" and stand_in is not None:
+    if config.missing_next == "root" and stand_in is not None:
         substituted, missing = (stand_in & outside).sum(), None
     now, following = values[slots.row_slot], ahead[slots.next_slot]
     if stand_in is not None and missing is not None:  # the stand-in is no value
         following = blank(following, stand_in & outside)
-    if calls.shifted:  # what terminated has no slot of its own: nothing follows
+    if config.shifted:  # what terminated has no slot of its own: nothing follows
         following = blank(following, slots.next_slot == slots.row_slot)
     return UnrolledValues(now, following, missing, slots.in_budget, substituted)
 
 
-def reads_side_by_side(
-    network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig
-) -> bool:
+def reads_side_by_side(roles: InputRoles, steps: Transitions, config: ValueCallConfig) -> bool:
     """Whether rows, and the last next observations of segments, are read as they lie."""
-    size_free = calls.num_chunks is None and calls.value_chunk_size is None
-    plain = size_free and not calls.shifted and steps.ahead is None
-    return plain and roles_of(network).is_row_wise
+    size_free = config.num_chunks is None and config.value_chunk_size is None
+    plain = size_free and not config.shifted and steps.ahead is None
+    return plain and roles.is_row_wise
 
 
-def _unrolled(
-    network: TensorDictModuleBase,
-    reader: SlotReader,
-    wanted: NestedKey,
-    params: TensorDictBase | None,
-    chunk_size: int | None,
-) -> Tensor:
+def _joined(found: list[Tensor]) -> Tensor:
     """The output of a network at all slots, ``[K, ...]``; of no slot one row that none names."""
-    found = evaluate(network, reader.inputs(chunk_size), wanted, params)
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _side_by_side(
-    network: TensorDictModuleBase,
-    steps: Transitions,
-    wanted: NestedKey,
-    calls: ValueCallConfig,
-    params: TensorDictBase | None,
-    target_params: TensorDictBase | None,
-) -> UnrolledValues:
+def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     """The same for a network that looks at single rows: they are read in place."""
-    if lacks_next(roles_of(network), steps.batch):
+    if lacks_next(calls.roles, steps.batch):
         steps = steps.without_next(steps.ends)
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
     stand_in = None if lost is None else lost[lasts]
     rows: dict[KeyPath, Tensor] = {}
     ends: dict[KeyPath, Tensor] = {}
-    for key, root, after in input_leaves(network, steps.batch):
+    for key, root, after in input_leaves(calls.roles, steps.batch):
         assert root is not None  # such a network reads no marker
         last = segments.last(root if after is None else after)
         if stand_in is not None and after is not None:
@@ -238,15 +243,14 @@ def _side_by_side(
             last = torch.where(wide, segments.last(root), last)
         rows[key], ends[key] = segments.gather(root), last.to(root.dtype)
     rows_and_ends = [(rows, segments.num_real), (ends, len(segments))]
-    if target_params is None and calls.single_call:
-        now, after_ends = evaluate(network, rows_and_ends, wanted, params)
+    if calls.share_values:
+        now, after_ends = calls.now(rows_and_ends)
         ahead = now
     else:
-        late = params if target_params is None else target_params
-        (now,) = evaluate(network, rows_and_ends[:1], wanted, params)
-        ahead, after_ends = evaluate(network, rows_and_ends, wanted, late)
+        (now,) = calls.now(rows_and_ends[:1])
+        ahead, after_ends = calls.later(rows_and_ends)
     substituted = None
-    if stand_in is not None and calls.missing_next == "root":
+    if stand_in is not None and calls.config.missing_next == "root":
         substituted, missing = stand_in.sum(), None
     elif stand_in is not None:  # the stand-in is no value of the next state
         after_ends = blank(after_ends, stand_in)
@@ -295,9 +299,7 @@ def _is_one_column(values: Tensor) -> bool:
     return known and values.numel() == len(values) and not torch.compiler.is_compiling()
 
 
-def _slots(
-    network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig
-) -> UnrollLayout:
+def _slots(roles: InputRoles, steps: Transitions, calls: ValueCallConfig) -> UnrollLayout:
     if steps.ahead is None:
         slots = one_step_slots(steps.segments, after_terminated=not calls.shifted)
         return _budgeted(slots, steps, calls) if calls.shifted else slots
@@ -305,7 +307,7 @@ def _slots(
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
     slots = n_step_slots(steps.segments, steps.ahead, steps.lost)
-    if slots.has_holes and not roles_of(network).is_row_wise:
+    if slots.has_holes and not roles.is_row_wise:
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
             "the steps before their next observations. Sample slices of at least n rows."
