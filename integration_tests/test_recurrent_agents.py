@@ -177,3 +177,33 @@ def test_the_short_form_is_right_for_one_network():
         batch[key] = torch.zeros(5, 1, SIZE)
     GAE(gamma=0.9, lmbda=0.9, value_network=critic_on(body))(batch)
     assert batch["advantage"].shape == (5, 1)
+
+
+def losses_of(actor, critic, batch):
+    """Losses of an actor and a critic, and the gradients of their parameters."""
+    loss = ClipPPOLoss(actor, critic)
+    found = loss(batch.copy())
+    total = sum(value for key, value in found.items() if key.startswith("loss_"))
+    wanted = list(loss.parameters())
+    return total, *torch.autograd.grad(total, wanted, allow_unused=True)
+
+
+@pytest.mark.parametrize("kind", [GRUModule, LSTMModule])
+def test_layers_of_recurrent_networks_in_losses_are_calls_on_tensors(kind):
+    """The recurrent part alone is called on a tensordict; the numbers are those of the modules."""
+    actor, critic = actor_on(owned("actor", kind)), critic_on(owned("critic", kind))
+    env = CountingEnv(policy=TensorDictSequential(actor, critic))
+    batch = env.rollout(7, TensorDictSequential(actor, critic)).exclude("state_value")
+    GAE(gamma=0.9, lmbda=0.8, value_network=critic)(batch)
+    called = []
+    hook = nn.modules.module.register_module_forward_hook(lambda net, *_: called.append(type(net)))
+    fast = losses_of(actor, critic, batch)
+    hook.remove()
+    assert called.count(kind) == called.count(nn.Linear) == 2
+    assert TensorDictModule not in called
+    for network in (actor.module[0], critic):  # a layer with a hook is called as it is
+        network.module[1].register_forward_hook(lambda *_: None)
+    slow = losses_of(actor, critic, batch)
+    assert [None if x is None else x.tolist() for x in fast] == [
+        None if x is None else x.tolist() for x in slow
+    ]

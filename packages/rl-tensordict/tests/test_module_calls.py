@@ -279,6 +279,36 @@ def test_parts_on_tensors_and_parts_on_a_tensordict_run_in_their_order():
     assert same(written(module), calls.run_mixed(dict(leaves(batch())), torch.Size([2])))
 
 
+@pytest.mark.parametrize("make", [*FLAT.values(), *WHOLE.values()], ids=[*FLAT, *WHOLE])
+def test_calls_on_a_tensordict_write_what_forward_does(make):
+    module, found = make(), []
+    calls = ModuleCalls(module)
+    for run in (module, calls.write):
+        torch.manual_seed(3)
+        found.append(dict(leaves(run(batch()))))
+    assert same(*found)
+
+
+def test_calls_on_a_tensordict_stop_where_they_are_told():
+    module = TensorDictSequential(layer("a", "hidden"), Opaque(), layer("b", "c"))
+    given = batch()
+    assert ModuleCalls(module).write(given, last=-1) is given
+    assert set(given.keys()) == {"a", "hidden", "b"}
+    with pytest.raises(KeyError, match="'hidden' is missing: there are a"):
+        ModuleCalls(layer("hidden", "c")).write(batch())
+
+
+class ActsOtherwise(Steps):
+    def forward(self, tensordict):
+        return tensordict.set("b", tensordict["a"] - 9)
+
+
+def test_a_step_for_acting_only_is_no_forward():
+    calls = ModuleCalls(TensorDictSequential(layer("a", "a"), ActsOtherwise()))
+    written_there = calls.write(batch())
+    assert written_there["b"].equal(written_there["a"] - 9)
+
+
 def test_networks_are_called_and_nothing_in_between():
     module = TensorDictSequential(layer(), TensorDictSequential(layer("b", "c")))
     networks = [module.module[0].module, module.module[1].module[0].module]

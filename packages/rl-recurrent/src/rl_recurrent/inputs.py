@@ -39,7 +39,7 @@ def require_is_init(batch: TensorDictBase) -> Tensor:
     """Return ``is_init``; raise with its transform if it is missing."""
     if not isinstance(batch, TensorDictBase):
         refuse_batch(batch)
-    marker: Tensor | None = batch.get(keys.IS_INIT, None)
+    marker: Tensor | None = find(batch, (keys.IS_INIT,))
     if marker is None:
         msg = (
             f"{keys.IS_INIT!r} is missing: rl_transforms.InitTracker writes it. Append it to the "

@@ -30,7 +30,7 @@ from rl_recurrent.network import Network, choice_for, unroll_checked
 from rl_recurrent.single_step import explain_step, step_module
 from rl_recurrent.state_keys import read_keys, written_keys
 from rl_specs import Composite, Unbounded
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_tensordict.arguments import shown
 from rl_transforms import TensorDictPrimer
 
@@ -153,7 +153,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     def _write(self, batch: TensorDictBase, out: Tensor, states: States) -> TensorDictBase:
         for key, value in zip(self.out_keys, (out, *states), strict=True):
-            batch.set(key, value)
+            put(batch, as_tuple(key), value)
         return batch
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -351,7 +351,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         x = keys.require(tensordict, self.in_keys[0])
         states = []
         for key in self.in_keys[1:-1]:
-            state = tensordict.get(key, None)
+            state = find(tensordict, as_tuple(key))
             if state is None:
                 msg = (
                     f"the state {key!r} is missing: make_tensordict_primer() makes the transform "

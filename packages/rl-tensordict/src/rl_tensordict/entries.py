@@ -9,7 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_tensordict.arguments import check_collection
-from rl_tensordict.construction import Entries, build_flat
+from rl_tensordict.construction import Entries, build, build_flat
 from rl_tensordict.flatten import leaves
 from rl_tensordict.internals import HAS_NAMES_FLAG, HAS_STORE
 from rl_tensordict.nested_keys import as_key, as_tuple
@@ -78,12 +78,13 @@ def put(batch: TensorDictBase, key: tuple[str, ...], value: Tensor) -> None:
     """
     here: Any = batch
     for part in key[:-1]:
-        here = here._tensordict.get(part) if _is_open(here) else None
-    fits = _is_open(here) and value.shape[: here.batch_dims] == here.batch_size
-    if fits and here.device in (None, value.device):
-        here._tensordict[key[-1]] = value
-    else:
-        batch.set(key, value)
+        here = here._tensordict.get(part) if type(here) is TensorDict and HAS_STORE else None
+    if _is_open(here):  # so are the groups that it is in
+        size = here.batch_size
+        if value.shape[: len(size)] == size and here.device in (None, value.device):
+            here._tensordict[key[-1]] = value
+            return
+    batch.set(key, value)
 
 
 def _is_open(group: Any) -> bool:
@@ -169,23 +170,24 @@ def copied(tensordict: TensorDictBase) -> TensorDictBase:
         tensordict: any tensordict.
 
     Returns:
-        A copy that is not locked. A plain tensordict of tensors, without names and without a
-        device, is copied at a tenth of the cost.
+        A copy that is not locked. A plain tensordict of tensors is copied at a fifth of the cost.
 
     Example:
         >>> batch = TensorDict({"reward": torch.zeros(5, 1)}, [5])
         >>> copied(batch)["reward"] is batch["reward"]
         True
     """
-    if type(tensordict) is TensorDict and HAS_STORE and tensordict.device is None:
+    if type(tensordict) is TensorDict and HAS_STORE and not torch.compiler.is_compiling():
         entries = dict(tensordict._tensordict)
         for name, entry in entries.items():
             if type(entry) is TensorDict:
                 entries[name] = copied(entry)
             elif not isinstance(entry, Tensor):
                 return tensordict.copy()
-        if names_of(tensordict) is None:
-            return build_flat(entries, tensordict.batch_size)
+        names, device = names_of(tensordict), tensordict.device
+        if device is None:
+            return build_flat(entries, tensordict.batch_size, names and [*names])
+        return build(entries, tensordict.batch_size, names and [*names], device)
     check_collection("tensordict", tensordict)
     return tensordict.copy()
 

@@ -26,7 +26,7 @@ from torch import nn
 
 from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
-from rl_tensordict.entries import require
+from rl_tensordict.entries import find, require
 from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import (
     is_stock_module,
@@ -227,10 +227,13 @@ class ModuleCalls:
             if not call.is_exact or call.in_keys is None or call.out_keys is None:
                 tensordict = call_on_tensordict(call.module, tensordict)
                 continue
-            outputs = call.function(*[require(tensordict, as_key(key)) for key in call.in_keys])
-            for key, value in zip(call.out_keys, outputs_of(outputs, call.out_keys), strict=True):
+            given = [find(tensordict, key) for key in call.in_keys]
+            if any(value is None for value in given):
+                given = [require(tensordict, as_key(key)) for key in call.in_keys]
+            outputs = outputs_of(call.function(*given), call.out_keys)
+            for key, value in zip(call.out_keys, outputs, strict=True):
                 if key != DROPPED:
-                    write(tensordict, as_key(key), value)
+                    write(tensordict, key, value)
         return tensordict
 
     def find_failure(self, values: Mapping[KeyPath, Any]) -> tuple[Call, Values] | None:

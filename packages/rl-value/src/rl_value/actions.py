@@ -11,7 +11,7 @@ from tensordict.nn import CompositeDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
-from rl_tensordict import NestedKey, as_tuple, find, require, sibling
+from rl_tensordict import NestedKey, as_tuple, copied, find, require, sibling
 from rl_value.arguments import floats
 from rl_value.direct_call import note_network
 
@@ -19,7 +19,7 @@ from rl_value.direct_call import note_network
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
     """Make the distribution of an actor's actions now; the batch stays as it is."""
     try:
-        dist: Distribution = actor.get_dist(batch.copy())
+        dist: Distribution = actor.get_dist(copied(batch))
     except Exception as error:
         given = {key: batch.get(key, None) for key in actor.in_keys}
         note_network(error, actor.out_keys, given)

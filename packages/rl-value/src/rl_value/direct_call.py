@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from rl_tensordict import (
     as_key,
     as_tuple,
     build,
-    find,
+    copied,
+    leaves,
     nest,
     note_call,
     require,
@@ -57,13 +57,7 @@ def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
     """Evaluate a network on a batch without writing to the batch."""
-    # called on tensors where that is what its forward does: a write to a tensordict costs more than
-    # a small network; anything else is called as it is
-    calls = ModuleCalls(network, watch=False)
-    made = _direct_output(calls, partial(find, batch), wanted, batch.batch_dims)
-    if made is not None:
-        return made
-    return _written(network, calls, batch.copy(), wanted)
+    return _output(network, ModuleCalls(network, watch=False), copied(batch), wanted)
 
 
 def outputs_from(
@@ -73,76 +67,80 @@ def outputs_from(
 ) -> list[Tensor]:
     """Evaluate a network once for each of some inputs, as `output_of` does on a batch."""
     calls, found = ModuleCalls(network, watch=False), []
+    is_flat, key = calls.is_forward(), as_tuple(wanted)
     for inputs, size in given:
-        made = _direct_output(calls, inputs.get, wanted, 1)
-        if made is None:
-            batch = build(nest(inputs), torch.Size([size]))
-            made = _written(network, calls, batch, wanted)
+        made = _run(network, calls, inputs).get(key) if is_flat else None
+        if not isinstance(made, Tensor) or made.ndim < 2:  # `forward` may say what is wrong with it
+            made = _output(network, calls, build(nest(inputs), torch.Size([size])), wanted)
         found.append(made)
+    return found
+
+
+def _run(
+    network: TensorDictModuleBase, calls: ModuleCalls, inputs: Mapping[KeyPath, Tensor]
+) -> Mapping[KeyPath, Any]:
+    """What calls on tensors compute of some inputs."""
+    try:
+        return calls.run(dict(inputs))
+    except Exception as error:
+        _note_failure(error, network, calls, inputs)
+        raise
+
+
+def _output(
+    network: TensorDictModuleBase, calls: ModuleCalls, batch: TensorDictBase, wanted: NestedKey
+) -> Tensor:
+    """One output of a network that writes to a batch of ours."""
+    made: Any = require(noted(network, batch, calls), wanted)
+    if not isinstance(made, Tensor):
+        msg = f"{wanted!r}: expected a tensor from the network, got {type(made).__name__}."
+        raise TypeError(msg)
+    if made.ndim <= batch.batch_dims:  # the `forward` of a critic refuses it
+        whole = ModuleCalls(network, watch=False, reason="it checks values")
+        made = require(noted(network, batch, whole), wanted)
+    found: Tensor = made
     return found
 
 
 def explain_call(network: TensorDictModuleBase) -> str:
     """Say how a network is called, and why."""
-    calls = ModuleCalls(network, watch=False)
-    if calls.is_forward():
-        return f"{type(network).__name__} called on tensors"
-    reason = calls.reason or "its forward does more than its calls"
-    return f"{type(network).__name__} called on a tensordict ({reason})"
+    calls, name = ModuleCalls(network, watch=False).calls, type(network).__name__
+    others = [call for call in calls if not call.is_exact]
+    if not others and not skip_existing():
+        return f"{name} called on tensors"
+    reason = "skip_existing is set"
+    if others:
+        reason = others[0].reason or f"{type(others[0].module).__name__} reads markers"
+        if len(calls) > len(others):
+            reason += f"; {len(calls) - len(others)} of {len(calls)} parts on tensors"
+    return f"{name} called on a tensordict ({reason})"
 
 
 def noted(
     network: TensorDictModuleBase, batch: TensorDictBase, calls: ModuleCalls | None = None
 ) -> TensorDictBase:
-    """Call a network; a note on its exceptions names the network and its inputs."""
+    """Call a network by its calls; a note on an exception names the call and its inputs."""
+    # parts that are calls on tensors are called so: a write of tensordict takes longer than many
     calls = calls or ModuleCalls(network, watch=False)
     try:
-        # parts that are calls on tensors are called so: tensordict's writes take longer than them
         made: TensorDictBase = network(batch) if skip_existing() else calls.write(batch)
     except Exception as error:
-        given = {key: batch.get(key, None) for key in network.in_keys}
-        note_network(error, network.out_keys, given)
+        _note_failure(error, network, calls, dict(leaves(batch)))
         raise
     return made
 
 
-def _written(
-    network: TensorDictModuleBase, calls: ModuleCalls, batch: TensorDictBase, wanted: NestedKey
-) -> Tensor:
-    """One output of a network of which some part is called on a tensordict."""
-    made = require(noted(network, batch, calls), wanted)
-    given: object = made
-    if not isinstance(given, Tensor):
-        msg = f"{wanted!r}: expected a tensor from the network, got {type(given).__name__}."
-        raise TypeError(msg)
-    result: Tensor = made
-    return result
+def _note_failure(
+    error: Exception, network: Any, calls: ModuleCalls, inputs: Mapping[KeyPath, Any]
+) -> None:
+    """Add a note on the call that failed, or on the network where it is called as a whole."""
+    found = calls.find_failure(inputs) if calls.is_forward() else None
+    given = {key: inputs.get(as_tuple(key)) for key in network.in_keys}
+    failed, given = found or (network, given)
+    note_network(error, failed.out_keys or [], given)
 
 
 def note_network(error: Exception, out_keys: Iterable[Any], given: Mapping[Any, Any]) -> None:
     """Add a note on the network that raised an error: what it writes, and its inputs."""
     written, read = ([as_key(as_tuple(key)) for key in names] for names in (out_keys, given))
     note_call(error, f"the network that writes {written}", given.values(), read, ROWS)
-
-
-def _direct_output(
-    calls: ModuleCalls, read: Callable[[KeyPath], Any], wanted: NestedKey, batch_dims: int
-) -> Tensor | None:
-    """The output of a network that is calls on tensors; None for others and missing outputs."""
-    # also None for an output without a dimension of its own: `forward` of a critic refuses it
-    if not calls.is_forward():
-        return None
-    inputs: dict[KeyPath, Any] = {}
-    for key in calls.in_keys or []:
-        value = inputs[key] = read(key)
-        if value is None:
-            return None
-    try:
-        made = calls.run(dict(inputs)).get(as_tuple(wanted))
-    except Exception as error:
-        failure = calls.find_failure(inputs)
-        if failure is not None:
-            call, given = failure
-            note_network(error, call.out_keys or [], given)
-        raise
-    return made if isinstance(made, Tensor) and made.ndim > batch_dims else None

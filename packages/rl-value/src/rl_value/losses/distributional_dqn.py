@@ -10,7 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import set_recurrent_mode
-from rl_tensordict import NestedKey, require
+from rl_tensordict import NestedKey, copied, require
 from rl_value.actions import of_action
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import noted
@@ -107,7 +107,7 @@ class DistributionalDQNLoss(DQNLoss):
         counted = self.counted(tensordict)  # targets may have found next states missing
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
-            out = noted(self.value_network, seen.copy())
+            out = noted(self.value_network, copied(seen))
         log_probs = require(out, self.entries["action_value"])
         self._check_shape(log_probs, tensordict.batch_size)
         action = require(seen, self.entries["action"])
