@@ -21,6 +21,7 @@ from rl_policies.modules.critic import ValueOperator
 from rl_policies.modules.probabilistic import SamplingModule
 from rl_policies.modules.q_value import QValueActor, QValueModule
 from rl_policies.networks.conv_net import ConvNet
+from rl_policies.networks.ensemble import Ensemble
 from rl_policies.networks.mlp import MLP
 from rl_tensordict import TensorStep
 
@@ -32,6 +33,7 @@ __all__ = [
     "ConvNet",
     "Delta",
     "EGreedyModule",
+    "Ensemble",
     "IndependentNormal",
     "InteractionType",
     "MaskedCategorical",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
 from rl_policies.modules.call_notes import note_errors
+from rl_policies.networks.ensemble import Ensemble
 from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, outputs_of
 
 
@@ -45,6 +46,25 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         acts = any(as_tuple(key)[-1] == ACTION for key in read)
         name = STATE_ACTION_VALUE if acts else STATE_VALUE
         super().__init__(module, read, listed(out_keys, name))
+
+    def ensemble(self, num: int) -> ValueOperator:
+        """Make critics of this architecture and these keys, computed at once.
+
+        Args:
+            num: how many critics.
+
+        Returns:
+            A critic whose values are `[*B, num, 1]`, with parameters drawn anew, see `Ensemble`.
+
+        Raises:
+            ValueError: `num` is below 1, or the network cannot be drawn anew.
+
+        Example:
+            >>> import torch
+            >>> ValueOperator(nn.Linear(3, 1)).ensemble(2).step(torch.zeros(5, 3))[0].shape
+            torch.Size([5, 2, 1])
+        """
+        return ValueOperator(Ensemble.from_module(self.module, num), self.in_keys, self.out_keys)
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Compute values.
