@@ -11,6 +11,7 @@ from rl_replay.ensembles.buffer import ReplayBufferEnsemble
 from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_replay.ensembles.storage import StorageEnsemble
 from rl_replay.ensembles.writer import WriterEnsemble
+from rl_replay.ranking.max_value_writer import TensorDictMaxValueWriter
 from rl_replay.samplers import (
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -55,6 +56,7 @@ __all__ = [
     "SliceSamplerWithoutReplacement",
     "Storage",
     "StorageEnsemble",
+    "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",

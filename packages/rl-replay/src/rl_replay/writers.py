@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from rl_replay.samplers.sampler import Sampler
+    from rl_replay.storages.storage import Storage
 
 
 class Writer:
@@ -14,6 +22,7 @@ class Writer:
         stores_index: Whether rows are returned with their position under `"index"` by `buffer[i]`
             too; samples always have it.
         overwrites_oldest: Whether the oldest row is overwritten first, as lossless storage needs.
+        places_rows: Whether `store` writes the rows, rather than the storage one after the other.
 
     Example:
         >>> class Quiet(Writer):
@@ -26,12 +35,43 @@ class Writer:
 
     stores_index: bool = False
     overwrites_oldest: bool = True
+    places_rows: ClassVar[bool] = False
 
     def check(self, count: int) -> None:
         """Raise for a write that is not allowed, before anything is changed.
 
         Args:
             count: How many rows are about to be written; 0 when the buffer is to be emptied.
+        """
+
+    def require_parts(self, storage: Storage, sampler: Sampler) -> None:
+        """Raise for a storage or a sampler that the writer does not go with.
+
+        Args:
+            storage: The storage of the buffer.
+            sampler: Its sampler.
+        """
+
+    def store(self, storage: Storage, rows: Any, *, elements: bool) -> torch.Tensor:
+        """Writes rows, where `places_rows` says so.
+
+        Args:
+            storage: Where.
+            rows: What the storage's `extend` takes.
+            elements: Whether each is what `add` takes.
+
+        Returns:
+            The position of each, int64 `[n]`; -1 where it is not stored.
+        """
+        del elements
+        span = storage.extend(rows)
+        return storage.ring.positions(torch.as_tensor(list(span.numbers)))
+
+    def note_changes(self, changed: TensorDictBase | None = None) -> None:
+        """Says that stored rows are changed in place.
+
+        Args:
+            changed: The leaves that are; any of them unless given.
         """
 
     def state_dict(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class IndexedRows:
         parts, storage = self._parts, self._parts.storage
         with storage.exclusive():
             parts.require_writable(len(storage))
+            parts.writer.note_changes()
             if key := _as_key(index):
                 self._write_column(key, value)
             else:
@@ -74,6 +75,7 @@ class IndexedRows:
             live = storage.ring.is_live(rows)
             if live.any():
                 chosen = tensordict[live.to(tensordict.device or "cpu")]
+                parts.writer.note_changes(chosen)
                 storage.update_unmarked(rows[live], chosen)
                 parts.changes += 1
         return live

@@ -181,7 +181,8 @@ class ReplayBuffer:
             data: The element: with a storage of several dimensions, one step of all columns.
 
         Returns:
-            Its index: an int, or `[columns, ndim]`; empty where a transform holds it back.
+            Its index: an int, or `[columns, ndim]`; empty where a transform holds it back, None
+            where the writer refuses it.
 
         Raises:
             KeyError: A leaf that is missing, or that the first rows did not have.
@@ -197,9 +198,11 @@ class ReplayBuffer:
         with parts.local.lock:
             if parts.checks_writes:
                 parts.writer.check(1)
-            if parts.transform.changes:
+            if parts.transform.changes or parts.writer.places_rows:
                 batch = batch_of_one(storage, data, parts.dim_extend)
                 index = self._store(batch, elements=True)
+                if parts.writer.places_rows and len(index) == 1 and index[0] < 0:
+                    return None
                 return int(index) if storage.ndim == len(index) == 1 else index
             span = storage.add(data)
             self._note_write()
@@ -218,7 +221,7 @@ class ReplayBuffer:
 
         Returns:
             Their indices, int64 `[n]` or `[n, ndim]`, in the order of the data; none where a
-            transform holds all of them back.
+            transform holds all of them back, -1 where the writer refuses one.
 
         Raises:
             KeyError: A leaf that is missing, or that the first rows did not have.
@@ -243,6 +246,10 @@ class ReplayBuffer:
     def _store(self, data: Any, *, elements: bool = False) -> torch.Tensor:
         """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
         parts, storage = self._parts, self._parts.storage
+        if parts.writer.places_rows:
+            index = parts.transform.store_by(parts.writer, storage, data, elements=elements)
+            self._note_write()
+            return index
         if elements or parts.transform.changes:
             span = parts.transform.store(storage, data, elements=elements)
         else:

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 
 from rl_replay.storages import Storage, TensorStorage
+from rl_replay.writers import Writer
 from rl_slabs import Span
 from rl_tensordict import NestedKey
 from rl_transforms import CallableTransform, Compose, Transform, as_transform
@@ -60,6 +61,21 @@ class BufferTransforms(Compose):
         except BaseException:
             # rows that were stored all the same would be passed on a second time
             if held is not None and not storage.ring.attempt_stands():
+                self.restore_write_state(held)
+            raise
+
+    def store_by(
+        self, writer: Writer, storage: Storage, data: Any, *, elements: bool = False
+    ) -> torch.Tensor:
+        """Lets a writer store what the inverse transforms make of data; where it is, or -1."""
+        held = self.write_state()
+        try:
+            rows = self.inv(data) if self.changes else data
+            if rows is None:
+                return torch.empty(0, dtype=torch.int64)
+            return writer.store(storage, rows, elements=elements)
+        except BaseException:
+            if held is not None:
                 self.restore_write_state(held)
             raise
 

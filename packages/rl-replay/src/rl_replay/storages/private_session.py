@@ -128,6 +128,17 @@ class PrivateRing:
         self._reserved, self._before = published, published
         self.floor, self.published, self._skipped, self._window = floor, published, 0, None
 
+    def renumber(self) -> None:
+        """Gives every row another id at the same position: one that it had is never live again."""
+        more = self.capacity
+        self._reserved, self._before = self._reserved + more, self._before + more
+        self.floor, self.published, self._skipped, self._window = (
+            self.floor + more,
+            self.published + more,
+            self._skipped + more,
+            None,
+        )
+
     def _begin_after(self, number: int) -> None:
         begin = -(-(number + 1) // self.capacity) * self.capacity
         skipped = self._skipped + begin - self.published
@@ -284,6 +295,12 @@ class PrivateSession(Session):
         self.ring.restore(len(table.store), 0)
         table.link_given(self.comparisons, is_time=is_time)
         self.relink()
+
+    def renumber(self) -> None:
+        """Gives every row another id; the index is made anew."""
+        ring, self._index = self.ring, None
+        assert isinstance(ring, PrivateRing)  # made here
+        ring.renumber()
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Does nothing: the buffer's lock is held."""
