@@ -56,6 +56,33 @@ def test_extend_by_a_dict_or_by_a_list_of_dicts_stores_the_same_rows():
     assert (one[:] == listed[:]).all()
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int64"])
+def test_flags_of_datasets_as_numbers_are_stored_as_flags(dtype):
+    ends = np.array([0, 0, 1, 0, 0, 0, 1], dtype=dtype)
+    nexts = {"terminated": ends, "truncated": 0 * ends, "done": ends}
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(20), sampler=SliceSampler(slice_len=2), batch_size=4
+    )
+    buffer.extend({"observation": np.zeros((7, 3), np.float32), "next": nexts})
+    assert all(buffer[:]["next", name].dtype is torch.bool for name in nexts)
+    assert buffer[:]["next", "done"].flatten().tolist() == ends.tolist()
+    for _ in range(9):
+        sample = buffer.sample()
+        terminated, truncated = sample["next", "terminated"], sample["next", "truncated"]
+        assert (sample["next", "done"] == (terminated | truncated)).all()
+
+
+@pytest.mark.parametrize("wrong", [2, -1, 0.5, float("nan")])
+def test_a_flag_of_a_dict_that_is_neither_0_nor_1_is_refused(wrong):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20))
+    rows = {"observation": np.zeros((3, 2)), "next": {"done": np.array([0, 1, wrong])}}
+    with pytest.raises(
+        ValueError, match=rf"'next.done' is a flag, 0 or 1 in each step: got {wrong}"
+    ):
+        buffer.extend(rows)
+    assert len(buffer) == 0
+
+
 def test_add_takes_a_dict_for_one_step_of_all_columns():
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20, ndim=2))
     step = {"observation": np.zeros((4, 3)), "next": {"reward": np.arange(4.0)}}

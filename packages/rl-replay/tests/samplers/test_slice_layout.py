@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,16 @@ def test_mark_slices_truncates_cut_slices_and_keeps_terminations():
     assert done == [no, no, yes, yes, no, yes, no, no, yes]
     assert sample["collector", "slice_ids"].tolist() == [0, 0, 0, 1, 2, 2, 3, 3, 3]
     assert check_layout(sample).ok
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64])
+@pytest.mark.parametrize("key", [("next", name) for name in FLAGS] + ["is_init"])
+def test_mark_slices_refuses_flags_of_another_dtype_by_name(dtype, key):
+    # ~ of a byte is 254 or 255, which would be stored as a flag
+    batch = trajectories([5])
+    batch[key] = batch[key].to(dtype)
+    with pytest.raises(TypeError, match=f"{re.escape(repr(key))}: expected torch.bool"):
+        marked(batch, [2, 3])
 
 
 def test_mark_slices_leaves_ids_and_steps():

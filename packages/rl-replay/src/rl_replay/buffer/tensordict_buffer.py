@@ -106,7 +106,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         Args:
             data: A tensordict, or a dict of arrays and numbers, as a loop over an environment has
                 them. Of a dict rewards, done flags and `is_init` get the singleton dimension that
-                they have in tensordicts, and rewards torch's default dtype.
+                they have in tensordicts, rewards torch's default dtype, and flags, which may be
+                0 and 1 of any dtype, bool.
 
         Example:
             >>> from rl_replay import LazyTensorStorage

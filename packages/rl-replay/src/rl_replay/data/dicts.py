@@ -16,7 +16,8 @@ from rl_slabs import RowSchema
 from rl_slabs.internals import ValidatedLeaves, name_of
 from rl_tensordict import build, nest
 
-_SINGLETON = frozenset({*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT})
+_FLAGS = frozenset({*keys.DONE_KEYS, keys.IS_INIT})
+_SINGLETON = _FLAGS | {keys.REWARD}
 """Leaves that end in a singleton dimension in tensordicts, where a dict may have numbers."""
 
 _NUMBERS = frozenset("fiub")  # kinds of numpy that rewards are cast from
@@ -38,6 +39,7 @@ class RowDict:
             name = path[-1]
             # one environment may return 0, -100 and np.float64(0.5) as rewards
             made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
+            made = _flag(path, made) if name in _FLAGS else made
             leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
         shapes = {leaf.shape[:dims] for leaf in leaves.values()}
         if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
@@ -47,6 +49,17 @@ class RowDict:
                 "stack the data, or use add() for one element."
             )
         return build(nest(leaves), shape)
+
+
+def _flag(path: tuple[str, ...], leaf: torch.Tensor) -> torch.Tensor:
+    """A flag as bool: arrays of datasets hold 0 and 1, as floats or bytes."""
+    if leaf.dtype is torch.bool:
+        return leaf
+    flag = leaf != 0
+    if not torch.equal(flag.to(leaf.dtype), leaf):
+        other = leaf[flag & (leaf != 1)].flatten()[0].item()
+        raise ValueError(f"{'.'.join(path)!r} is a flag, 0 or 1 in each step: got {other}.")
+    return flag
 
 
 class DictReader:

@@ -15,7 +15,7 @@ from tensordict import TensorDict, is_tensor_collection
 from rl_layout import keys
 from rl_replay.trajectories.index import even_length
 from rl_slabs.internals import positive
-from rl_tensordict import NestedKey, as_tuple, find, insert
+from rl_tensordict import NestedKey, as_key, as_tuple, find, insert
 from rl_tensordict.types import Flags, Ints
 
 SliceSpan = bool | int | tuple[bool | int, bool | int]
@@ -212,7 +212,7 @@ def mark_slices(
         end_keys: Further columns of ends, for flags that the rows lack.
 
     Raises:
-        TypeError: `sample` or `slices` is of another kind.
+        TypeError: `sample` or `slices` is of another kind, or a flag is not bool.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -230,6 +230,8 @@ def mark_slices(
     if firsts is None:
         firsts = _new_flags(sample)
         insert(sample, (keys.IS_INIT,), firsts)
+    else:
+        _require_bool((keys.IS_INIT,), firsts)
     _set(firsts, slices.starts)
     insert(sample, keys.SLICE_IDS, _like(firsts, slices.ids))
     if truncated_key is not None:
@@ -244,6 +246,9 @@ def _mark_ends(
 ) -> None:
     paths = ((*key[:-1], keys.DONE), (*key[:-1], keys.TERMINATED), key)
     found = [find(sample, path) for path in paths]
+    for path, flag in zip(paths, found, strict=True):
+        if flag is not None:
+            _require_bool(path, flag)
     done, terminated, truncated = _complete(sample, paths, found, end_keys)
     if done.is_cpu:
         cut = truncated.numpy()
@@ -253,6 +258,14 @@ def _mark_ends(
     rows = _like(done, lasts)
     truncated[rows] |= ~terminated[rows]
     done[rows] = True
+
+
+def _require_bool(path: tuple[str, ...], flag: torch.Tensor) -> None:
+    if flag.dtype is not torch.bool:  # ~ of a byte is 254 or 255
+        raise TypeError(
+            f"{as_key(path)!r}: expected torch.bool, as slices mark their ends there, got "
+            f"{flag.dtype}. Store .to(torch.bool)."
+        )
 
 
 def _complete(
