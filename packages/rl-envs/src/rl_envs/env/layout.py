@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.done import derive_flags, groups_of
@@ -30,7 +30,7 @@ from rl_envs.env.partial_reset import fit_mask
 from rl_envs.env.spec_leaves import SpecLeaves, has_fixed_form
 from rl_layout import keys
 from rl_specs import NonTensor, StackedComposite, TensorSpec
-from rl_tensordict import find
+from rl_tensordict import build, find
 from rl_tensordict.types import Array, KeyPath
 
 NO_SIZES = torch.Size()
@@ -163,6 +163,7 @@ class EnvLayout:
     ) -> TensorDictBase:
         """Check what a step returned, and complete its flags, in place."""
         lead = self.lead_of(after)
+        self.fit_groups(after, lead)
         self.fit_columns(after, lead)
         self.complete_done(after, self.groups, "step", waits=waits, agree=agree)
         check_leaves(self.after, after, lead, "step")
@@ -191,6 +192,23 @@ class EnvLayout:
             chosen = find(batch, key).movedim(time, 0)
             if not passes(self.choice_tests[key], chosen):
                 check_choice(key, spec, chosen)
+
+    def fit_groups(
+        self, tensordict: TensorDictBase, lead: torch.Size, *, adds: bool = False
+    ) -> None:
+        """Give nested groups the sizes of their specs, in place, so that all steps stack."""
+        for path, own in self._groups_inside_out:
+            group, sizes = find(tensordict, path), lead + own
+            if group is None and adds:  # rewards alone: later roots have the group, without them
+                tensordict.set(path, build({}, sizes))
+            elif isinstance(group, TensorDict) and group.batch_size != sizes:
+                held = (entry for entry in group.values() if hasattr(entry, "shape"))
+                if all(entry.shape[: len(sizes)] == sizes for entry in held):
+                    group.batch_size = sizes
+
+    @cached_property
+    def _groups_inside_out(self) -> list[tuple[KeyPath, torch.Size]]:
+        return sorted(self.group_sizes.items(), key=lambda item: -len(item[0]))
 
     def fit_columns(self, after: TensorDictBase, lead: torch.Size) -> None:
         """Give rewards and done flags their last dimension of size 1, in place."""
@@ -233,6 +251,7 @@ class EnvLayout:
     ) -> TensorDictBase:
         """Check what a reset returned, and complete its done flags, in place."""
         lead = self.lead_of(root)
+        self.fit_groups(root, lead, adds=True)
         self.fit_columns(root, lead)
         flagged = []  # groups that the reset returned flags for
         for prefix in self.groups:
