@@ -122,10 +122,35 @@ def absent_members(batch: TensorDictBase, terminated: NestedKey, done: NestedKey
         return None
     name = as_tuple(done)[-1] if group_of(done) == group else keys.DONE
     out = member_flag(batch, terminated, find(batch, (*group, name)))
-    mask = member_flag(batch, terminated, find(batch, (*group, keys.MASK[-1])))
+    told = find(batch, (*group, keys.MASK[-1]))
+    mask = member_flag(batch, terminated, told)
     if mask is None:
+        if isinstance(told, Tensor) and member_flag(batch, terminated, told.bool()) is not None:
+            msg = (
+                f"{(*group, keys.MASK[-1])!r}: expected torch.bool, False where a member is out, "
+                f"got {told.dtype}. Call .bool(), or rename it if it is something else."
+            )
+            raise TypeError(msg)
         return out
     return ~mask if out is None else out | ~mask
+
+
+def refuse_flags_of_others(
+    batch: TensorDictBase, advantage: NestedKey, terminated: NestedKey
+) -> None:
+    """Raise where advantages are of a group that has flags, and those of another one are read."""
+    group = group_of(advantage)
+    own = (*group, as_tuple(terminated)[-1])
+    if group in ((), group_of(terminated)) or find(batch, advantage) is None:
+        return
+    if find(batch, next_key(own)) is not None:
+        done = (*group, keys.DONE)
+        msg = (
+            f"{as_tuple(advantage)!r} is of members that have done flags of their own, and "
+            f"{terminated!r} is read, so that steps of members that are out would count: call "
+            f"set_keys(terminated={own!r}, done={done!r})."
+        )
+        raise ValueError(msg)
 
 
 def has_members(batch: TensorDictBase, terminated: NestedKey, done: NestedKey) -> bool:

@@ -253,6 +253,41 @@ def test_a_mask_of_another_shape_says_nothing_of_members():
     torch.testing.assert_close(found["loss_critic"], expected["loss_critic"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.int64])
+@pytest.mark.parametrize("shape", [(10, AGENTS), (10, AGENTS, 1)])
+def test_a_mask_of_members_in_another_dtype_is_refused(shape, dtype):
+    batch = team("terminated")
+    batch["agents", "mask"] = (~batch["agents", "done"].view(shape)).to(dtype)
+    for made in (loss_of(A2CLoss, True), estimator(GAE, True)):
+        with pytest.raises(TypeError, match=r"'agents', 'mask'.*expected torch.bool"):
+            made(batch.clone())
+
+
+@pytest.mark.parametrize("kind", [A2CLoss, ClipPPOLoss, ReinforceLoss])
+def test_a_loss_that_was_not_told_the_flags_of_the_members_is_refused(kind):
+    # the means would be over steps of members that are out
+    batch = estimator(GAE, True)(team("terminated"))
+    loss = kind(*networks(True))
+    kept = {name: key for name, key in names(True).items() if name not in ("terminated", "done")}
+    loss.set_keys(action=("agents", "action"), **kept)
+    with pytest.raises(ValueError, match=r"set_keys\(terminated=\('agents', 'terminated'\)"):
+        loss(batch)
+
+
+@pytest.mark.parametrize("shape", [(10,), (10, 1), (10, AGENTS), (10, AGENTS, 1)])
+def test_the_priority_weight_of_a_row_counts_for_each_of_its_members(shape):
+    batch = team("terminated")
+    errors = batch.clone()
+    loss_of(DQNLoss, True)(errors)
+    torch.manual_seed(4)
+    batch["priority_weight"] = torch.rand(shape, dtype=torch.float64)
+    found = loss_of(DQNLoss, True)(batch.clone())["loss"]
+    plays = ~batch["agents", "done"]
+    weight = batch["priority_weight"].reshape(10, -1, 1).expand_as(plays)[plays]
+    expected = (weight * errors["td_error"][plays]).sum() / weight.sum()
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("kind", [GAE, TD0Estimator])
 def test_a_member_whose_last_observation_is_overwritten_is_left_out_there(kind):
     batch = team("truncated", repeats=False)

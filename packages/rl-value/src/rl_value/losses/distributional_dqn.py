@@ -117,7 +117,7 @@ class DistributionalDQNLoss(DQNLoss):
         error = -(target * kept(held, counted)).sum(-1, keepdim=True)
         error = kept(error, counted)
         tensordict.set(self.entries["priority"], error.detach())
-        weight = self._weight(tensordict)
+        weight = self._weight(tensordict, error)
         return self._collected({"loss": reduce(error, counted, self.reduction, weight)}, tensordict)
 
     def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:

@@ -191,7 +191,7 @@ class DQNLoss(LossModule):
             target = torch.where(unknown, chosen.detach(), target)
         chosen, target = kept(chosen, counted), kept(target, counted)
         tensordict.set(self.entries["priority"], (chosen - target).detach().square())
-        weight = self._weight(tensordict)
+        weight = self._weight(tensordict, chosen)
         found = distance(chosen, target, self.loss_function)
         return self._collected({"loss": reduce(found, counted, self.reduction, weight)}, tensordict)
 
@@ -291,13 +291,20 @@ class DQNLoss(LossModule):
             return unroll_rows(network, self._roles, steps, wanted)
         return unroll_steps(network, steps, wanted, self.value_estimator.calls)
 
-    def _weight(self, batch: TensorDictBase) -> Tensor | None:
+    def _weight(self, batch: TensorDictBase, values: Tensor) -> Tensor | None:
+        """The weight of each step; that of a row counts for each of its members."""
         if self.use_prioritized_weights is False:
             return None
         key = self.entries["priority_weight"]
         auto = self.use_prioritized_weights == "auto"
         weight: Tensor | None = find(batch, as_tuple(key)) if auto else require(batch, key)
-        return None if weight is None else floats(weight, key)
+        if weight is None:
+            return None
+        weight = floats(weight, key)
+        members = values.shape[batch.ndim : -1]
+        if members and weight.numel() == batch.numel():
+            return weight.reshape(*batch.shape, *(1,) * len(members)).expand(values.shape[:-1])
+        return weight
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, build
 from rl_tensordict.arguments import check_choice, check_type, drop_useless, refuse_unknown
-from rl_value.counted_steps import counted_steps, readable
+from rl_value.counted_steps import counted_steps, readable, refuse_flags_of_others
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
     GAE,
@@ -206,6 +206,7 @@ class LossModule(NamedModule):
         """Steps that the loss is about, bool ``[*B, T]`` or ``[*B, T, *G]``; None where all are."""
         check_tensordict(batch)
         terminated, done = self.entries["terminated"], self.entries["done"]
+        refuse_flags_of_others(batch, self.entries["advantage"], terminated)
         return counted_steps(batch, self.loss_mask_key, terminated, done)
 
     def explain(self, tensordict: TensorDictBase) -> str:
