@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_envs import GymEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import (
     CountingEnv,
     EpisodeStepEnv,
@@ -104,6 +104,13 @@ def test_environments_that_differ_are_refused():
         SerialEnv(3, [CountingEnv, CountingEnv])
     with pytest.raises(ValueError, match="num_workers: expected at least 1, got 0"):
         SerialEnv(0, CountingEnv)
+
+
+@pytest.mark.parametrize("kind", [SerialEnv, ParallelEnv])
+@pytest.mark.parametrize("makers", ["CartPole-v1", ["CartPole-v1", CountingEnv]])
+def test_an_id_in_the_place_of_a_function_is_named_with_the_function(kind, makers):
+    with pytest.raises(TypeError, match=r"got 'CartPole-v1': give lambda: GymEnv\('CartPole-v1'\)"):
+        kind(2, makers)
 
 
 def test_arguments_may_differ_from_worker_to_worker():

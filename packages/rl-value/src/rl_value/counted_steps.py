@@ -141,7 +141,7 @@ def refuse_flags_of_others(
     """Raise where advantages are of a group that has flags, and those of another one are read."""
     group = group_of(advantage)
     own = (*group, as_tuple(terminated)[-1])
-    if group in ((), group_of(terminated)) or find(batch, advantage) is None:
+    if group in ((), group_of(terminated)) or find(batch, as_tuple(advantage)) is None:
         return
     if find(batch, next_key(own)) is not None:
         done = (*group, keys.DONE)

@@ -229,6 +229,13 @@ def _row(columns: RowArrays, i: int) -> dict[tuple[str, ...], Array]:
 
 def environment_makers(num_workers: int, create_env_fn: EnvMakers) -> list[Portable]:
     """One function for each worker, which can travel to another process."""
+    named = [create_env_fn] if isinstance(create_env_fn, str) else create_env_fn
+    if isinstance(named, Sequence) and (names := [one for one in named if isinstance(one, str)]):
+        msg = (
+            f"create_env_fn: expected a function that makes an environment, got {names[0]!r}: "
+            f"give lambda: GymEnv({names[0]!r})."
+        )
+        raise TypeError(msg)
     makers = one_per_worker(num_workers, create_env_fn, "create_env_fn")
     return [Portable(make, makes="an environment") for make in makers]
 
