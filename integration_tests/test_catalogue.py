@@ -519,5 +519,5 @@ def test_a_transform_on_the_wrong_side_is_refused_by_name(transform, wrong):
         "worker": lambda: SerialEnv(2, lambda: TransformedEnv(LivesEnv(), transform)),
     }
     name = type(transform).__name__
-    with pytest.raises(ValueError, match=f"{name} cannot sit in an? {wrong}: put it into one of"):
+    with pytest.raises(ValueError, match=f"{name} cannot sit in an? {wrong}: put it "):
         put[wrong]()

@@ -249,11 +249,12 @@ class Transform(nn.Module):
             ValueError: it cannot be used there; the message lists the places where it can.
         """
         if place not in self.places:
+            name = type(self).__name__
             article = "an" if place == "environment" else "a"
-            msg = (
-                f"{type(self).__name__} cannot sit in {article} {place}: "
-                f"put it into one of {', '.join(sorted(self.places))}."
-            )
+            cure = f"put it into one of {', '.join(sorted(self.places))}"
+            if place == "worker" and "environment" in self.places:
+                cure = f"put it around all of them, TransformedEnv(SerialEnv(...), {name}(...))"
+            msg = f"{name} cannot sit in {article} {place}: {cure}."
             raise ValueError(msg)
 
     @property

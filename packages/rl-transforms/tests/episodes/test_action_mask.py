@@ -126,7 +126,10 @@ def test_unmaskable_actions_are_refused():
         transform.transform_action_spec(Composite(action=Unbounded((3,))))
     with pytest.raises(ValueError, match=r"one-hot form, \[3, 4\]: got \[3, 5\]"):
         masked(Categorical(4, (3,)))
-    with pytest.raises(ValueError, match="cannot sit in a worker"):
+    with pytest.raises(
+        ValueError,
+        match=r"cannot sit in a worker: put it around all of them, TransformedEnv\(SerialEnv",
+    ):
         transform.check_place("worker")
     with pytest.raises(KeyError, match="'action' is missing"):
         transform.inv(TensorDict({"action_mask": MASK}, [3]))

@@ -100,6 +100,21 @@ def test_missing_rewards_and_sums_are_named():
         RewardSum("reward")
 
 
+def test_a_reward_that_the_environment_lacks_is_refused_with_those_that_it_has():
+    spec = Composite(agents=Composite(reward=Unbounded((3, 1)), shape=(3,)))
+    for in_keys in (None, [("agent", "reward")]):  # the default, and a typing error
+        total = RewardSum(in_keys)
+        total.transform_reward_spec(spec)
+        with pytest.raises(KeyError, match=r"no reward .*: name \('agents', 'reward'\)"):
+            total.transform_observation_spec(Composite())
+
+
+def test_a_cost_among_the_observations_is_summed():
+    total = RewardSum(["cost"])
+    total.transform_reward_spec(Composite(reward=Unbounded((1,))))
+    assert "episode_cost" in total.transform_observation_spec(Composite(cost=Unbounded((1,))))
+
+
 def stepped(batch, dtype):
     """The sums of an environment that adds at every step."""
     total = RewardSum()

@@ -50,6 +50,7 @@ class RewardSum(Transform):
             out_keys = [sibling(key, f"episode_{as_tuple(key)[-1]}") for key in read]
         super().__init__(read, out_keys)
         self.reward_specs: dict[NestedKey, tuple[torch.Size, torch.dtype]] = {}
+        self._rewards: list[NestedKey] = []  # all of the environment
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:
         """Return sampled rows unchanged: sums are stored with them."""
@@ -135,14 +136,25 @@ class RewardSum(Transform):
 
     def transform_reward_spec(self, spec: Composite) -> Composite:
         """Learn the shapes of the rewards; the spec itself stays as it is."""
+        self._rewards = list(spec.keys(True, True))
         specs = {key: spec[key] for key in self.in_keys if key in spec}
         self.reward_specs = {key: (leaf.shape, leaf.dtype) for key, leaf in specs.items()}
         return spec
 
     def transform_observation_spec(self, spec: Composite) -> Composite:
-        """Add the sums. Called after `transform_reward_spec`."""
+        """Add the sums. Called after `transform_reward_spec`.
+
+        Raises:
+            KeyError: a key is neither a reward nor an observation of the environment.
+        """
         changes: dict[NestedKey, TensorSpec] = {}
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
+            if self._rewards and key not in self.reward_specs and key not in spec:
+                msg = (
+                    f"RewardSum: the environment has no reward {key!r}: "
+                    f"name {', '.join(map(repr, self._rewards))} in in_keys."
+                )
+                raise KeyError(msg)
             usual = (torch.Size((*spec.shape, 1)), torch.get_default_dtype())
             shape, dtype = self.reward_specs.get(key, usual)
             changes[out] = Unbounded(shape, dtype=dtype)
