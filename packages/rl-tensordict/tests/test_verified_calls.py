@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -317,3 +319,118 @@ def test_calls_tell_whether_two_of_them_may_write_one_entry():
     assert not VerifiedCalls(TensorDictSequential(cell(), linear(), linear())).may_share("next")
     assert VerifiedCalls(TensorDictSequential(cell(), linear(), cell())).may_share("next")
     assert VerifiedCalls(drawn()).may_share("next")
+
+
+def deep():
+    inner = nn.Sequential(nn.Linear(5, 5), nn.ReLU())
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), inner, nn.Linear(5, 2))
+
+
+def bound_network(network):
+    calls = VerifiedCalls(TensorDictModule(network, ["observation"], ["action"]))
+    calls(VALUES, ROWS)
+    return calls
+
+
+def action_of(calls):
+    run = calls.bound()
+    return run(dict(VALUES))["action",]
+
+
+def calls_of_modules(calls):
+    """How many modules are called as such, by the one place where torch calls them."""
+    run, found = calls.bound(), []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is nn.Module._wrapped_call_impl.__code__:
+            found.append(frame)
+
+    sys.setprofile(note)
+    try:
+        run(dict(VALUES))
+    finally:
+        sys.setprofile(None)
+    return len(found)
+
+
+class Marked(nn.Sequential):
+    runs_layers = True
+
+
+class Doubles(nn.Sequential):
+    def forward(self, seen):
+        return 2 * super().forward(seen)
+
+
+@pytest.mark.parametrize("kind", [nn.Sequential, Marked])
+def test_layers_of_a_plain_network_are_called_without_what_torch_does_around_a_call(kind):
+    network = kind(*deep())
+    calls = bound_network(network)
+    assert calls_of_modules(calls) == 0
+    assert torch.equal(action_of(calls), network(VALUES["observation",]))
+    assert calls.bound() is calls.bound()
+
+
+def test_a_network_with_a_forward_of_its_own_is_called_as_it_is():
+    network = Doubles(nn.Linear(3, 2))
+    calls = bound_network(network)
+    assert calls_of_modules(calls) > 0
+    assert torch.equal(action_of(calls), network(VALUES["observation",]))
+
+
+def add_hook(network):
+    return network[2][0].register_forward_hook(lambda *given: given[-1] + 1)
+
+
+def add_pre_hook(network):
+    return network.register_forward_pre_hook(lambda _, given: (given[0] + 1,))
+
+
+def add_global_hook(_):
+    return nn.modules.module.register_module_forward_hook(lambda *given: given[-1] + 1)
+
+
+@pytest.mark.parametrize("add", [add_hook, add_pre_hook, add_global_hook])
+def test_hooks_that_are_added_later_are_called_from_the_next_binding_on(add):
+    network = deep()
+    calls = bound_network(network)
+    before = action_of(calls)
+    handle = add(network)
+    try:
+        watched = action_of(calls)
+        assert torch.equal(watched, network(VALUES["observation",]))
+        assert not torch.equal(watched, before)
+    finally:
+        handle.remove()
+    assert torch.equal(action_of(calls), before)
+
+
+def replace_layer(network):
+    network[2][0] = nn.Linear(5, 5)
+
+
+def add_layer(network):
+    network.append(nn.Softmax(-1))
+
+
+def replace_forward(network):
+    network[0].forward = lambda seen: seen.new_ones(2, 5)
+
+
+@pytest.mark.parametrize("change", [replace_layer, add_layer, replace_forward])
+def test_layers_that_change_are_called_as_they_are_from_the_next_binding_on(change):
+    network = deep()
+    calls = bound_network(network)
+    before = action_of(calls)
+    change(network)
+    assert torch.equal(action_of(calls), network(VALUES["observation",]))
+    assert not torch.equal(action_of(calls), before)
+
+
+def test_new_weights_act_at_once():
+    network = deep()
+    calls = bound_network(network)
+    run = calls.bound()
+    with torch.no_grad():
+        network[0].weight.fill_(0.3)
+    assert torch.equal(run(dict(VALUES))["action",], network(VALUES["observation",]))

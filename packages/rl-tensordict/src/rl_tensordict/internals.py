@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 
@@ -30,6 +31,11 @@ def is_same(one: Any, other: Any) -> bool:
     ours, theirs = vars(one), vars(other)
     return type(ours.get("_tensordict")) is type(theirs.get("_tensordict")) and ours == theirs
 
+
+has_global_hooks: Callable[[], bool] = getattr(
+    torch.nn.modules.module, "_has_any_global_hook", lambda: True
+)
+"""Whether calls of modules have hooks that are registered for all of them."""
 
 # what `forward` of tensordict's modules hands on to; a class may replace it
 _call = getattr(TensorDictModule, "_call_module", None)

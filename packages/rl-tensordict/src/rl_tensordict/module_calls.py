@@ -22,16 +22,13 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
-from torch import nn
+from torch import Tensor, nn
 
 from rl_tensordict.arguments import check_type
 from rl_tensordict.construction import build
 from rl_tensordict.entries import find, require
 from rl_tensordict.flatten import leaves, nest
-from rl_tensordict.internals import (
-    is_stock_module,
-    is_stock_sequence,
-)
+from rl_tensordict.internals import is_stock_module, is_stock_sequence
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of, write
 from rl_tensordict.types import KeyPath
@@ -119,7 +116,7 @@ class ModuleCalls:
         self._children = [(each, tuple(each.values())) for each in live]
         parts = [each for each in visited if isinstance(each, TensorDictModuleBase)]
         self._parts = [
-            (each, [*each.in_keys], [*each.out_keys], each.__dict__.get("module")) for each in parts
+            (each, [*each.in_keys], [*each.out_keys], _options_of(each)) for each in parts
         ]
 
     @property
@@ -159,9 +156,17 @@ class ModuleCalls:
         for now, children in self._children:
             if tuple(now.values()) != children:
                 return True
-        for part, in_keys, out_keys, function in self._parts:
+        for part, in_keys, out_keys, options in self._parts:
             # first, because a part that has parts of its own lists its keys by them
-            if _obstacle(part) or part.__dict__.get("module") is not function:
+            state = part.__dict__
+            if (
+                state["_forward_hooks"]
+                or state["_forward_pre_hooks"]
+                or state["_backward_hooks"]
+                or state["_backward_pre_hooks"]
+                or [*map(state.get, OPTIONS)] != options
+                or not _takes_tensors(part)
+            ):
                 return True
             if [*part.in_keys] != in_keys or [*part.out_keys] != out_keys:
                 return True
@@ -261,6 +266,9 @@ def run_steps(steps: Iterable[Any], values: Values) -> Values:
     """Make calls one after another; their outputs are added to the values."""
     for function, in_keys, out_keys in steps:
         outputs = function(*[values[key] for key in in_keys])
+        if type(outputs) is Tensor and len(out_keys) == 1:
+            values[out_keys[0]] = outputs
+            continue
         if type(outputs) is not tuple or len(outputs) != len(out_keys):
             outputs = outputs_of(outputs, out_keys)
         values.update(zip(out_keys, outputs))  # noqa: B905 - as many as keys, and quicker
@@ -383,9 +391,30 @@ def _obstacle(module: Any) -> str:
         return "it is compiled as a whole"
     if not is_ordinary(module):
         return "it has options of its own"
-    if isinstance(module, TensorStep) and not module.takes_tensors():
+    if not _takes_tensors(module):
         return "its step needs more than tensors"
     return ""
+
+
+# what the rule reads of an instance, besides hooks and keys
+OPTIONS = (
+    *("forward", "_call_module", "_write_to_tensordict", "_run_module", "_compiled_call_impl"),
+    *("_kwargs", "method", "method_kwargs", "_get_kwargs", "_select_before_return"),
+    *("partial_tolerant", "_out_keys_apparent", "_out_keys", "_requires_sample", "inplace"),
+    "module",
+)
+
+
+def _options_of(module: Any) -> list[Any]:
+    """What the rule reads, with copies of lists, which may be changed in place."""
+    found = map(module.__dict__.get, OPTIONS)
+    return [list(value) if type(value) is list else value for value in found]
+
+
+def _takes_tensors(module: Any) -> bool:
+    """Whether the step of a module needs no more than tensors now."""
+    ask = getattr(type(module), "takes_tensors", TensorStep.takes_tensors)
+    return ask is TensorStep.takes_tensors or not isinstance(module, TensorStep) or ask(module)
 
 
 def _parts(module: Any) -> Iterable[Any] | None:

@@ -12,10 +12,87 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rl_tensordict.first_step import compare, run_once
+from rl_tensordict.internals import has_global_hooks
 from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
 from rl_tensordict.types import KeyPath
 
 Run: TypeAlias = Callable[[Values], Values]
+
+
+class Layers:
+    """The layers of networks, called one after another without what torch does around a call.
+
+    That takes longer than a product of a small layer. It is left out where nothing is to happen
+    there: no hook, no compiled call. `torch.nn.Sequential` is such a network on one tensor; a class
+    that derives from it says so by `runs_layers = True`.
+    """
+
+    def __init__(self) -> None:
+        self._networks: list[tuple[Any, tuple[Any, ...]]] = []  # live layers, and as they were
+        self._states: list[dict[str, Any]] = []
+        self._is_watched = has_global_hooks()
+
+    def unpack(self, function: Any) -> Any:
+        """Return a function that calls the layers of a network; others as they are."""
+        found: list[Any] = []
+        if not isinstance(function, nn.Sequential) or not self._add(function, found):
+            return function
+        forwards = tuple([layer.forward for layer in found])
+
+        def run(value: Tensor, *more: Tensor) -> Any:
+            if more:
+                return function(value, *more)
+            for forward in forwards:
+                value = forward(value)
+            return value
+
+        return run
+
+    def are_same(self) -> bool:
+        """Whether networks and hooks are as they were."""
+        for now, before in self._networks:
+            if tuple(now.values()) != before:
+                return False
+        for state in self._states:
+            if (
+                state["_forward_hooks"]
+                or state["_forward_pre_hooks"]
+                or state["_backward_hooks"]
+                or state["_backward_pre_hooks"]
+                or state.get("_compiled_call_impl")
+                or "forward" in state
+            ):
+                return False
+        return has_global_hooks() is self._is_watched
+
+    def _add(self, network: nn.Sequential, found: list[Any]) -> bool:
+        """Add the layers of a network, those of networks in it too; False where one is watched."""
+        if type(network) is not nn.Sequential and getattr(network, "runs_layers", None) is not True:
+            return False
+        if self._is_watched or not _is_plain(network):
+            return False
+        layers = tuple(network._modules.values())
+        for layer in layers:
+            if isinstance(layer, nn.Sequential):
+                if not self._add(layer, found):
+                    return False
+            elif layer is None or not _is_plain(layer):
+                return False
+            else:
+                found.append(layer)
+                self._states.append(layer.__dict__)
+        self._networks.append((network._modules, layers))
+        self._states.append(network.__dict__)
+        return True
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a call of a module is its `forward`, as its class says it, and nothing else."""
+    state = module.__dict__
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    has_hooks = any(state.get(name, True) for name in hooks)
+    is_own = "forward" in state or type(module).__call__ is not nn.Module.__call__
+    return not (has_hooks or is_own or state.get("_compiled_call_impl"))
 
 
 class VerifiedCalls:
@@ -53,6 +130,7 @@ class VerifiedCalls:
         self._calls, self.is_flat = calls, calls.is_flat
         self.is_verified, self._fallback = False, ""
         self._bound: tuple[Any, Run] | None = None
+        self._layers = Layers()
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
@@ -129,11 +207,13 @@ class VerifiedCalls:
         if not self.is_verified or not self.is_flat:
             return None
         # what a module lists as the calls of its step is made in the place of the step
-        listings = [call.listing() for call in calls.calls]
+        listings = [call.listing() if call.listed else None for call in calls.calls]
         made_of = self.profile, listings
-        if self._bound is None or self._bound[0] != made_of:
+        if self._bound is None or self._bound[0] != made_of or not self._layers.are_same():
             pairs = zip(calls.calls, listings, strict=True)
             steps = [step for call, listing in pairs for step in call.steps(listing)]
+            self._layers = Layers()
+            steps = [(self._layers.unpack(call), read, made) for call, read, made in steps]
             self._bound = made_of, self._in_range(partial(run_steps, steps))
         return self._bound[1]
 
