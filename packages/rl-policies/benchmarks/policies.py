@@ -26,7 +26,6 @@ from torch.distributions import Categorical
 import rl_policies as ours
 from rl_envs import policy_plan
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.policy_plan import bind_plan
 from rl_policies.distributions.fast_sampling import direct_draw
 from rl_specs import Bounded, OneHot
 from rl_specs import Categorical as Choice
@@ -112,7 +111,7 @@ def stored(plan: Any, observation: Tensor) -> Callable[[], object]:
     made = plan({key: observation}, rows)
     for name, value in made.items():
         columns.add(name, value.shape[1:], value.dtype)
-    act = bind_plan(plan, columns, [key], list(made), plan.bound())
+    act = columns.bind(plan.bound(), [key], list(made))
     return lambda: act(0)
 
 

@@ -72,7 +72,10 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index)
     refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
-    vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
+    if dtype is torch.bool and not torch.compiler.is_compiling():
+        vectors = index == _numbers_to(log_probs.shape[-1], log_probs.device)
+    else:
+        vectors = torch.zeros_like(log_probs, dtype=dtype).scatter_(-1, index, 1)
     return vectors, log_prob.squeeze(-1)
 
 
@@ -132,6 +135,12 @@ def _log_density(surprise: Tensor, constant: float) -> Tensor:
     if torch.compiler.is_compiling():
         return torch.rsub(total, whole)
     return _number(whole, total.dtype) - total
+
+
+@cache
+def _numbers_to(stop: int, device: torch.device) -> Tensor:
+    """A cached count from 0; a comparison with it takes less than zeros and a write."""
+    return torch.arange(stop, device=device)
 
 
 @cache

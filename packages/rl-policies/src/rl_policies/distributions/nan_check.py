@@ -12,27 +12,31 @@ from rl_layout import recurrent_mode
 
 def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
     """Raise for NaN among scores ``[*B, n]`` on the CPU; elsewhere a look would wait."""
+    # a sum is NaN where an entry is, and one number is all that is read
+    if not _can_read(scores) or not isnan((scores if scores.numel() == 1 else scores.sum()).item()):
+        return
     if not can_look(scores):
         return
-    # a sum is NaN where an entry is, and one number is all that is read
-    if isnan((scores if scores.numel() == 1 else scores.sum()).item()):
-        wrong = scores.isnan().any(-1)
-        if mask is not None:  # a row without an allowed action is never acted on
-            wrong = wrong & mask.any(-1)
-        count = int(wrong.sum())
-        if count:
-            msg = (
-                f"cannot draw from these logits: some are nan, in {count} of {wrong.numel()} rows. "
-                "Look at the weights of the policy, and at what it was given."
-            )
-            raise RuntimeError(msg)
+    wrong = scores.isnan().any(-1)
+    if mask is not None:  # a row without an allowed action is never acted on
+        wrong = wrong & mask.any(-1)
+    count = int(wrong.sum())
+    if count:
+        msg = (
+            f"cannot draw from these logits: some are nan, in {count} of {wrong.numel()} rows. "
+            "Look at the weights of the policy, and at what it was given."
+        )
+        raise RuntimeError(msg)
 
 
 def can_look(values: Tensor) -> bool:
     """Whether a number may be read: on the CPU, neither traced nor in a batch to learn from."""
+    # losses leave out rows that hold no action
+    return recurrent_mode() is not True and _can_read(values)
+
+
+def _can_read(values: Tensor) -> bool:
     if not values.is_cpu or torch.compiler.is_compiling():
-        return False
-    if recurrent_mode() is True:  # losses leave out rows that hold no action
         return False
     # tracers and fake tensors are dispatch modes: they have no number to read
     traced = torch._C._len_torch_dispatch_stack() > 0

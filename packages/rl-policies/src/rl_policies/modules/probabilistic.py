@@ -260,11 +260,12 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
 
     def _fits(self, tensors: tuple[Tensor, ...]) -> bool:
         """Whether parameters have the form of the last ones that were checked."""
-        if self._checked is None or torch.is_grad_enabled() or len(tensors) != len(self._names):
+        checked = self._checked
+        if checked is None or torch.is_grad_enabled() or len(tensors) != len(self._names):
             return False
         if torch.compiler.is_dynamo_compiling():
             return False
-        shape, dtype = self._checked
+        shape, dtype = checked
         for tensor in tensors:  # noqa: SIM110 - twice as fast as all()
             if tensor.dtype is not dtype or tensor.shape != shape:
                 return False

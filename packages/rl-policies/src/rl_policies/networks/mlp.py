@@ -96,6 +96,7 @@ class MLP(nn.Sequential):
         self.in_features = in_features
         self.out_features = out_features if plain else out_shape
         self._out_shape = None if plain else out_shape
+        self.runs_layers = plain  # of one input, as `rl_tensordict.ModuleCalls` asks
         if device is not None:
             self.to(device)
 
