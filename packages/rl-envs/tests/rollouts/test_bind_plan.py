@@ -6,7 +6,7 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
+from rl_envs.rollouts.policy_plan import PolicyPlan, refuse_other_keys
 
 BATCH, STEPS = torch.Size([2]), 5
 A, B, C = ("a",), ("b",), ("n", "c")
@@ -59,7 +59,8 @@ def test_a_bound_plan_writes_what_the_plan_returns(make):
     assert plan.bound() is None  # not before it has been checked against its policy
     plan(found.at(0, [A]), BATCH)
     assert (plan.bound() is None) == (make is Whole)
-    act = bind_plan(plan, found, [A], [B, C], plan.bound())
+    call = plan.bound() or refuse_other_keys(plan, {B, C}, BATCH)
+    act = found.bind(call, [A], [B, C])
     for t in (1, 3):
         act(t)
         for key, value in plan(found.at(t, [A]), BATCH).items():
@@ -78,7 +79,7 @@ def test_outputs_of_a_policy_are_copied():
 
     plan, found = PolicyPlan(TensorDictModule(policy, ["a"], ["b"])), columns()
     plan(found.at(0, [A]), BATCH)
-    act, before = bind_plan(plan, found, [A], [B], plan.bound()), kept.clone()
+    act, before = found.bind(plan.bound(), [A], [B]), kept.clone()
     for t in range(STEPS):
         act(t)
     assert (found.tensors[B][0, :, 0] - before[0, 0]).tolist() == [1, 2, 3, 4, 5]

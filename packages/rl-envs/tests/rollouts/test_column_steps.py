@@ -7,8 +7,9 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
-from rl_envs.rollouts import RolloutRequest
-from rl_envs.rollouts.column_steps import FIRST_STEPS, real_steps, why_not_columns
+from rl_envs.rollouts import RolloutPlayer, RolloutRequest
+from rl_envs.rollouts.column_steps import FIRST_STEPS, why_not_columns
+from rl_envs.rollouts.surplus import real_steps
 from rl_specs import Unbounded
 from rl_transforms import TensorDictPrimer
 
@@ -218,3 +219,48 @@ def test_real_steps_closes_the_gaps_of_a_mask():
     steps = real_steps(batch.set(("collector", "mask"), mask), 2)
     assert steps["a"].tolist() == [[0, 2], [3, 4]]
     assert list(steps.keys()) == ["a"]
+
+
+class Starts(gymnasium.Env):
+    """Episodes of two steps; the observations of some resets are given."""
+
+    observation_space, action_space = (
+        gymnasium.spaces.Box(-1, 1, (2,)),
+        gymnasium.spaces.Discrete(2),
+    )
+
+    def __init__(self, *starts):
+        self.starts, self.count = [*starts], 0
+
+    def reset(self, **given):
+        self.count = 0
+        start = self.starts.pop(0) if self.starts else 0.0
+        return np.full(2, start, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.zeros(2, np.float32), 1.0, self.count == 2, False, {}
+
+
+@pytest.mark.parametrize("wrong", [3.0, np.nan])
+@pytest.mark.parametrize(("number", "batches"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_a_reset_outside_its_spec_is_refused_by_the_batch_that_holds_it(wrong, number, batches):
+    # batches of three steps, continued: resets are before rows 0, 2, 4 and 6
+    env = GymEnv(Starts(*[0.0] * number, wrong))
+    player = RolloutPlayer(env)
+    request = RolloutRequest(3, break_when_any_done=False, continues=True)
+    for _ in range(batches + (number == 3)):
+        player.play(request)
+    with pytest.raises(ValueError, match=r"'observation' (is outside its spec|holds NaN)"):
+        player.play(request)
+
+
+def test_roots_that_the_policy_writes_are_checked_like_others():
+    def act(seen):
+        return torch.tensor([True, False]), seen + 5
+
+    policy = TensorDictModule(act, ["observation"], ["action", "observation"])
+    player = RolloutPlayer(GymEnv(Starts()), policy)
+    request = RolloutRequest(1, break_when_any_done=False, continues=True)
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
+        player.play(request)

@@ -79,6 +79,12 @@ class EnvLayout:
         return all(has_fixed_form(spec) for _, spec in leaves)
 
     @cached_property
+    def bytes_of_step(self) -> int:
+        """The memory of one step, but of what the policy writes besides actions."""
+        leaves = [*self.shown, *self.action, *self.after]
+        return sum(spec.shape.numel() * spec.dtype.itemsize for _, spec in leaves if spec.dtype)
+
+    @cached_property
     def has_objects(self) -> bool:
         """Whether some entries are no tensors."""
         return any(isinstance(spec, NonTensor) for _, spec in self.after)

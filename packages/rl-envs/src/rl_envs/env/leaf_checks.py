@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,8 @@ from rl_tensordict import find
 from rl_tensordict.types import Array
 
 ArrayTest: TypeAlias = Callable[[Array], bool]
+
+FEW = 4096  # flags that are searched as bytes
 
 
 def missing_action(key: tuple[str, ...], root: TensorDictBase) -> KeyError:
@@ -205,8 +208,14 @@ def _never(_: Array) -> bool:
     return False
 
 
+def _all(flags: Array) -> bool:
+    # a search in a few bytes takes a tenth of the time of all()
+    return b"\0" not in flags.tobytes() if flags.size <= FEW else bool(flags.all())
+
+
 def _holds_no_nan(array: Array) -> bool:
-    return not np.isnan(array).any()
+    # a sum of squares is NaN where a number is, and takes less than a search
+    return not isnan(np.vdot(array, array))
 
 
 def _below(spec: Categorical, array: Array) -> bool:
@@ -214,13 +223,14 @@ def _below(spec: Categorical, array: Array) -> bool:
         count = spec.n
     except RuntimeError:  # not known yet
         return False
-    return bool(((array >= 0) & (array < count)).all())
+    return _all((array >= 0) & (array < count))
 
 
 def _one_hot(array: Array) -> bool:
-    if array.ndim == 1:
-        return bool(np.count_nonzero(array) == 1)
-    return bool((array.sum(-1) == 1).all())  # counts as count_nonzero does, in fewer calls
+    rows = array.size // array.shape[-1]
+    if np.count_nonzero(array) != rows:
+        return False
+    return rows == 1 or _all(np.add.reduce(array, -1, np.intp) == 1)
 
 
 def _interval_test(spec: Bounded) -> ArrayTest:
@@ -232,7 +242,10 @@ def _interval_test(spec: Bounded) -> ArrayTest:
         limits = np.iinfo(low.dtype)
         if (low == limits.min).all() and (high == limits.max).all():
             return always
+    is_symmetric = low.dtype.kind == "f" and bool((low == -high).all())
+    least, most = low, high
     if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
         least, most = low.flat[0].item(), high.flat[0].item()
-        return lambda array: bool(((array >= least) & (array <= most)).all())
-    return lambda array: bool(((array >= low) & (array <= high)).all())
+    if is_symmetric:
+        return lambda array: _all(np.abs(array) <= most)
+    return lambda array: _all((array >= least) & (array <= most))

@@ -22,8 +22,9 @@ from rl_envs.gym import simulator_state
 from rl_envs.gym.info import InfoKeys
 from rl_envs.gym.pixels import check_renders
 from rl_envs.gym.spaces.specs import spec_under
-from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
-from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
+from rl_envs.gym.spaces.tree import Space, assemble, check_keys, leaves_of_space, value_at
+from rl_envs.gym.spaces.values import batch_reader_of_space, is_copied, writer_of_space
+from rl_envs.gym.text import Alphabet
 from rl_envs.gym.wrappers import wrappers_for
 from rl_tensordict import build, nest
 from rl_tensordict.types import Array
@@ -97,6 +98,7 @@ class GymEnv(EnvBase):
         self.observation_spec = spec_under("observation", seen)
         self.action_spec = spec_under("action", acted, one_hot=one_hot)
         self._writers = [(one.key, one.path, writer_of_space(one.space, one.key)) for one in shown]
+        self._copied = {one.key for one in shown if is_copied(one.space)}
         self._readers = [(one.key, reader_of_space(one.space, one_hot=one_hot)) for one in taken]
         self._one_action = len(taken) == 1 and not taken[0].path
         self._blank = {
@@ -247,7 +249,13 @@ class GymBinding:
         self.env = env
         self._action_at = _reader(env, root)
         self._seen = [
-            (root[key], after[key], path, write)
+            (
+                root[key],
+                after[key],
+                path,
+                write,
+                after[key].shape[1:] if key in env._copied else None,
+            )
             for key, path, write in env._writers
             if key in root and key in after
         ]
@@ -265,8 +273,12 @@ class GymBinding:
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether it is done."""
         observation, reward, terminated, truncated = self.env._take(self._action_at(t))
-        for _, column, path, write in self._seen:
-            write(column[t, ...], value_at(observation, path) if path else observation)
+        for _, column, path, write, shape in self._seen:
+            value = value_at(observation, path) if path else observation
+            if type(value) is np.ndarray and value.shape == shape:
+                column[t] = value
+            else:  # converted, or refused
+                write(column[t, ...], value)
         over = bool(terminated or truncated)
         self._reward[t], self._terminated[t], self._truncated[t] = reward, terminated, truncated
         self._done[t] = over
@@ -277,7 +289,7 @@ class GymBinding:
         if self._done[t]:
             self._restart(t + 1)
             return
-        for before, column, _, _ in self._seen:
+        for before, column, _, _, _ in self._seen:
             before[t + 1] = column[t]
 
     def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
@@ -285,7 +297,7 @@ class GymBinding:
 
     def _restart(self, t: int) -> None:
         observation = self.env._restart()
-        for column, _, path, write in self._seen:
+        for column, _, path, write, _ in self._seen:
             write(column[t, ...], value_at(observation, path))
 
 
@@ -298,6 +310,19 @@ def _reader(env: GymEnv, root: RowArrays) -> Callable[[int], Any]:
             return lambda t: read(column[t, ...])  # the ellipsis keeps a number an array
     columns = {key: root[key] for key, _ in env._readers if key in root}
     return lambda t: env._read_action({key: column[t, ...] for key, column in columns.items()})
+
+
+def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
+    """Return a function that converts a row into a value of a leaf space."""
+    # always a copy, because environments keep actions
+    if isinstance(space, gymnasium.spaces.Discrete):
+        start = int(space.start)
+        if one_hot:
+            return lambda row: int(row.argmax()) + start
+        return lambda row: int(row) + start
+    if isinstance(space, gymnasium.spaces.Text):
+        return Alphabet(space).text_of
+    return batch_reader_of_space(space, one_hot=one_hot)
 
 
 def _made(env: Any, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

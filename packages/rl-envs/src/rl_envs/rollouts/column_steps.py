@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from torch import Tensor
 from rl_envs.env.interface import Binding, Environment
 from rl_envs.env.leaf_checks import ArrayTest, always, cast_action
 from rl_envs.rollouts.columns import Columns
-from rl_envs.rollouts.policy_plan import PolicyPlan, bind_plan
+from rl_envs.rollouts.policy_plan import PolicyPlan, refuse_other_keys
 from rl_envs.rollouts.request import Goal, RolloutRequest
-from rl_envs.rollouts.surplus import SurplusSteps
+from rl_envs.rollouts.surplus import SurplusSteps, real_steps
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.types import Array, KeyPath
@@ -41,6 +41,9 @@ def why_not_shown(env: Environment, root: TensorDictBase | None) -> str:
     if root is None or env.layout.holds_shown(root):
         return ""
     return "the root holds other entries than a reset writes"
+
+
+Test: TypeAlias = tuple[Array, ArrayTest]
 
 
 class ColumnSteps:
@@ -70,7 +73,9 @@ class ColumnSteps:
         self._settings = None if env.reads_actions_only else env.binding_settings()
         is_known = env.reads_actions_only or self._settings is not None
         is_plain = is_known and not (self._is_ragged or self._breaks)
-        self.is_kept = is_kept and is_plain and self._num_bytes() <= KEPT_BYTES
+        self.is_kept = (
+            is_kept and is_plain and self._max_steps * env.layout.bytes_of_step <= KEPT_BYTES
+        )
         # columns that are kept have room for the root that the next batch begins with
         self._has_root = self.is_kept and has_root
         self.keeps_root = self._is_ragged or self._has_root
@@ -88,7 +93,10 @@ class ColumnSteps:
             plan.check_reads(self._read)
             self._read = plan.in_keys
         self._binding: Binding | None = None
-        self._tests: list[tuple[Array, ArrayTest]] | None = None
+        # of what steps return and the policy writes, and of roots
+        self._tests: tuple[list[Test], list[Test]] | None = None
+        # where the last reset was in the steps that are not checked yet; -1 in the first root
+        self._reset_at: int | None = -1
         self._writers: dict[KeyPath, Callable[[int, Tensor], None]] = {}
         self._has_received = False
 
@@ -110,16 +118,28 @@ class ColumnSteps:
     def start(self, root: TensorDictBase | SurplusSteps | None, goal: Goal) -> int:
         """Begin at a root, with surplus steps or a reset; returns how many steps there are."""
         self._goal = goal
-        self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
-        self._counted = 0  # in so many columns
+        if self._breaks or self._is_ragged:
+            self._lengths = np.zeros(self.env.batch_size, np.int64)  # real steps of each row
+            self._counted = 0  # in so many columns
         self._first = self._resume(root) if isinstance(root, SurplusSteps) else 0
-        was_played, continues = self._binding is not None, goal.request.continues
-        continues, self.has_next_root = continues and self.has_next_root, False
+        was_played = self._binding is not None
         binding = self._bound()
+        continues, self.has_next_root = goal.request.continues and self.has_next_root, False
         if root is None and continues:
             for column in self._shown_by_time:
                 column[0] = column[self._max_steps]
-        elif root is None:
+        else:
+            self._reset_at = -1
+            self._write_root(root, binding, was_played=was_played)
+        if self.plan is None:
+            self._draw(self._first)
+        else:
+            self._acting = self._bound_plan() if was_played and self._is_known else None
+        return self._first
+
+    def _write_root(self, root: Any, binding: Binding, *, was_played: bool) -> None:
+        """Write the root that a batch begins with: a given one, or that of a reset."""
+        if root is None:
             for key, _ in self.env.layout.done if was_played else ():
                 # a reset need not write flags that are False
                 self.columns.tensors[key].select(len(self.env.batch_size), 0).zero_()
@@ -128,11 +148,6 @@ class ColumnSteps:
             for key, value in keys.leaves(root):
                 if key in self.columns.tensors:  # what can wait has no column
                     self._writer(key)(0, value)
-        if self.plan is None:
-            self._draw(self._first)
-        else:
-            self._acting = self._bound_plan() if was_played and self._is_known else None
-        return self._first
 
     def act(self, t: int) -> None:
         """Let the policy act on the root of step t."""
@@ -157,7 +172,10 @@ class ColumnSteps:
     def step(self, t: int) -> bool:
         """Take step t; returns whether a row may be done."""
         assert self._binding is not None
-        return self._binding.step(t) or self._is_ragged
+        if self._binding.step(t):
+            self._reset_at = t
+            return True
+        return self._is_ragged
 
     def advance(self, t: int) -> None:
         """Make the root after step t; rows that are done are reset."""
@@ -211,16 +229,27 @@ class ColumnSteps:
         if self._is_ragged:
             self._layout.check_rows(batch)
             return
-        if self._tests is None:
-            layout = self.env.layout
-            tests = [((keys.NEXT, *key), layout.tests[key]) for key, _ in layout.after]
-            tests += [(key, layout.tests[key]) for key, _ in layout.observation]
-            tests += [(key, layout.choice_tests[key]) for key, _ in layout.action]
-            rows = self.columns.by_time
-            self._tests = [(rows[key], test) for key, test in tests if test is not always]
-        for column, test in self._tests:
+        tests, root_tests = self._tests = self._tests or self._made_tests()
+        # other roots are what the steps before have returned
+        if self._reset_at is not None:
+            tests = [*tests, *root_tests]
+            # the root after the last step is one of the next batch
+            self._reset_at = -1 if self._reset_at == num_played - 1 else None
+        for column, test in tests:
             if not test(column[:num_played]):
                 self._layout.check_rows(batch)
+
+    def _made_tests(self) -> tuple[list[Test], list[Test]]:
+        layout, rows = self.env.layout, self.columns.by_time
+        named = [((keys.NEXT, *key), layout.tests[key]) for key, _ in layout.after]
+        named += [(key, layout.choice_tests[key]) for key, _ in layout.action]
+        shown = [(key, layout.tests[key]) for key, _ in layout.observation]
+        if self._settings is not None or not self._written.isdisjoint(key for key, _ in shown):
+            named, shown = [*named, *shown], []  # transforms, or the policy, may write roots
+        found = (
+            [(rows[k], test) for k, test in few if test is not always] for few in (named, shown)
+        )
+        return next(found), next(found)
 
     def _writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         if key not in self._writers:
@@ -242,13 +271,6 @@ class ColumnSteps:
         most = min(self._max_steps, FIRST_STEPS) if self._breaks else self._max_steps
         # rows that were only reset are few; and the root after the last step has a column
         return most + most // 16 + 9 if self._is_ragged else most + self._has_root
-
-    def _num_bytes(self) -> int:
-        """The memory of one batch, but of what the policy writes besides actions."""
-        layout = self._layout
-        leaves = [*layout.shown, *layout.action, *layout.after]
-        sizes = [spec.shape.numel() * spec.dtype.itemsize for _, spec in leaves if spec.dtype]
-        return self._max_steps * sum(sizes)
 
     def _grow(self) -> None:
         old = self.columns.num_steps
@@ -283,7 +305,8 @@ class ColumnSteps:
         run = self.plan.bound()
         if self._acting is None or run is None or run is not self._run:
             self._run, written = run, sorted(self._written)
-            return bind_plan(self.plan, self.columns, self._read, written, run)
+            call = run or refuse_other_keys(self.plan, self._written, self.env.batch_size)
+            return self.columns.bind(call, self._read, written)
         return self._acting
 
     @property
@@ -319,7 +342,6 @@ class ColumnSteps:
             self.columns.casts = dict(casts)
         if self.is_kept:
             self.columns.changes = dict(casts)
-        rows = len(self.env.batch_size)
         if resumes and made.keys() != self._written:
             differing = sorted(str(keys.as_key(key)) for key in made.keys() ^ self._written)
             msg = (
@@ -328,42 +350,7 @@ class ColumnSteps:
             )
             raise ValueError(msg)
         self._written, self._has_received = set(made), True
-        for key, value in made.items():
-            if value.shape[:rows] != self.env.batch_size:
-                msg = (
-                    f"the policy's {keys.as_key(key)!r} must begin with the batch size "
-                    f"{tuple(self.env.batch_size)}: got {tuple(value.shape)}."
-                )
-                raise ValueError(msg)
-            if key not in self.columns.tensors:
-                self.columns.add(key, value.shape[rows:], value.dtype)
-                if self.is_kept:
-                    self.columns.changes[key] = None
-            elif not self.columns.fits(key, value):
-                msg = (
-                    f"the policy's {keys.as_key(key)!r} overwrites an entry of the environment "
-                    f"with another shape or dtype: got {tuple(value.shape)}, {value.dtype}."
-                )
-                raise ValueError(msg)
-
-
-def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
-    """Return the first T real steps of each row, `[B, T]`, without the mask."""
-    # T shrinks to what the shortest row has
-    mask = batch.get(keys.MASK).numpy()
-    num_rows, num_played = mask.shape
-    so_far = np.cumsum(mask, 1, dtype=np.int32)  # [B, S], real steps up to each column
-    num_steps = min(num_steps, int(so_far[:, -1].min()))
-    row, column = np.divmod(np.flatnonzero(mask & (so_far <= num_steps)), num_played)
-    places = column * num_rows + row  # flat positions [B * T] in leaves that are time first
-    sizes = torch.Size((num_rows, num_steps))
-    kept = {}
-    for key, leaf in keys.leaves(batch):
-        if key != keys.MASK:
-            by_time = leaf.movedim(1, 0)
-            rows = by_time.numpy().reshape(-1, *by_time.shape[2:])
-            kept[key] = torch.from_numpy(rows.take(places, 0)).view(*sizes, *rows.shape[1:])
-    return build(nest(kept), sizes, [None, keys.TIME])
+        self.columns.add_outputs(made, may_change=self.is_kept)
 
 
 def truncate_last(batch: TensorDictBase, time: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
 from rl_tensordict import build, build_flat, nest
 from rl_tensordict.types import Array, KeyPath
+
+FEW_BYTES = 2**16  # torch copies more in several threads
 
 
 class Columns:
@@ -28,7 +30,8 @@ class Columns:
         self.arrays: dict[KeyPath, Array] = {}
         self.by_time: dict[KeyPath, Array] = {}  # views [T, *B, ...]
         self._forms: dict[KeyPath, tuple[torch.Size, torch.dtype]] = {}  # of one step
-        self._first: tuple[int, dict[str, Any]] | None = None  # so many steps, for `batch`
+        # what `batch` was asked for last, with sizes and leaves
+        self._first: tuple[int, bool, torch.Size, dict[str, Any]] | None = None
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[KeyPath, Callable[[Tensor], Tensor]] = {}
         # leaves that may begin a batch in another form than the one before: a cast to that of the
@@ -58,17 +61,42 @@ class Columns:
         time = len(self.batch_size)
         return {key: self.tensors[key].select(time, t) for key in names}
 
-    def reader(self, key: KeyPath) -> Callable[[int], Tensor]:
-        """Return a function that reads one leaf at a step, as a view `[*B, ...]`."""
-        # bound to the array of now: after `grow` it is to be made again
-        by_time, view = self.by_time[key], torch.from_numpy
-        return lambda t: view(by_time[t, ...])  # the ellipsis keeps a number an array
+    def bind(
+        self,
+        call: Callable[[dict[KeyPath, Tensor]], Mapping[KeyPath, Tensor]],
+        read: Sequence[KeyPath],
+        written: Sequence[KeyPath],
+    ) -> Callable[[int], None]:
+        """Return a function that makes a call on the root of a step, and writes its outputs."""
+        # bound to the arrays of now: after `grow` it is to be made again
+        reads, view = [(key, self.by_time[key]) for key in read], torch.from_numpy
+        writers = {key: self.writer(key) for key in written}
+        rows = [(key, self.by_time[key], *self._row_form(key)) for key in written]
+
+        def act(t: int) -> None:
+            values = {}
+            for key, column in reads:
+                values[key] = view(column[t, ...])  # the ellipsis keeps a number an array
+            made = call(values)
+            for place, (key, column, shape, dtype) in enumerate(rows):
+                row = made[key].numpy()
+                if row.shape == shape and row.dtype == dtype:
+                    column[t] = row
+                else:  # cast, or refused; at the first step of a batch there may be a new column
+                    writers[key](t, made[key])
+                    rows[place] = (key, self.by_time[key], *self._row_form(key))
+
+        return act
+
+    def _row_form(self, key: KeyPath) -> tuple[tuple[int, ...], Any]:
+        """Shape and dtype of one step of a leaf, as an array."""
+        return self.by_time[key].shape[1:], self.by_time[key].dtype
 
     def writer(self, key: KeyPath) -> Callable[[int, Tensor], None]:
         """Return a function that writes one leaf at a step, of the column's shape and dtype."""
         # bound to the array of now: after `grow` it is to be made again
         by_time, cast = self.by_time[key], self.casts.get(key)
-        shape, dtype = by_time.shape[1:], by_time.dtype
+        shape, dtype = self._row_form(key)
 
         def write(t: int, value: Tensor) -> None:
             nonlocal by_time, cast, shape, dtype
@@ -76,7 +104,7 @@ class Columns:
             if row.shape != shape or (row.dtype != dtype and cast is None):
                 self._change(t, key, value)
                 by_time, cast = self.by_time[key], self.casts.get(key)
-                shape, dtype = by_time.shape[1:], by_time.dtype
+                shape, dtype = self._row_form(key)
             if row.dtype != dtype and cast is not None:
                 row = cast(value).numpy()
             by_time[t] = row
@@ -112,6 +140,27 @@ class Columns:
         """Whether a value `[*B, ...]` has the shape and dtype of its column."""
         return (value.shape, value.dtype) == self._forms[key]
 
+    def add_outputs(self, made: Mapping[KeyPath, Tensor], *, may_change: bool) -> None:
+        """Add a column for each output `[*B, ...]` of a policy; raise for one that does not fit."""
+        rows = len(self.batch_size)
+        for key, value in made.items():
+            if value.shape[:rows] != self.batch_size:
+                msg = (
+                    f"the policy's {keys.as_key(key)!r} must begin with the batch size "
+                    f"{tuple(self.batch_size)}: got {tuple(value.shape)}."
+                )
+                raise ValueError(msg)
+            if key not in self.tensors:
+                self.add(key, value.shape[rows:], value.dtype)
+                if may_change:
+                    self.changes[key] = None
+            elif not self.fits(key, value):
+                msg = (
+                    f"the policy's {keys.as_key(key)!r} overwrites an entry of the environment "
+                    f"with another shape or dtype: got {tuple(value.shape)}, {value.dtype}."
+                )
+                raise ValueError(msg)
+
     def grow(self, num_steps: int) -> None:
         """Enlarge every column to `num_steps`, keeping the steps that are written."""
         time, self.num_steps = len(self.batch_size), num_steps
@@ -128,11 +177,15 @@ class Columns:
     def batch(self, num_steps: int, *, copy: bool) -> TensorDict:
         """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""
         time = len(self.batch_size)
-        if self._first is None or self._first[0] != num_steps:
-            cut = {key: col.narrow(time, 0, num_steps) for key, col in self.tensors.items()}
-            self._first = num_steps, nest(cut)
-        sizes = torch.Size((*self.batch_size, num_steps))
-        return branch(self._first[1], sizes, copy, [*[None] * time, keys.TIME])
+        if self._first is None or self._first[:2] != (num_steps, copy):
+            cut: dict[KeyPath, Any] = {
+                key: col.narrow(time, 0, num_steps) for key, col in self.tensors.items()
+            }
+            if copy:  # numpy copies a few numbers at half the cost
+                cut |= {key: one.numpy() for key, one in cut.items() if one.nbytes <= FEW_BYTES}
+            sizes = torch.Size((*self.batch_size, num_steps))
+            self._first = num_steps, copy, sizes, nest(cut)
+        return branch(self._first[3], self._first[2], copy, [*[None] * time, keys.TIME])
 
 
 def branch(
@@ -142,11 +195,12 @@ def branch(
     names: list[str | None] | None = None,
 ) -> TensorDict:
     """Make a tensordict of nested leaves, or of copies of them."""
-    entries = {}
+    entries: dict[str, Any] = {}
     for name, one in tree.items():
-        if not isinstance(one, Tensor):
-            one = branch(one, sizes, copy)
-        elif copy:
-            one = one.clone()
-        entries[name] = one
+        if isinstance(one, np.ndarray):
+            entries[name] = torch.from_numpy(one.copy())
+        elif isinstance(one, Tensor):
+            entries[name] = one.clone() if copy else one
+        else:
+            entries[name] = branch(one, sizes, copy)
     return build_flat(entries, sizes, names)

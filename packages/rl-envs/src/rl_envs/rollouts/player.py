@@ -58,10 +58,14 @@ class Steps(Protocol):
 
 
 def play_steps(
-    env: Environment, steps: Steps, request: RolloutRequest, root: Any
+    env: Environment,
+    steps: Steps,
+    request: RolloutRequest,
+    root: Any,
+    goal: Goal | None = None,  # one that was made before, of a request that does not break
 ) -> TensorDictBase:
     """Play until every row has its steps; returns the batch `[*B, T]`."""
-    goal, breaks = Goal(request), request.breaks
+    goal, breaks = goal or Goal(request), request.breaks
     t = steps.start(root, goal)
     is_over = steps.is_over(t)
     while not is_over:
@@ -86,6 +90,7 @@ class SetUp(NamedTuple):
     waiting: list[Transform]  # for finished rows
     # what it was made for
     request: RolloutRequest
+    goal: Goal | None  # of one that does not break, which is the same for each batch
     layout: EnvLayout
     ways: list[tuple[bool, bool]]
     has_root: bool  # whether a root was given
@@ -121,7 +126,7 @@ class RolloutPlayer:
         check_calls(policy=policy)
         self.env = env
         self.policy = env.random_policy if policy is None else policy
-        self._is_kept = is_kept
+        self._is_kept, self._no_grad = is_kept, torch.no_grad()
         self._plan: PolicyPlan | None = None
         self._columns: ColumnSteps | None = None
         self._parts_of: Any = None  # the layout that the parts are of
@@ -173,7 +178,7 @@ class RolloutPlayer:
             [0.0, 1.0]
         """
         self.env.count_move()  # one for the whole rollout
-        with torch.no_grad():
+        with self._no_grad:
             return self._played(request, root)
 
     def root_after(self, batch: TensorDictBase) -> TensorDictBase:
@@ -318,6 +323,7 @@ class RolloutPlayer:
             [one for one in deferred if not one.rows_only],
             [one for one in deferred if one.rows_only],
             request,
+            None if request.breaks else Goal(request),
             env.layout,
             self._ways(),
             root is not None,
@@ -330,7 +336,7 @@ class RolloutPlayer:
     ) -> TensorDictBase:
         env, steps, waiting = self.env, set_up.steps, set_up.waiting
         begun = root if leftover is None else leftover
-        batch = play_steps(env, steps, set_up.request, begun)
+        batch = play_steps(env, steps, set_up.request, begun, set_up.goal)
         env.is_started = True
         if env.check_values:
             steps.check(batch.shape[-1], batch)

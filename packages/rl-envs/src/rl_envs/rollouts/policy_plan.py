@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rl_envs.rollouts.columns import Columns
 from rl_layout import keys, refuse_shared_states
 from rl_tensordict import ModuleCalls, VerifiedCalls, is_key
 from rl_tensordict.arguments import check_type
@@ -143,29 +142,7 @@ def _described(leaf: Any) -> str:
     return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
-def bind_plan(
-    plan: PolicyPlan,
-    columns: Columns,
-    names: Sequence[KeyPath],
-    written: Sequence[KeyPath],
-    run: Callable[[Values], Values] | None,  # `plan.bound()`
-) -> Callable[[int], None]:
-    """Return a function that acts on one step: it reads the root and writes the outputs."""
-    # columns.writer raises where an output changes its shape or dtype; after `Columns.grow` the
-    # plan is to be bound again
-    reads = [(key, columns.reader(key)) for key in names]
-    writes = [(key, columns.writer(key)) for key in written]
-    call = run or _same_keys(plan, set(written), columns.batch_size)
-
-    def act(t: int) -> None:
-        made = call({key: read(t) for key, read in reads})
-        for key, write in writes:
-            write(t, made[key])
-
-    return act
-
-
-def _same_keys(
+def refuse_other_keys(
     plan: PolicyPlan, written: set[KeyPath], batch_size: torch.Size
 ) -> Callable[[Values], Values]:
     """Return a function that calls the plan itself; its outputs are compared at every step."""

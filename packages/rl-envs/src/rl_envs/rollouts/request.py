@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -51,7 +52,7 @@ class RolloutRequest:
             msg = "break_when_all_done needs break_when_any_done=False: both were asked for."
             raise ValueError(msg)
 
-    @property
+    @cached_property
     def breaks(self) -> bool:
         """Whether the rollout may end before `max_steps`."""
         return self.break_when_any_done or self.break_when_all_done

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.rollouts.columns import Columns
 from rl_layout import keys
+from rl_tensordict import build, nest
 from rl_tensordict.types import KeyPath
 
 
@@ -76,3 +79,22 @@ class SurplusSteps:
             if key not in columns.tensors:
                 columns.add(key, leaf.shape[2:], leaf.dtype)
             columns.tensors[key][:, : leaf.shape[1]] = leaf
+
+
+def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
+    """Return the first T real steps of each row, `[B, T]`, without the mask."""
+    # T shrinks to what the shortest row has
+    mask = batch.get(keys.MASK).numpy()
+    num_rows, num_played = mask.shape
+    so_far = np.cumsum(mask, 1, dtype=np.int32)  # [B, S], real steps up to each column
+    num_steps = min(num_steps, int(so_far[:, -1].min()))
+    row, column = np.divmod(np.flatnonzero(mask & (so_far <= num_steps)), num_played)
+    places = column * num_rows + row  # flat positions [B * T] in leaves that are time first
+    sizes = torch.Size((num_rows, num_steps))
+    kept = {}
+    for key, leaf in keys.leaves(batch):
+        if key != keys.MASK:
+            by_time = leaf.movedim(1, 0)
+            rows = by_time.numpy().reshape(-1, *by_time.shape[2:])
+            kept[key] = torch.from_numpy(rows.take(places, 0)).view(*sizes, *rows.shape[1:])
+    return build(nest(kept), sizes, [None, keys.TIME])

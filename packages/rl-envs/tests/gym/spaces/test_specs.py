@@ -4,8 +4,9 @@ import torch
 from gymnasium import spaces
 
 from rl_envs import space_of_spec, spec_of_space
+from rl_envs.gym.gym_env import reader_of_space
 from rl_envs.gym.spaces.tree import assemble, check_keys, leaves_of_space, value_at
-from rl_envs.gym.spaces.values import reader_of_space, writer_of_space
+from rl_envs.gym.spaces.values import writer_of_space
 from rl_specs import Binary, Categorical, MultiCategorical, MultiOneHot, NonTensor, OneHot
 
 SPACES = [

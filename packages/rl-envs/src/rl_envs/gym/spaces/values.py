@@ -31,6 +31,11 @@ def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any]
     return write
 
 
+def is_copied(space: Space) -> bool:
+    """Whether a value of a leaf space is written as it is: no text, and no numbers to shift."""
+    return not isinstance(space, spaces.Text) and not np.any(getattr(space, "start", 0))
+
+
 def _text_writer(space: spaces.Text) -> Callable[[Array, Any], None]:
     alphabet = Alphabet(space)
 
@@ -42,19 +47,6 @@ def _text_writer(space: spaces.Text) -> Callable[[Array, Any], None]:
             one[...] = alphabet.numbers_of(text)
 
     return write
-
-
-def reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
-    """Return a function that converts a row into a value of a leaf space."""
-    # always a copy, because environments keep actions
-    if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        if one_hot:
-            return lambda row: int(row.argmax()) + start
-        return lambda row: int(row) + start
-    if isinstance(space, spaces.Text):
-        return Alphabet(space).text_of
-    return batch_reader_of_space(space, one_hot=one_hot)
 
 
 def batch_reader_of_space(space: Space, *, one_hot: bool) -> Callable[[Array], Any]:
