@@ -59,3 +59,13 @@ def test_a_saved_one_goes_on():
     for one in (episodes, other):
         one.add(np.ones((2, 1, 2)), np.ones((2, 1), dtype=bool))
         assert one.state_dict()["recent"] == [[4, 2], [4, 2], [8, 4]]
+
+
+def test_arrays_of_short_batches_may_be_changed_before_they_are_added_up():
+    episodes, reward, over = Episodes((1,)), np.ones((1, 1, 1)), np.zeros((1, 1), dtype=bool)
+    for _ in range(5):
+        episodes.add(reward, over)
+    reward[...], over[...] = 7, True
+    episodes.add(np.ones((1, 1, 2)), np.ones((1, 1), dtype=bool))  # of another shape, too
+    assert episodes.state_dict()["recent"] == [[7, 6]]
+    assert (episodes.finished, episodes.mean_return) == (1, 7)

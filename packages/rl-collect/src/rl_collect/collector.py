@@ -161,7 +161,7 @@ class Collector(CollectorInterface):
         if acting is not None and devices.policy != devices.env:
             acting = CrossDevicePolicy(acting, to_policy, to_env)
         runner = EnvRunner(self.env, acting, options.exploration_type, is_profiled=options.profile)
-        return BatchAssembler(runner, options, store)
+        return BatchAssembler(runner, options, store, devices.storing)
 
     # batches
 

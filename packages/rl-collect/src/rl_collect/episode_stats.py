@@ -10,9 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from rl_collect.arguments import as_flags, check_sizes, check_state
+from rl_collect.batches.markers import has_flags
 
 RECENT = 100
 """Of how many episodes the means are taken."""
+
+SHORT, MANY = 64, 64
+"""Batches of so few steps wait until so many are there, or somebody asks: added up at once."""
 
 
 class Episodes:
@@ -33,19 +37,28 @@ class Episodes:
 
     def __init__(self, batch_size: tuple[int, ...]) -> None:
         batch_size = check_sizes(batch_size, "batch_size")
-        self._batch_size, self.finished = batch_size, 0
+        self._batch_size, self._finished = batch_size, 0
         self._return: NDArray[np.float64] = np.zeros(int(np.prod(batch_size)))
         self._length: NDArray[np.int64] = np.zeros(self._return.shape, dtype=np.int64)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._waiting: list[tuple[NDArray[Any], NDArray[np.bool_]]] = []
+
+    @property
+    def finished(self) -> int:
+        """How many episodes have ended."""
+        self._settle()
+        return self._finished
 
     @property
     def mean_return(self) -> float:
         """The mean return of the last finished episodes; NaN before any has ended."""
+        self._settle()
         return float(np.mean([one for one, _ in self._recent])) if self._recent else float("nan")
 
     @property
     def mean_length(self) -> float:
         """The mean length of the last finished episodes; NaN before any has ended."""
+        self._settle()
         return float(np.mean([one for _, one in self._recent])) if self._recent else float("nan")
 
     def add(self, reward: NDArray[Any], over: NDArray[np.bool_]) -> None:
@@ -59,9 +72,27 @@ class Episodes:
             TypeError: they are no numbers, or no bool flags.
             ValueError: a shape is another one.
         """
-        over = as_flags(over, (*self._batch_size, -1), "over")
+        if not has_flags(over, self._batch_size):
+            over = as_flags(over, (*self._batch_size, -1), "over")
+        reward = _rewards(reward, over.shape)
+        if self._waiting and self._waiting[0][0].shape[over.ndim :] != reward.shape[over.ndim :]:
+            self._settle()
+        self._waiting.append((reward, over))
+        if over.size > SHORT or len(self._waiting) >= MANY:
+            self._settle()
+        else:  # the caller may change its arrays
+            self._waiting[-1] = reward.copy(), over.copy()
+
+    def _settle(self) -> None:
+        """Add up the batches that wait."""
+        if self._waiting:
+            rewards, flags = zip(*self._waiting, strict=True)
+            self._waiting, time = [], len(self._batch_size)
+            self._add(np.concatenate(rewards, time), np.concatenate(flags, time))
+
+    def _add(self, reward: NDArray[Any], over: NDArray[np.bool_]) -> None:
         flags = over.reshape(-1, over.shape[-1])
-        gained = _rewards(reward, over.shape).reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
+        gained = reward.reshape(*flags.shape, -1).sum(-1, dtype=np.float64)
         if not flags.any():  # nothing ended: the sums are all there is to keep
             self._return = gained.cumsum(1)[:, -1] + self._return
             self._length = self._length + flags.shape[1]
@@ -77,7 +108,7 @@ class Episodes:
         by_time = np.argsort(place, kind="stable")
         for one, length in (ended - before)[:, by_time].T.tolist():
             self._recent.append((one, int(length)))
-        self.finished += len(env)
+        self._finished += len(env)
         self._return, self._length = total[:, -1].copy(), steps[:, -1].copy()
         last = np.roll(first, -1)  # the episode that ended last in its environment
         self._return[env[last]] -= ended[0, last]
@@ -89,6 +120,7 @@ class Episodes:
         Args:
             rows: bool `[*B]`, of which environments; of all unless given.
         """
+        self._settle()
         chosen: Any = slice(None)
         if rows is not None:
             chosen = as_flags(rows, self._batch_size, "rows").reshape(-1)
@@ -100,8 +132,9 @@ class Episodes:
         Returns:
             Numbers, lists and tensors.
         """
+        self._settle()
         return {
-            "finished": self.finished,
+            "finished": self._finished,
             "return": torch.from_numpy(self._return.copy()),
             "length": torch.from_numpy(self._length.copy()),
             "recent": [list(one) for one in self._recent],
@@ -121,7 +154,8 @@ class Episodes:
                 "where as many play."
             )
             raise ValueError(msg)
-        self.finished, self._return, self._length = state["finished"], total, length
+        self._finished, self._return, self._length = state["finished"], total, length
+        self._waiting.clear()
         self._recent.clear()
         self._recent.extend((float(one), int(length)) for one, length in state["recent"])
 
@@ -129,7 +163,7 @@ class Episodes:
 def _rewards(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Rewards `[*B, T, ...]` as an array of numbers."""
     try:
-        found = np.asarray(reward)
+        found = reward if type(reward) is np.ndarray else np.asarray(reward)
     except (TypeError, ValueError, RuntimeError):
         found = np.empty((), object)
     if found.dtype.kind not in "fiub":

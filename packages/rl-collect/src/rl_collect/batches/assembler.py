@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -23,7 +24,8 @@ from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import find, put, put_leaves
+from rl_tensordict import find, lies_on, put, put_leaves
+from rl_tensordict.types import Flags
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,14 +40,15 @@ class BatchAssembler:
         self,
         runner: EnvRunner,
         options: CollectorOptions,
-        store: Callable[[TensorDictBase], TensorDictBase] = lambda batch: batch,
+        store: Callable[[TensorDictBase], TensorDictBase],
+        storing: torch.device,
     ) -> None:
         env = runner.env
         self._env, self._runner, self._options = env, runner, options
         is_profiled = options.profile
         self._play = in_range("rl_collect.rollout", runner.play, is_on=is_profiled)
         self._mark = in_range("rl_collect.marks", self._marked, is_on=is_profiled)
-        self._move, self._random_frames = store, options.random_frames
+        self._move, self._storing, self._random_frames = store, storing, options.random_frames
         self._stored = in_range("rl_collect.store", self._moved, is_on=is_profiled)
         self.num_steps = options.num_steps(env)
         self._with_ids = options.track_traj_ids
@@ -113,7 +116,7 @@ class BatchAssembler:
     def play_trajectories(self) -> None:
         """Play a batch, and let the trajectories that it completes wait."""
         batch, over = self._played()
-        self._queue.push(self._whole.take(self._stored(batch), over))
+        self._queue.push(self._whole.take(self._stored(batch), torch.from_numpy(over)))
         too_long = self._whole.over_bound()
         if bool(too_long.any()):
             self._queue.push(self._whole.cut(too_long))
@@ -187,7 +190,7 @@ class BatchAssembler:
         self._queue.load_state_dict(state["finished"])
         self.episodes.load_state_dict(state["episodes"])
 
-    def _played(self) -> tuple[TensorDictBase, Tensor]:
+    def _played(self) -> tuple[TensorDictBase, Flags]:
         """A batch with its markers, and the steps in it that end a trajectory."""
         self._begin()
         batch, over = self._steps(self._piece())
@@ -197,7 +200,7 @@ class BatchAssembler:
             left -= pieces[-1][1].shape[-1]
         if len(pieces) > 1:
             batch = cat([one for one, _ in pieces], -1)
-            over = torch.cat([one for _, one in pieces], -1)
+            over = np.concatenate([one for _, one in pieces], -1)
         return batch, self._end(batch, over) if self._options.set_truncated else over
 
     def _piece(self) -> int:
@@ -216,7 +219,7 @@ class BatchAssembler:
         if self._options.reset_at_each_iter:
             self.reset()
 
-    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Tensor]:
+    def _steps(self, num_steps: int) -> tuple[TensorDictBase, Flags]:
         self.cut_if_moved()
         try:
             batch = self._play(num_steps, at_random=self.frames < self._random_frames)
@@ -225,27 +228,28 @@ class BatchAssembler:
             raise
         return batch, self._mark(batch)
 
-    def _marked(self, batch: TensorDictBase) -> Tensor:
+    def _marked(self, batch: TensorDictBase) -> Flags:
         """Write the markers, in place, and count; returns the steps that end a trajectory."""
         over = ends_of(batch)
-        ends, markers = over.numpy(), {}
-        found = self._ids.mark(ends)
-        is_init = torch.from_numpy(found.is_init)
+        found, version = self._ids.mark(over), np.empty(over.shape, np.int64)
+        version[...] = self.policy_version
+        markers = {keys.POLICY_VERSION[1]: torch.from_numpy(version)}
         if self._with_ids:
-            ids, steps = torch.from_numpy(found.ids), torch.from_numpy(found.steps)
-            markers = {keys.TRAJ_IDS[1]: ids, keys.TRAJ_STEP[1]: steps}
+            markers[keys.TRAJ_IDS[1]] = torch.from_numpy(found.ids)
+            markers[keys.TRAJ_STEP[1]] = torch.from_numpy(found.steps)
         if self._cuts_episodes:
             markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
-        markers[keys.POLICY_VERSION[1]] = torch.full(over.shape, self.policy_version)
+        is_init = torch.from_numpy(found.is_init[..., None])
         device = self._env.device  # a batch of an environment elsewhere does not name it
         if device.type != "cpu":
             is_init = is_init.to(device)
             markers = {name: leaf.to(device) for name, leaf in markers.items()}
-        put(batch, (keys.IS_INIT,), is_init.unsqueeze(-1))
+        put(batch, (keys.IS_INIT,), is_init)
         put_leaves(batch, keys.TRAJ_IDS[0], markers)
-        self._groups.mark(batch)
-        self.frames += over.numel()
-        self.episodes.add(self._rewards(batch), ends)
+        if self._groups.are_there:
+            self._groups.mark(batch)
+        self.frames += over.size
+        self.episodes.add(self._rewards(batch), over)
         return over
 
     def _rewards(self, batch: TensorDictBase) -> Any:
@@ -255,12 +259,12 @@ class BatchAssembler:
         found = [find(batch, key).cpu() for key in self._reward_keys]
         return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
 
-    def _end(self, batch: TensorDictBase, over: Tensor) -> Tensor:
+    def _end(self, batch: TensorDictBase, over: Flags) -> Flags:
         """Truncate the last steps, and say which steps end then."""
-        last = torch.zeros_like(over)
+        last = np.zeros_like(over)
         last[..., -1] = True
-        truncate_rows(batch, last)
-        self._begin_trajectories(~over[..., -1])
+        truncate_rows(batch, torch.from_numpy(last))
+        self._begin_trajectories(torch.from_numpy(np.logical_not(over[..., -1:]))[..., 0])
         return over | last
 
     def _begin_trajectories(self, rows: Tensor) -> None:
@@ -269,7 +273,7 @@ class BatchAssembler:
         self._ids.cut(rows.numpy())
         self._runner.mark_first(rows)
 
-    def _first_mid_episode(self, shape: torch.Size) -> Tensor:
+    def _first_mid_episode(self, shape: tuple[int, ...]) -> Tensor:
         """The first steps after cuts of environments that continued, bool `[*B, T]`."""
         found = torch.zeros(shape, dtype=torch.bool)
         found[..., 0] = self._mid_episode
@@ -279,7 +283,7 @@ class BatchAssembler:
     def _moved(self, batch: TensorDictBase) -> TensorDictBase:
         if self._options.compact_obs:
             batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
-        return self._move(batch)
+        return batch if lies_on(batch, self._storing) else self._move(batch)
 
 
 def in_range(name: str, call: F, *, is_on: bool) -> F:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,15 +116,17 @@ class TrajectoryIds:
         Returns:
             Their markers, each `[*B, T]`.
         """
-        over = as_flags(over, (*self._fresh.shape, -1), "over")
-        is_init = np.empty_like(over)
+        if not has_flags(over, self._fresh.shape):
+            over = as_flags(over, (*self._fresh.shape, -1), "over")
+        is_init = np.empty(over.shape, bool)
         is_init[..., 0] = self._fresh
         is_init[..., 1:] = over[..., :-1]
-        number = np.arange(over.shape[-1])
-        if not is_init.any():  # every row continues: a count, and the ids of before
-            steps = np.add.outer(self._steps, number)
-            ids = np.repeat(self._ids[..., None], len(number), axis=-1)
-            self._fresh, self._steps = np.array(over[..., -1]), np.array(steps[..., -1] + 1)
+        number = _count_to(over.shape[-1])
+        if b"\1" not in is_init.tobytes():  # every row continues: a count, and the ids of before
+            ids, steps = np.empty(over.shape, np.int64), np.empty(over.shape, np.int64)
+            ids[...], steps[...] = self._ids[..., None], self._steps[..., None]
+            steps += number
+            self._fresh, self._steps = over[..., -1].copy(), self._steps + len(number)
             return Marks(is_init, ids, steps)
         # where the trajectory of each step began: one under way did so before this batch
         begun = np.where(is_init, number, np.iinfo(np.int64).min)
@@ -187,19 +190,35 @@ class TrajectoryIds:
         self._fresh, self._ids, self._steps = found["fresh"], found["ids"], found["steps"]
 
 
-def ends_of(batch: TensorDictBase) -> Tensor:
-    """Find the steps that end a trajectory, bool `[*B, T]` on the CPU."""
+def has_flags(over: Any, batch_size: tuple[int, ...]) -> bool:
+    """Whether something is an array of flags `[*B, T]`, as it is where a batch was played here."""
+    return (
+        type(over) is np.ndarray
+        and over.dtype == np.bool_
+        and over.ndim == len(batch_size) + 1
+        and over.shape[:-1] == batch_size
+    )
+
+
+@lru_cache(maxsize=8)
+def _count_to(stop: int) -> Numbers:
+    return np.arange(stop)
+
+
+def ends_of(batch: TensorDictBase) -> Flags:
+    """Find the steps that end a trajectory, bool `[*B, T]`."""
     # The root's done flag decides. If there is none, a trajectory is over when everyone in every
     # group is done at the same step.
     root = find(batch, keys.NEXT_DONE)
     if isinstance(root, Tensor) and root.shape == (*batch.batch_size, 1):
-        return root.squeeze(-1).cpu()
-    flags = [root] if root is not None else _group_flags(batch)
-    if not flags:
+        flags: Flags = root.cpu().numpy()
+        return flags[..., 0]
+    found = [root] if root is not None else _group_flags(batch)
+    if not found:
         msg = "the batch has no done flag under 'next': the environment must return one."
         raise KeyError(msg)
-    over = [flag.flatten(batch.ndim).all(-1) for flag in flags]
-    return torch.stack(over).all(0).cpu()
+    over = [flag.flatten(batch.ndim).all(-1) for flag in found]
+    return torch.stack(over).all(0).cpu().numpy()
 
 
 def compact(batch: TensorDictBase, observation_keys: list[keys.NestedKey]) -> TensorDictBase:
@@ -221,13 +240,12 @@ class GroupStarts:
 
     def __init__(self, groups: list[KeyPath]) -> None:
         self._groups = [prefix for prefix in groups if prefix]
+        self.are_there = bool(self._groups)
         self._resets_itself = () not in groups
         self._over: dict[str, Tensor] = {}  # of the step before, by the number of the group
 
     def mark(self, batch: TensorDictBase) -> None:
         """Write the flags, in place."""
-        if not self._groups:
-            return
         time, later = batch.ndim - 1, batch.shape[-1] - 1
         for number, prefix in enumerate(self._groups):
             done: Tensor = batch.get((keys.NEXT, *prefix, keys.DONE))
