@@ -222,15 +222,15 @@ def test_real_steps_closes_the_gaps_of_a_mask():
 
 
 class Starts(gymnasium.Env):
-    """Episodes of two steps; the observations of some resets are given."""
+    """Episodes of some steps; the observations of the first resets are given."""
 
     observation_space, action_space = (
         gymnasium.spaces.Box(-1, 1, (2,)),
         gymnasium.spaces.Discrete(2),
     )
 
-    def __init__(self, *starts):
-        self.starts, self.count = [*starts], 0
+    def __init__(self, *starts, length=2):
+        self.starts, self.length, self.count = [*starts], length, 0
 
     def reset(self, **given):
         self.count = 0
@@ -239,7 +239,7 @@ class Starts(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        return np.zeros(2, np.float32), 1.0, self.count == 2, False, {}
+        return np.zeros(2, np.float32), 1.0, self.count == self.length, False, {}
 
 
 @pytest.mark.parametrize("wrong", [3.0, np.nan])
@@ -252,6 +252,15 @@ def test_a_reset_outside_its_spec_is_refused_by_the_batch_that_holds_it(wrong, n
     for _ in range(batches + (number == 3)):
         player.play(request)
     with pytest.raises(ValueError, match=r"'observation' (is outside its spec|holds NaN)"):
+        player.play(request)
+
+
+def test_a_reset_after_the_last_step_is_refused_by_the_next_batch():
+    player = RolloutPlayer(GymEnv(Starts(0.0, 3.0, length=2)))
+    request = RolloutRequest(1, break_when_any_done=False, continues=True)
+    for _ in range(2):
+        player.play(request)
+    with pytest.raises(ValueError, match="'observation' is outside its spec"):
         player.play(request)
 
 
