@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rl_layout.testing import trajectories
 from rl_replay import LazyTensorStorage, PrioritizedSliceSampler, TensorDictReplayBuffer
+from rl_replay.trajectories.index import TrajectoryIndex
 
 EPS = 1e-8
 
@@ -36,7 +37,9 @@ def starts_of(buffer, length, *, strict):
             row = successors[row]
         return True
 
-    return {row for row in distances if reaches(row) or (not strict and not distances[row])}
+    # the first row of a trajectory, or of what is left of one
+    heads = {row for row, far in distances.items() if not far or row - far < first}
+    return {row for row in distances if reaches(row) or (not strict and row in heads)}
 
 
 def first_rows(sample):
@@ -55,7 +58,8 @@ def first_rows(sample):
 def test_slices_are_drawn_by_the_priorities_of_all_rows_that_can_begin_one(
     writes, length, strict, eta, seed
 ):
-    buffer = buffer_of(29, batch_size=6 * length, slice_len=length, strict_length=strict, eta=eta)
+    options = {"slice_len": length, "strict_length": strict, "eta": eta, "normalize": None}
+    buffer = buffer_of(29, batch_size=6 * length, **options)
     rng, known, highest = np.random.default_rng(seed), {}, 1.0
     for turn, lengths in enumerate(writes):
         batch = trajectories(lengths)
@@ -74,9 +78,9 @@ def test_slices_are_drawn_by_the_priorities_of_all_rows_that_can_begin_one(
         firsts, slices = first_rows(sample)
         assert set(rows[firsts]) <= starts
         total = sum((known[row] + EPS) ** 0.8 for row in starts)
-        weights = np.array([((known[row] + EPS) ** 0.8 / total) ** -0.5 for row in rows[firsts]])
+        shares = np.array([(known[row] + EPS) ** 0.8 / total for row in rows[firsts]])
         found = sample["priority_weight"].numpy()
-        np.testing.assert_allclose(found, (weights / weights.max())[slices], rtol=1e-4)
+        np.testing.assert_allclose(found, (len(live) * shares[slices]) ** -0.5, rtol=1e-4)
         errors = np.float32(rng.random(len(rows)) * 4)
         sample["td_error"] = torch.from_numpy(errors)
         buffer.update_tensordict_priority(sample)
@@ -166,3 +170,60 @@ def test_rows_are_noted_in_few_ranges_where_nobody_draws():
     assert len(ranges) == 1
     first = buffer.sample(300)["collector", "row"][::3]
     assert set(first.tolist()) == {22, 23, 26, 27, 30, 31, 34, 35, 38, 39}
+
+
+def interleaved(length, first_id=0):
+    """Two trajectories, a step of each in turn."""
+    batch = trajectories([length, length])
+    batch["collector", "traj_ids"] += first_id
+    return batch.view(2, length).transpose(0, 1).reshape(-1)
+
+
+def begun(buffer, slices=60):
+    """The rows that slices of 3 rows at most begin at, and the rows of each."""
+    sample = buffer.sample(3 * slices)
+    firsts, ids = first_rows(sample)
+    rows = sample["collector", "row"][torch.from_numpy(firsts)].tolist()
+    return dict(zip(rows, np.bincount(ids).tolist(), strict=True))
+
+
+def test_rests_of_trajectories_that_the_ring_cuts_begin_slices():
+    buffer = buffer_of(10, batch_size=90, slice_len=3, strict_length=False)
+    buffer.extend(interleaved(5))  # the one has the even rows, the other one the odd ones
+    assert begun(buffer) == dict.fromkeys(range(6), 3)
+    for written, wanted in [
+        (5, {5: 3, 6: 2}),  # rows 6 and 8 are left of the one, 5, 7 and 9 of the other
+        (2, {7: 2, 8: 1}),
+        (1, {8: 1, 9: 1}),
+        (1, {9: 1}),
+    ]:
+        first = buffer.write_count
+        buffer.extend(trajectories([1] * written, first_id=10 + first))
+        newest = dict.fromkeys(range(10, first + written), 1)
+        assert begun(buffer) == wanted | newest
+
+
+def test_starts_are_found_anew_where_markers_are_rewritten_in_place():
+    buffer = buffer_of(20, batch_size=90, slice_len=3, alpha=1.0)
+    index = buffer.extend(trajectories([4, 4]))
+    assert begun(buffer) == dict.fromkeys([0, 1, 4, 5], 3)
+    buffer.update_priority(index, torch.tensor([0, 1.0, 2, 3, 0, 5, 6, 7]))
+    joined = trajectories([8])
+    buffer[:] = buffer[:].update(joined).exclude("index")
+    firsts = buffer.sample()["index"][::3]
+    assert firsts.bincount().div(30).mul(11).round().tolist() == [0, 1, 2, 3, 0, 5]
+
+
+def test_slices_whose_rows_go_while_they_are_drawn_are_drawn_again():
+    buffer = buffer_of(20, batch_size=90, slice_len=3)
+    buffer.extend(trajectories([5, 4, 6]))
+    assert set(begun(buffer)) == {0, 1, 2, 5, 6, 9, 10, 11, 12}
+    index = buffer.storage.trajectories()
+    later = TrajectoryIndex(20)  # as another process has left it since rows were drawn
+    later.restore(index.state())
+    later.drop_before(6)
+    slices = buffer.sampler.choose(later, 50, 3)
+    firsts = later.rows(slices.slots, slices.offsets, np.ones_like(slices.lengths))
+    assert set(firsts.tolist()) == {6, 9, 10, 11, 12}
+    assert (slices.lengths == 3).all()
+    assert set(begun(buffer)) == {6, 9, 10, 11, 12}

@@ -35,6 +35,7 @@ class PriorityMemory:
         board: The cells, float64.
         priorities: As they were given, float32 `[room]`.
         startable: Which rows can be the first ones of slices, bool `[room]`.
+        ahead: How far away the next row of a trajectory is, int32 `[room]`; 0 where unknown.
         tree: Row ids and weights, (priority + eps) ** alpha.
     """
 
@@ -45,6 +46,7 @@ class PriorityMemory:
             "sums": ("float64", (layout.begins[-1],)),
             "priorities": ("float32", (layout.leaves,)),
             "startable": ("bool", (layout.leaves,)),
+            "ahead": ("int32", (layout.leaves,)),
             "board": ("float64", (_CELLS,)),
         }
         memory = Arrays.shared(arrays, sparse=True) if shared else Arrays.private(arrays)
@@ -58,6 +60,7 @@ class PriorityMemory:
         self.board = memory["board"]
         self.priorities: Singles = memory["priorities"]
         self.startable: NDArray[np.bool_] = memory["startable"]
+        self.ahead: NDArray[np.int32] = memory["ahead"]
         layout = TreeLayout.of(len(self.priorities))
         self.tree = PriorityTree(layout, memory["words"], memory["sums"])
 

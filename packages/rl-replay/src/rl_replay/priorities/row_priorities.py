@@ -67,6 +67,7 @@ class RowPriorities:
         seen: The window of the last `catch_up`.
         new: Row ids that it took in, from and up to, where slices are drawn; the caller clears it.
         mended: Row ids whose word was lost and written anew; the caller clears it, too.
+        heads: Row ids whose predecessor was overwritten, of slices; the caller clears it, too.
     """
 
     def __init__(self, memory: PriorityMemory) -> None:
@@ -76,6 +77,7 @@ class RowPriorities:
         self.seen: Window | None = None
         self.new: list[tuple[int, int]] = []
         self.mended: list[int] = []
+        self.heads: list[int] = []
         self._saved: Saved | None = None
         self._cleared = -1.0  # the count of clears up to which `seen` is true
         self._healed = 0  # the leaf from which sums are computed next
@@ -159,6 +161,7 @@ class RowPriorities:
         lanes = list(zip(seen.first, seen.counts, window.first, window.counts, strict=True))
         for old_first, old_count, first, count in lanes:
             old_end, end = old_first + old_count, first + count
+            self._note_heads(old_first, min(first, old_end))
             # where rows go on, new ones overwrite those that are a revolution older
             goes_on = first <= old_end and not highest_of_stored
             self._drop(max(old_first, end - each) if goes_on else old_first, min(first, old_end))
@@ -221,6 +224,22 @@ class RowPriorities:
             self.memory.startable[positions] = allowed
             self._weigh(positions, ids)
 
+    def find_starts_anew(self) -> None:
+        """Lets no row be drawn as the first one of a slice before the caller names it again."""
+        seen = self.seen
+        if seen is None:
+            return
+        self.memory.startable[:] = False
+        live = np.flatnonzero(self.tree.words)
+        self._weigh(live, self.tree.ids[live])
+        ranges = zip(seen.first, seen.counts, strict=True)
+        self.new[:] = [(first, first + count) for first, count in ranges if count]
+
+    def note_successors(self, ring: Ring, row_ids: Ints, successors: Ints) -> None:
+        """Keeps which rows continue some, until these are overwritten."""
+        positions, _, same = self._stored(ring, row_ids)
+        self.memory.ahead[positions] = (successors - row_ids)[same]
+
     def lowest_probability(self, ring: Ring) -> float:
         """The probability of the row that is drawn least often."""
         # a row of the lowest weight is drawn in at most one of N draws, and overwritten once in a
@@ -277,6 +296,7 @@ class RowPriorities:
         self.memory.clear()
         self.new.clear()
         self.mended.clear()
+        self.heads.clear()
         self._least = (-1, 0.0)
 
     def _restore_saved(self, ring: Ring, window: Window) -> None:
@@ -306,6 +326,16 @@ class RowPriorities:
         yield lane + place, begin, seam
         if seam < end:
             yield lane, seam, end
+
+    def _note_heads(self, begin: int, end: int) -> None:
+        """Adds the rows that continue some that are gone, while new ones do not name others yet."""
+        if not self.memory.length:
+            return
+        for place, first, stop in self._runs(begin, end):
+            row_ids, rows = np.arange(first, stop), slice(place, place + stop - first)
+            far = np.where(self.tree.ids[rows] == _ids_of(row_ids), self.memory.ahead[rows], 0)
+            heads = row_ids + far
+            self.heads += heads[(far > 0) & (heads >= end)].tolist()
 
     def _drop(self, begin: int, end: int) -> None:
         for place, first, stop in self._runs(begin, end):

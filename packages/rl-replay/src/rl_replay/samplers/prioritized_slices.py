@@ -63,7 +63,8 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         truncated_key: Where the last row of a slice is marked, with its done flag; None marks
             neither.
         strict_length: Only take slices of full length. Otherwise the first row of a trajectory that
-            is shorter can be drawn as well, and the sample is smaller.
+            is shorter, or whose older rows were overwritten up to there, can be drawn as well, and
+            the sample is smaller.
         period: Only begin slices where `("collector", "traj_step")` is a multiple of it.
         eta: The share of the largest error of a slice in its priority, the rest is the mean; None
             gives each row its own.
@@ -136,6 +137,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         self.strict_length = strict_length
         self.period = None if period is None else positive(period, "period")
         self.eta = None if eta is None else at_least_zero(eta, "eta", 1)
+        self._relinked = 0  # how often the rows' links had been computed when starts were found
 
     def sample_slices(
         self, storage: Storage, count: int, length: int
@@ -152,8 +154,11 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             KeyError: There are no steps that `period` asks for.
         """
         self._rows.of_slices(length)  # of other lengths other rows are the first ones
-        self._caught_up(storage)
+        rows = self._caught_up(storage)
         self._storage = storage
+        if self._relinked != storage.session.relinked:
+            rows.find_starts_anew()
+            self._relinked = storage.session.relinked
         numbers, slices = super().sample_slices(storage, count, length)
         return numbers, replace(slices, probabilities=self._drawn)
 
@@ -240,15 +245,25 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             rows.new.pop()
         if rows.mended:
             mended = np.array(rows.mended)
-            whole = index.after(mended, length - 1)[1]
-            rows.start_at(ring, self._of_period(mended[whole]))
+            good = index.after(mended, length - 1)[1]
+            if not self.strict_length:
+                good |= index.locate(mended)[1] == 0
+            rows.start_at(ring, self._of_period(mended[good]))
             rows.mended.clear()
+        if rows.heads:
+            heads = np.array(rows.heads)
+            offsets = index.locate(heads)[1]
+            if not self.strict_length:
+                rows.start_at(ring, self._of_period(heads[offsets == 0]))
+            rows.heads[:] = heads[offsets > 0].tolist()  # the index is behind the ring
 
     def _starts(self, index: TrajectoryIndex, written: Ints, length: int) -> Ints:
         """The rows that can begin a slice since some rows were written."""
         starts, there = index.before(written, length - 1)
         found = starts[there]
         if not self.strict_length:
+            former, there = index.before(written, 1)
+            self._rows.note_successors(self._storage.ring, former[there], written[there])
             first = written[index.locate(written)[1] == 0]
             found = np.unique(np.concatenate((found, first)))
         return self._of_period(found)

@@ -253,6 +253,7 @@ class PrivateSession(Session):
         """Recomputes all links; the index is made anew when it is asked for."""
         if self._index is not None:
             self._index.clear()
+        self.relinked += 1
         self.rows.relink(self.ring)
 
     def empty(self) -> None:

@@ -56,6 +56,7 @@ class Session(WriteSession):
     is_shared: bool  # whether other processes that are given the storage see the same rows
     table: RowTable | None = None  # None before the first write
     is_open = True  # whether the next write says what rows are like
+    relinked = 0  # how often links of stored rows were computed again, where `epoch` tells nothing
 
     def __init__(self, capacity: int) -> None:
         self.asked = capacity
