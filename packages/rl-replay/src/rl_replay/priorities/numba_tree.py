@@ -10,98 +10,137 @@ They do what `numpy_tree` does, in the same order of additions, so that every nu
 import numpy as np
 from numba import njit
 
-from rl_replay.priorities.numpy_tree import BLOCK, SHIFT
+from rl_replay.priorities.numpy_tree import BELOW_ONE, BLOCK, GROUP, SHIFT, WEIGHT_HALF
+
+# indices without a sign spare a look at each whether it counts from the end
+_BLOCK, _GROUP = np.uint64(BLOCK), np.uint64(GROUP)
+_HALF, _SHIFT, _ID_SHIFT = np.uint64(WEIGHT_HALF), np.uint64(SHIFT), np.uint64(32)
+_ONE, _LAST = np.uint64(1), np.uint64(BLOCK - 1)
+_options = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
-@njit(nogil=True, cache=True)
-def sum_of(weights, sums, begins, level, node):
-    """The sum of a node's children."""
-    total = 0.0
-    if level == 0:
-        for child in range(node * BLOCK, node * BLOCK + BLOCK):
-            total += np.float64(weights[child])
-    else:
-        first = begins[level - 1] + node * BLOCK
-        for child in range(first, first + BLOCK):
-            total += sums[child]
+@njit(**_options)
+def child_at(halves, sums, begin, place):
+    """The weight of a leaf, where the level below has none above it (`begin` < 0), or a sum."""
+    if begin < 0:
+        return np.float64(halves[(place << _ONE) + _HALF])
+    return sums[np.uint64(begin) + place]
+
+
+@njit(**_options)
+def sum_of(halves, sums, begin, node):
+    """The sum of a node's children: those of groups, added up."""
+    first, total = node * _BLOCK, 0.0
+    for group in range(BLOCK // GROUP):
+        place = first + np.uint64(group) * _GROUP
+        part = child_at(halves, sums, begin, place)
+        for child in range(1, GROUP):
+            part += child_at(halves, sums, begin, place + np.uint64(child))
+        total = total + part if group else part
     return total
 
 
-@njit(nogil=True, cache=True)
-def descend(rows, first, left):
-    """The child of a block at a fraction of its sum: place, fraction inside of it, and share."""
-    whole = 0.0
-    for child in range(first, first + BLOCK):
-        whole += np.float64(rows[child])
-    wanted = left * whole
-    place, before, reached = 0, 0.0, 0.0
-    for child in range(first, first + BLOCK):  # without branches: which child is random
-        reached += np.float64(rows[child])
-        beyond = (reached <= wanted) & (reached < whole)
-        place += beyond
-        before = reached if beyond else before
-    share = np.float64(rows[first + place])
-    if not share > 0:
-        return place, 0.0, 0.0
-    return place, (wanted - before) / share, share / whole
+@njit(**_options)
+def descend(halves, sums, begin, nodes, left, probabilities):
+    """Moves draws from nodes to children; `left` is the fraction of a node that is wanted."""
+    reached, touched = np.zeros(BLOCK + 1), 0.0
+    for draw in range(len(nodes)):  # reads of many draws overlap here, and what follows has them
+        first = np.uint64(nodes[draw]) * _BLOCK
+        touched += child_at(halves, sums, begin, first)
+        touched += child_at(halves, sums, begin, first + (_BLOCK >> _ONE))
+        touched += child_at(halves, sums, begin, first + _LAST)
+    for draw in range(len(nodes)):
+        first, before = np.uint64(nodes[draw]) * _BLOCK, 0.0
+        for group in range(BLOCK // GROUP):
+            part = 0.0
+            for child in range(group * GROUP, group * GROUP + GROUP):
+                part += child_at(halves, sums, begin, first + np.uint64(child))
+                reached[child + 1] = before + part
+            before = reached[group * GROUP + GROUP]
+        whole = reached[BLOCK]
+        wanted, place = min(left[draw], BELOW_ONE) * whole, np.uint64(0)
+        for child in range(1, BLOCK):  # without branches: which child is random
+            place += np.uint64(reached[child] <= wanted)
+        share = child_at(halves, sums, begin, first + place)
+        left[draw] = (wanted - reached[place]) / share
+        probabilities[draw] *= share / whole
+        nodes[draw] = np.int64(first + place)
+    return touched
 
 
-@njit(nogil=True, cache=True)
-def draw(weights, sums, begins, fractions):
-    """Positions of leaves and their probabilities; see `PriorityTree.draw`."""
-    count, top = len(fractions), len(begins) - 2
-    roots = np.empty(begins[top + 1] - begins[top])
-    total = 0.0
-    for node in range(len(roots)):
-        total += sums[begins[top] + node]
-        roots[node] = total
-    nodes, probabilities = np.full(count, -1), np.zeros(count)
-    if not total > 0:
-        return nodes, probabilities
-    left = np.empty(count)
-    last = np.searchsorted(roots, total)
-    for draw in range(count):
-        wanted = fractions[draw] * total
-        node = min(np.searchsorted(roots, wanted, side="right"), last)
-        before = roots[node - 1] if node > 0 else 0.0
-        share = sums[begins[top] + node]
-        nodes[draw], left[draw] = node, (wanted - before) / share
+@njit(**_options)
+def find_roots(sums, begin, fractions, nodes, left, probabilities):
+    """The highest nodes of some fractions of all sums; False where there is no weight."""
+    size, total = len(sums) - begin, 0.0
+    before = np.empty(size)
+    for root in range(size):
+        before[root] = total
+        total += sums[begin + root]
+    step = 1
+    while step * 2 < size:
+        step *= 2
+    for draw in range(len(nodes)):
+        nodes[draw], left[draw] = 0, fractions[draw] * total
+    while step > 0:  # a search for all draws at a time, without branches
+        for draw in range(len(nodes)):
+            node = min(nodes[draw] + step, size - 1)
+            reached = before[np.uint64(node)]
+            nodes[draw] = node if (reached <= left[draw]) & (reached < total) else nodes[draw]
+        step //= 2
+    for draw in range(len(nodes)):
+        node = np.uint64(nodes[draw])
+        share = sums[np.uint64(begin) + node]
+        left[draw] = (left[draw] - before[node]) / share
         probabilities[draw] = share / total
-    for level in range(top, 0, -1):  # level by level, so that reads of many draws overlap
-        for draw in range(count):
-            first = begins[level - 1] + nodes[draw] * BLOCK
-            place, left[draw], share = descend(sums, first, left[draw])
-            nodes[draw] = nodes[draw] * BLOCK + place
-            probabilities[draw] *= share
+    return total > 0
+
+
+@njit(**_options)
+def draw(words, sums, begins, fractions):
+    """Positions of leaves and their probabilities; see `PriorityTree.draw`."""
+    count, top, halves = len(fractions), len(begins) - 2, words.view(np.float32)
+    nodes, left, probabilities = np.empty(count, np.int64), np.empty(count), np.empty(count)
+    found = find_roots(sums, begins[top], fractions, nodes, left, probabilities)
+    if found:
+        for level in range(top, 0, -1):
+            descend(halves, sums, begins[level - 1], nodes, left, probabilities)
+        descend(halves, sums, -1, nodes, left, probabilities)
     for draw in range(count):
-        place, _, share = descend(weights, nodes[draw] * BLOCK, left[draw])
-        probabilities[draw] *= share
-        nodes[draw] = nodes[draw] * BLOCK + place if probabilities[draw] > 0 else -1
+        if not (found and probabilities[draw] > 0):  # not for 0 / 0 either
+            nodes[draw], probabilities[draw] = -1, 0.0
     return nodes, probabilities
 
 
-@njit(nogil=True, cache=True)
-def update(words, weights, sums, begins, positions, ids, new):
+@njit(**_options)
+def update(words, sums, begins, positions, ids, new):
     """Sets words and the sums above them; see `PriorityTree.update`."""
     bits = new.view(np.uint32)
     for row in range(len(positions)):
-        words[positions[row]] = (np.uint64(ids[row]) << np.uint64(32)) | np.uint64(bits[row])
-    shift = 0
+        words[np.uint64(positions[row])] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
+    sum_above(words, sums, begins, positions)
+
+
+@njit(**_options)
+def sum_above(words, sums, begins, positions):
+    """Computes the sums above some leaves."""
+    halves, shift, begin = words.view(np.float32), np.uint64(0), -1
     for level in range(len(begins) - 1):
-        shift += SHIFT
-        former = -1
+        shift += _SHIFT
+        former = np.uint64(1) << np.uint64(62)
         for row in range(len(positions)):
-            node = positions[row] >> shift
+            node = np.uint64(positions[row]) >> shift
             if node != former:
-                sums[begins[level] + node] = sum_of(weights, sums, begins, level, node)
+                sums[np.uint64(begins[level]) + node] = sum_of(halves, sums, begin, node)
             former = node
+        begin = begins[level]
 
 
-@njit(nogil=True, cache=True)
-def sum_up(weights, sums, begins, begin, end):
-    """Computes the sums above leaves from `begin` on up to `end`."""
-    last = end - 1
+@njit(**_options)
+def sum_up(words, sums, begins, first, end):
+    """Computes the sums above leaves from `first` on up to `end`."""
+    halves, last, begin = words.view(np.float32), end - 1, -1
     for level in range(len(begins) - 1):
-        begin, last = begin >> SHIFT, last >> SHIFT
-        for node in range(begin, last + 1):
-            sums[begins[level] + node] = sum_of(weights, sums, begins, level, node)
+        first, last = first >> SHIFT, last >> SHIFT
+        for node in range(first, last + 1):
+            sums[begins[level] + node] = sum_of(halves, sums, begin, np.uint64(node))
+        begin = begins[level]

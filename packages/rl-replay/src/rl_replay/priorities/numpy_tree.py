@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,19 +10,54 @@ from numpy.typing import NDArray
 from rl_tensordict.types import Ints
 
 Floats = NDArray[np.float64]
+Words = NDArray[np.uint64]
 BLOCK, SHIFT = 16, 4  # children of a node, leaves of two cache lines; the bits of a child's place
+GROUP = 4  # children that are added up together, so that four additions can be made at a time
+BELOW_ONE = np.nextafter(1.0, 0.0)  # a fraction that rounding has made 1 would pass the last child
+WEIGHT_HALF = 0 if sys.byteorder == "little" else 1
+"""Which half of a word is the weight."""
 
 
-def children(weights: NDArray[np.float32], sums: Floats, begins: Ints, level: int) -> Any:
-    """The level below a level of sums, a row for each node, `[nodes, BLOCK]`."""
+def children(words: Words, sums: Floats, begins: Ints, level: int, nodes: Ints | slice) -> Floats:
+    """The children of some nodes of a level, `[BLOCK, n]`."""
     if level == 0:
-        return weights.reshape(-1, BLOCK)
-    return sums[begins[level - 1] : begins[level]].reshape(-1, BLOCK)
+        # whole blocks of words, each read in one piece
+        blocks = words.view(np.float32).reshape(-1, 2 * BLOCK)
+        found = _of(blocks, nodes)[:, WEIGHT_HALF::2]
+    else:
+        found = _of(sums[begins[level - 1] : begins[level]].reshape(-1, BLOCK), nodes)
+    made: Floats = found.T.astype(np.float64, order="C")
+    return made
 
 
-def draw(
-    weights: NDArray[np.float32], sums: Floats, begins: Ints, fractions: Floats
-) -> tuple[Ints, Floats]:
+def _of(rows: NDArray[np.floating], nodes: Ints | slice) -> NDArray[np.floating]:
+    return rows[nodes] if isinstance(nodes, slice) else rows.take(nodes, axis=0)
+
+
+def total_of(rows: Floats) -> Floats:
+    """The sums of columns `[BLOCK, n]`: those of groups, added up."""
+    groups = rows.reshape(-1, GROUP, rows.shape[1])
+    parts = groups[:, 0] + groups[:, 1]
+    for child in range(2, GROUP):
+        parts += groups[:, child]
+    total: Floats = parts[0] + parts[1]
+    for part in parts[2:]:
+        total += part
+    return total
+
+
+def cumulated(rows: Floats) -> Floats:
+    """The sums of columns `[BLOCK, n]` up to each entry, added up as `total_of` does."""
+    found = rows.copy()
+    groups = found.reshape(-1, GROUP, rows.shape[1])
+    for child in range(1, GROUP):
+        groups[:, child] += groups[:, child - 1]
+    for group in range(1, len(groups)):
+        groups[group] += groups[group - 1, -1]
+    return found
+
+
+def draw(words: Words, sums: Floats, begins: Ints, fractions: Floats) -> tuple[Ints, Floats]:
     """Positions of leaves and their probabilities; see `PriorityTree.draw`."""
     top = len(begins) - 2
     roots = sums[begins[top] :].cumsum()
@@ -30,33 +65,30 @@ def draw(
     if not total > 0:
         return np.full(len(fractions), -1), np.zeros(len(fractions))
     # behind the last sum that is not beyond the fraction; never behind the last one with weight
-    nodes = roots.searchsorted(fractions * total, "right")
-    nodes = np.minimum(nodes, roots.searchsorted(total, "left"))
-    before = np.where(nodes > 0, roots[nodes - 1], 0.0)
+    wanted = fractions * total
+    nodes = np.minimum(roots.searchsorted(wanted, "right"), roots.searchsorted(total, "left"))
     share = sums[begins[top] + nodes]
-    left = (fractions * total - before) / share
-    probabilities = share / total
     each = np.arange(len(nodes))
-    for level in range(top, -1, -1):
-        rows = children(weights, sums, begins, level)[nodes].astype(np.float64)
-        # [n, BLOCK + 1]: sums before each child; the last one is that of all
-        before = np.zeros((len(rows), BLOCK + 1))
-        np.cumsum(rows, axis=1, out=before[:, 1:])
-        whole = before[:, -1:]
-        wanted = left[:, None] * whole
-        places = ((before[:, 1:] <= wanted) & (before[:, 1:] < whole)).sum(1)
-        share, whole = rows[each, places], whole[:, 0]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            left = (wanted[:, 0] - before[each, places]) / share
-            probabilities = probabilities * (share / whole)
-        nodes = nodes * BLOCK + places
+    with np.errstate(invalid="ignore", divide="ignore"):
+        left = (wanted - np.where(nodes > 0, roots[nodes - 1], 0.0)) / share
+        probabilities = share / total
+        for level in range(top, -1, -1):
+            rows = children(words, sums, begins, level, nodes)
+            reached = cumulated(rows)
+            whole = reached[-1]
+            wanted = np.minimum(left, BELOW_ONE) * whole
+            beyond = (reached[:-1] <= wanted).view(np.uint8)  # [BLOCK - 1, n]
+            places = np.add.reduce(beyond, axis=0, dtype=np.uint8).astype(np.int64)
+            share = rows[places, each]
+            left = (wanted - np.where(places > 0, reached[places - 1, each], 0.0)) / share
+            probabilities *= share / whole
+            nodes = nodes * BLOCK + places
     good = probabilities > 0  # false for a node without weight, of 0 / 0
     return np.where(good, nodes, -1), np.where(good, probabilities, 0.0)
 
 
 def update(  # noqa: PLR0913 - the arrays of one tree, and three of an update
-    words: NDArray[np.uint64],
-    weights: NDArray[np.float32],
+    words: Words,
     sums: Floats,
     begins: Ints,
     positions: Ints,
@@ -66,17 +98,21 @@ def update(  # noqa: PLR0913 - the arrays of one tree, and three of an update
     """Sets words and the sums above them; see `PriorityTree.update`."""
     # of a position that comes twice numpy keeps what is assigned last
     words[positions] = (ids.astype(np.uint64) << np.uint64(32)) | new.view(np.uint32)
+    sum_above(words, sums, begins, positions)
+
+
+def sum_above(words: Words, sums: Floats, begins: Ints, positions: Ints) -> None:
+    """Computes the sums above some leaves."""
     nodes = positions
     for level in range(len(begins) - 1):
         nodes = nodes >> SHIFT
-        rows = children(weights, sums, begins, level)[nodes].astype(np.float64)
-        sums[begins[level] + nodes] = rows.cumsum(1)[:, -1]
+        sums[begins[level] + nodes] = total_of(children(words, sums, begins, level, nodes))
 
 
-def sum_up(weights: NDArray[np.float32], sums: Floats, begins: Ints, begin: int, end: int) -> None:
-    """Computes the sums above leaves from `begin` on up to `end`."""
+def sum_up(words: Words, sums: Floats, begins: Ints, first: int, end: int) -> None:
+    """Computes the sums above leaves from `first` on up to `end`."""
     last = end - 1
     for level in range(len(begins) - 1):
-        begin, last = begin >> SHIFT, last >> SHIFT
-        rows = children(weights, sums, begins, level)[begin : last + 1].astype(np.float64)
-        sums[begins[level] + begin : begins[level] + last + 1] = rows.cumsum(1)[:, -1]
+        first, last = first >> SHIFT, last >> SHIFT
+        rows = children(words, sums, begins, level, slice(first, last + 1))
+        sums[begins[level] + first : begins[level] + last + 1] = total_of(rows)

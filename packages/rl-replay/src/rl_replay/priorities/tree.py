@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,14 +10,13 @@ from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
 from rl_replay.priorities import numpy_tree
-from rl_replay.priorities.numpy_tree import BLOCK
+from rl_replay.priorities.numpy_tree import BLOCK, WEIGHT_HALF
 from rl_tensordict.types import Ints
 
 MOST_ROOTS = 4_096
 """Sums of the highest level, through which a draw goes one by one."""
 
 _NUMBA = "rl_replay.priorities.numba_tree"
-_ID_HALF, _WEIGHT_HALF = (1, 0) if sys.byteorder == "little" else (0, 1)
 
 
 class Drawn(NamedTuple):
@@ -72,8 +70,8 @@ class PriorityTree:
     ) -> None:
         self.layout = layout
         self.words, self.sums = words, sums
-        self.ids = words.view(np.uint32)[_ID_HALF::2]
-        self.weights = words.view(np.float32)[_WEIGHT_HALF::2]
+        self.ids = words.view(np.uint32)[1 - WEIGHT_HALF :: 2]
+        self.weights = words.view(np.float32)[WEIGHT_HALF::2]
         self._begins = np.array(layout.begins, dtype=np.int64)
 
     @classmethod
@@ -90,15 +88,13 @@ class PriorityTree:
 
     def draw(self, fractions: NDArray[np.float64]) -> Drawn:
         """Leaves at some fractions of the total, float64 `[n]` in [0, 1)."""
-        return Drawn(*self._loops().draw(self.weights, self.sums, self._begins, fractions))
+        return Drawn(*self._loops().draw(self.words, self.sums, self._begins, fractions))
 
     def update(
         self, positions: Ints, ids: NDArray[np.uint32], weights: NDArray[np.float32]
     ) -> None:
         """Sets leaves; of one that comes twice the last weight counts."""
-        self._loops().update(
-            self.words, self.weights, self.sums, self._begins, positions, ids, weights
-        )
+        self._loops().update(self.words, self.sums, self._begins, positions, ids, weights)
 
     def put(
         self,
@@ -115,7 +111,7 @@ class PriorityTree:
     def sum_up(self, begin: int, end: int) -> None:
         """Computes the sums above some leaves that follow each other."""
         if begin < end:
-            self._loops().sum_up(self.weights, self.sums, self._begins, begin, end)
+            self._loops().sum_up(self.words, self.sums, self._begins, begin, end)
 
     def _loops(self) -> Any:
         return load_compiled(_NUMBA) or numpy_tree
