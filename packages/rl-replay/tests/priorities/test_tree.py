@@ -26,7 +26,8 @@ class TreeOf(PriorityTree):
 
     module = numpy_tree
 
-    def _loops(self):
+    @property
+    def loops(self):
         return self.module
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rl_replay.priorities.tree import PriorityTree, TreeLayout
 from rl_slabs import Arrays
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Flags, Ints
 
 HIGHEST, ALPHA, EPOCH, CLEARED, LENGTH = range(5)
 """Cells of the board: the highest priority so far; alpha; the epoch of the rows; how often all
@@ -18,6 +18,7 @@ words were cleared; rows of a slice, 0 where rows are drawn."""
 _CELLS = 8
 
 Singles = NDArray[np.float32]
+Words = NDArray[np.uint32]
 
 
 class PriorityMemory:
@@ -104,8 +105,31 @@ class PriorityMemory:
     def weights_at(self, positions: Ints) -> Singles:
         """The weights of leaves, 0 where a row cannot be the first one of a slice."""
         weights = self.weights_of(self.priorities[positions])
-        return (
-            np.where(self.startable[positions], weights, np.float32(0)) if self.length else weights
+        if self.length:
+            weights *= self.startable[positions]
+        return weights
+
+    def assign(self, positions: Ints, ids: Words, priorities: Singles) -> Flags:
+        """Sets the priorities of rows whose word is theirs, and says which these are."""
+        weights = self.weights_of(priorities)
+        if self.length:
+            weights *= self.startable[positions]
+        tree = self.tree
+        same: Flags = tree.loops.assign(
+            tree.words, tree.sums, tree.begins, self.priorities, positions, ids, weights, priorities
+        )
+        return same
+
+    def take_in(self, begin: int, ids: Words, priorities: Singles) -> None:
+        """Sets rows that follow each other, where the word is that of an older row or nobody's.
+
+        A word that has the id already is another process's, which may know more, and a younger one
+        that of a row which has taken the place meanwhile.
+        """
+        tree, arrays = self.tree, (self.priorities, self.startable)
+        weights = np.zeros(len(ids), np.float32) if self.length else self.weights_of(priorities)
+        tree.loops.take_in(
+            tree.words, tree.sums, tree.begins, *arrays, begin, ids, weights, priorities
         )
 
     def raise_highest(self, priorities: Singles) -> None:

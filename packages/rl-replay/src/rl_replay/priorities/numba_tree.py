@@ -7,6 +7,8 @@ They do what `numpy_tree` does, in the same order of additions, so that every nu
 # mypy: disable-error-code="untyped-decorator"
 # ruff: noqa: ANN001, ANN201, PLR0913 - a loop takes its arrays one by one
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -16,7 +18,7 @@ from rl_replay.priorities.numpy_tree import BELOW_ONE, BLOCK, GROUP, SHIFT, WEIG
 _BLOCK, _GROUP = np.uint64(BLOCK), np.uint64(GROUP)
 _HALF, _SHIFT, _ID_SHIFT = np.uint64(WEIGHT_HALF), np.uint64(SHIFT), np.uint64(32)
 _ONE, _LAST = np.uint64(1), np.uint64(BLOCK - 1)
-_options = {"nogil": True, "cache": True, "error_model": "numpy"}
+_options: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
 
 
 @njit(**_options)
@@ -118,6 +120,33 @@ def update(words, sums, begins, positions, ids, new):
     for row in range(len(positions)):
         words[np.uint64(positions[row])] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
     sum_above(words, sums, begins, positions)
+
+
+@njit(**_options)
+def assign(words, sums, begins, priorities, positions, ids, weights, new):
+    """Sets priorities and words of rows whose word is theirs; see `PriorityMemory.assign`."""
+    bits, same = weights.view(np.uint32), np.empty(len(positions), np.bool_)
+    for row in range(len(positions)):
+        place = np.uint64(positions[row])
+        same[row] = words[place] >> _ID_SHIFT == np.uint64(ids[row])
+        if same[row]:
+            priorities[place] = new[row]
+            words[place] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
+    sum_above(words, sums, begins, positions)
+    return same
+
+
+@njit(**_options)
+def take_in(words, sums, begins, priorities, startable, first, ids, weights, new):
+    """Sets rows whose word is an older row's; see `PriorityMemory.take_in`."""
+    bits = weights.view(np.uint32)
+    for row in range(len(ids)):
+        place = np.uint64(first + row)
+        known = np.uint32(words[place] >> _ID_SHIFT)
+        if known == 0 or np.int32(ids[row] - known) > 0:
+            priorities[place], startable[place] = new[row], False
+            words[place] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
+    sum_up(words, sums, begins, first, first + len(ids))
 
 
 @njit(**_options)

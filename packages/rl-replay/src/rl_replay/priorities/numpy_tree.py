@@ -11,6 +11,7 @@ from rl_tensordict.types import Ints
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
+Singles = NDArray[np.float32]
 BLOCK, SHIFT = 16, 4  # children of a node, leaves of two cache lines; the bits of a child's place
 GROUP = 4  # children that are added up together, so that four additions can be made at a time
 BELOW_ONE = np.nextafter(1.0, 0.0)  # a fraction that rounding has made 1 would pass the last child
@@ -87,18 +88,59 @@ def draw(words: Words, sums: Floats, begins: Ints, fractions: Floats) -> tuple[I
     return np.where(good, nodes, -1), np.where(good, probabilities, 0.0)
 
 
-def update(  # noqa: PLR0913 - the arrays of one tree, and three of an update
+def update(
     words: Words,
     sums: Floats,
     begins: Ints,
     positions: Ints,
     ids: NDArray[np.uint32],
-    new: NDArray[np.float32],
+    new: Singles,
 ) -> None:
     """Sets words and the sums above them; see `PriorityTree.update`."""
     # of a position that comes twice numpy keeps what is assigned last
     words[positions] = (ids.astype(np.uint64) << np.uint64(32)) | new.view(np.uint32)
     sum_above(words, sums, begins, positions)
+
+
+def assign(  # noqa: PLR0913 - the arrays of one memory, and four of an update
+    words: Words,
+    sums: Floats,
+    begins: Ints,
+    priorities: Singles,
+    positions: Ints,
+    ids: NDArray[np.uint32],
+    weights: Singles,
+    new: Singles,
+) -> NDArray[np.bool_]:
+    """Sets priorities and words of rows whose word is theirs; see `PriorityMemory.assign`."""
+    same: NDArray[np.bool_] = words[positions] >> np.uint64(32) == ids
+    if not same.all():
+        positions, ids, weights, new = positions[same], ids[same], weights[same], new[same]
+    priorities[positions] = new
+    update(words, sums, begins, positions, ids, weights)
+    return same
+
+
+def take_in(  # noqa: PLR0913 - the arrays of one memory, and four of an update
+    words: Words,
+    sums: Floats,
+    begins: Ints,
+    priorities: Singles,
+    startable: NDArray[np.bool_],
+    first: int,
+    ids: NDArray[np.uint32],
+    weights: Singles,
+    new: Singles,
+) -> None:
+    """Sets rows whose word is an older row's; see `PriorityMemory.take_in`."""
+    rows = slice(first, first + len(ids))
+    known = (words[rows] >> np.uint64(32)).astype(np.uint32)
+    older = (known == 0) | ((ids - known).view(np.int32) > 0)
+    np.copyto(priorities[rows], new, where=older)
+    np.copyto(startable[rows], False, where=older)
+    found = (ids.astype(np.uint64) << np.uint64(32)) | weights.view(np.uint32)
+    np.copyto(words[rows], found, where=older)
+    sum_up(words, sums, begins, rows.start, rows.stop)
 
 
 def sum_above(words: Words, sums: Floats, begins: Ints, positions: Ints) -> None:

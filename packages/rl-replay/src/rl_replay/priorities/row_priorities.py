@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,14 +17,15 @@ from rl_replay.priorities.memory import (
     LENGTH,
     PriorityMemory,
     Singles,
+    Words,
 )
+from rl_replay.priorities.row_ids import ids_of, rows_of_words, runs, within
+from rl_replay.priorities.saved import Saved, went_back
 from rl_replay.storages.ring import Ring
 from rl_slabs import Window
-from rl_slabs.internals import LANE_MASK, LANE_SHIFT
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Flags, Ints
 
 Floats = NDArray[np.float64]
-Words = NDArray[np.uint32]
 ReadFirst = Callable[[torch.Tensor], Singles | None]
 """From row ids `[n]` to the priorities that the rows were written with; None if they have none."""
 
@@ -37,14 +38,6 @@ class DrawnRows(NamedTuple):
 
     row_ids: Ints  # int64 [n]
     probabilities: Floats  # [n]
-
-
-class Saved(NamedTuple):
-    """Priorities of the rows of a window, as a checkpoint keeps them."""
-
-    window: Window
-    priorities: Singles  # [rows], oldest first, lane by lane
-    highest: float
 
 
 def no_first_priorities(_: torch.Tensor) -> None:
@@ -149,7 +142,7 @@ class RowPriorities:
         if memory.board[EPOCH] != epoch:
             self.load(self._saved)
             memory.board[EPOCH] = epoch
-        if seen is None or self._cleared != memory.board[CLEARED] or _went_back(seen, window):
+        if seen is None or self._cleared != memory.board[CLEARED] or went_back(seen, window):
             self._begin(window)
             seen = Window((0,) * len(window.first), (0,) * len(window.first))
         each = self._lane_size = ring.capacity // len(window.first)
@@ -184,21 +177,27 @@ class RowPriorities:
             ValueError: No row can be drawn.
         """
         if self.memory.is_shared:
-            self._heal()
+            self._heal(ring)
         positions, probabilities = self.tree.draw(fractions)
-        row_ids = ring.numbers_at(torch.from_numpy(positions)).numpy()
+        row_ids, good = self._rows_at(positions)
         for _ in range(_ROUNDS):
-            # without a row both ids may be 0
-            same = _ids_of(row_ids) == self.tree.ids[positions]
-            bad = np.flatnonzero(~same | (positions < 0) | (row_ids < 0))
-            if not bad.size:
+            if good.all():
                 return DrawnRows(row_ids, probabilities)
+            bad = np.flatnonzero(~good)
+            found = ring.numbers_at(torch.from_numpy(positions[bad])).numpy()
+            # another process has taken in what it found there
+            same = (found >= 0) & (positions[bad] >= 0)
+            same &= ids_of(found) == self.tree.ids[positions[bad]]
+            row_ids[bad], good[bad] = found, same
+            bad = bad[~same]
+            if not bad.size:
+                continue
             self._mend(ring, positions[bad])
             if not self.tree.total > 0:
                 break
             fractions[bad] = more(len(bad))
             positions[bad], probabilities[bad] = self.tree.draw(fractions[bad])
-            row_ids[bad] = ring.numbers_at(torch.from_numpy(positions[bad])).numpy()
+            row_ids[bad], good[bad] = self._rows_at(positions[bad])
         what = "begins a slice of this length and has" if self.memory.length else "has"
         raise ValueError(
             f"none of {len(ring.window())} rows {what} a priority above 0: update_priority(index, "
@@ -207,15 +206,13 @@ class RowPriorities:
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
         """Sets the priorities of rows that are stored still, and counts the others."""
-        positions, ids, same = self._stored(ring, row_ids)
-        self.stale += len(same) - len(ids)
-        if not len(positions):
-            return
-        if len(ids) < len(same):
-            priorities = priorities[same]
-        self.memory.priorities[positions] = priorities
+        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
+        same = self.memory.assign(positions, ids_of(row_ids), priorities)
+        if not same.all():
+            priorities = priorities[same | self._regain(ring, row_ids, priorities, ~same)]
+            self.stale += len(same) - len(priorities)
         self.memory.raise_highest(priorities)
-        self._weigh(positions, ids)
+        self._note_least(positions)
 
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
@@ -263,16 +260,9 @@ class RowPriorities:
 
     def save(self) -> Saved | None:
         """The priorities of all rows that were taken in; None before the first ones."""
-        seen = self.seen
-        if self._saved is not None or seen is None:
+        if self._saved is not None or self.seen is None:
             return self._saved
-        runs = [
-            self.memory.priorities[place : place + stop - begin]
-            for first, count in zip(seen.first, seen.counts, strict=True)
-            for place, begin, stop in self._runs(first, first + count)
-        ]
-        kept = np.concatenate([np.zeros(0, np.float32), *runs])
-        return Saved(seen, kept, self.memory.highest)
+        return Saved.of(self.memory, self.seen, self._lane_size)
 
     def load(self, saved: Saved | None) -> None:
         """Takes priorities over for the rows that `catch_up` finds next; the former ones go."""
@@ -280,15 +270,15 @@ class RowPriorities:
         self._clear()
         self.memory.board[HIGHEST] = 1.0 if saved is None else saved.highest
 
-    def _stored(self, ring: Ring, row_ids: Ints) -> tuple[Ints, Words, NDArray[np.bool_]]:
+    def _stored(self, ring: Ring, row_ids: Ints) -> tuple[Ints, Words, Flags]:
         """Positions and ids of those rows whose word is theirs, and which ones these are."""
-        positions, ids = ring.positions(torch.from_numpy(row_ids)).numpy(), _ids_of(row_ids)
+        positions, ids = ring.positions(torch.from_numpy(row_ids)).numpy(), ids_of(row_ids)
         same = self.tree.ids[positions] == ids
         return (positions, ids, same) if same.all() else (positions[same], ids[same], same)
 
     def _begin(self, window: Window) -> None:
         """Looks at all rows, as if none had been seen."""
-        if self.seen is not None and _went_back(self.seen, window):
+        if self.seen is not None and went_back(self.seen, window):
             self._clear()
         self._cleared = float(self.memory.board[CLEARED])
 
@@ -301,46 +291,26 @@ class RowPriorities:
 
     def _restore_saved(self, ring: Ring, window: Window) -> None:
         saved, self._saved = self._saved, None
-        if saved is None or len(saved.window.first) != len(window.first):
+        if saved is None:
             return
-        place = 0
-        for first, count, now, rows in zip(
-            saved.window.first, saved.window.counts, window.first, window.counts, strict=True
-        ):
-            begin, end = max(first, now), min(first + count, now + rows)
-            if begin < end:
-                kept = saved.priorities[place + begin - first : place + end - first]
-                self.update(ring, np.arange(begin, end), kept)
-            place += count
+        for begin, kept in saved.parts(window):
+            self.update(ring, np.arange(begin, begin + len(kept)), kept)
         self.memory.board[HIGHEST] = saved.highest
-
-    def _runs(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Row ids of a lane as runs of positions: where each begins, and its row ids."""
-        if begin >= end:
-            return
-        # a lane has so many positions, and its rows begin again at the first of them
-        room = self._lane_size
-        lane = (begin >> LANE_SHIFT) * room
-        place = (begin & LANE_MASK) % room
-        seam = min(begin + room - place, end)
-        yield lane + place, begin, seam
-        if seam < end:
-            yield lane, seam, end
 
     def _note_heads(self, begin: int, end: int) -> None:
         """Adds the rows that continue some that are gone, while new ones do not name others yet."""
         if not self.memory.length:
             return
-        for place, first, stop in self._runs(begin, end):
+        for place, first, stop in runs(begin, end, self._lane_size):
             row_ids, rows = np.arange(first, stop), slice(place, place + stop - first)
-            far = np.where(self.tree.ids[rows] == _ids_of(row_ids), self.memory.ahead[rows], 0)
+            far = np.where(self.tree.ids[rows] == ids_of(row_ids), self.memory.ahead[rows], 0)
             heads = row_ids + far
             self.heads += heads[(far > 0) & (heads >= end)].tolist()
 
     def _drop(self, begin: int, end: int) -> None:
-        for place, first, stop in self._runs(begin, end):
+        for place, first, stop in runs(begin, end, self._lane_size):
             # where another process has taken a newer row in, its word stays
-            same = self.tree.ids[place : place + stop - first] == _ids_of(np.arange(first, stop))
+            same = self.tree.ids[place : place + stop - first] == ids_of(np.arange(first, stop))
             nothing = np.zeros(stop - first, np.uint32)
             self.tree.put(place, nothing, nothing.view(np.float32), same)
 
@@ -354,18 +324,11 @@ class RowPriorities:
         if given is None:
             given = np.full(end - begin, memory.highest, np.float32)
         memory.raise_highest(given)
-        for place, first, stop in self._runs(begin, end):
-            ids, rows = _ids_of(np.arange(first, stop)), slice(place, place + stop - first)
-            # a word that has the id already is another process's, which may know more
-            unknown = self.tree.ids[rows] != ids
-            if not unknown.any():
-                continue
-            part = given[first - begin : stop - begin]
-            np.copyto(memory.priorities[rows], part, where=unknown)
-            np.copyto(memory.startable[rows], False, where=unknown)
-            weights = np.zeros(len(ids), np.float32) if memory.length else memory.weights_of(part)
-            self.tree.put(place, ids, weights, unknown)
-            self._note_least(np.arange(rows.start, rows.stop), weights)
+        for place, first, stop in runs(begin, end, self._lane_size):
+            memory.take_in(
+                place, ids_of(np.arange(first, stop)), given[first - begin : stop - begin]
+            )
+            self._note_least(np.arange(place, place + stop - first))
 
     def _note_new(self, begin: int, end: int) -> None:
         """Adds to `new`, whose ranges stay as few as the lanes where nobody clears it."""
@@ -377,24 +340,50 @@ class RowPriorities:
 
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""
-        weights = self.memory.weights_at(positions)
-        self.tree.update(positions, ids, weights)
-        self._note_least(positions, weights)
+        self.tree.update(positions, ids, self.memory.weights_at(positions))
+        self._note_least(positions)
 
-    def _note_least(self, positions: Ints, weights: Singles) -> None:
+    def _note_least(self, positions: Ints) -> None:
         position, least = self._least
         if position < 0:
             return
+        weights = self.tree.weights[positions]
         drawn = np.where(weights > 0, weights, np.float32(np.inf))  # 0: never drawn
         lowest = int(drawn.argmin())
         if drawn[lowest] <= least:
             self._least = int(positions[lowest]), float(weights[lowest])
 
-    def _heal(self) -> None:
-        """Computes some sums again: a killed process may have left out those above its words."""
+    def _rows_at(self, positions: Ints) -> tuple[Ints, Flags]:
+        """The rows that words of leaves are of, and which of them stood at the last `catch_up`."""
+        assert self.seen is not None  # `catch_up` comes before
+        row_ids, good = rows_of_words(
+            self.tree.ids[positions], positions, self.seen, self._lane_size
+        )
+        return row_ids, good & (positions >= 0)
+
+    def _regain(self, ring: Ring, row_ids: Ints, priorities: Singles, lost: Flags) -> Flags:
+        """Sets rows that stand and whose word others overwrote with an old one; which these are."""
+        standing: Flags = lost & ring.is_live(torch.from_numpy(row_ids)).numpy()
+        standing &= within(row_ids, self.seen)
+        if standing.any():
+            positions = ring.positions(torch.from_numpy(row_ids[standing])).numpy()
+            self._set_anew(positions, row_ids[standing], priorities[standing])
+        return standing
+
+    def _heal(self, ring: Ring) -> None:
+        """Looks at some leaves again: a killed process may have left out the sums above its words.
+
+        Of two processes that look at a word and then write it the slower one may leave an old one.
+        """
         begin = self._healed % self.memory.room
+        rows = np.arange(begin, min(begin + _HEALED, self.memory.room))
         self._healed = begin + _HEALED
-        self.tree.sum_up(begin, min(begin + _HEALED, self.memory.room))
+        self.tree.sum_up(begin, begin + len(rows))
+        row_ids = ring.numbers_at(torch.from_numpy(rows[rows < ring.capacity])).numpy()
+        rows = rows[: len(row_ids)]
+        wrong = within(row_ids, self.seen) & (self.tree.ids[rows] != ids_of(row_ids))
+        if wrong.any():
+            self._mend(ring, rows[wrong])
 
     def _mend(self, ring: Ring, positions: Ints) -> None:
         """Writes words anew whose rows others overwrote, and sums that promise too much."""
@@ -403,28 +392,16 @@ class RowPriorities:
             self.tree.sum_up(0, self.memory.room)
             return
         row_ids = ring.numbers_at(torch.from_numpy(places)).numpy()
-        live = row_ids >= 0
-        self.memory.priorities[places] = self.memory.highest
-        self.memory.startable[places] = False
-        weights = np.where(live, self.memory.weights_at(places), np.float32(0))
-        self.tree.update(places, np.where(live, _ids_of(row_ids), np.uint32(0)), weights)
-        if self.memory.length:
-            self.mended += row_ids[live].tolist()
+        seen = within(row_ids, self.seen)
+        gone = places[~seen]  # `catch_up` takes in what is there now
+        self.tree.update(gone, np.zeros(len(gone), np.uint32), np.zeros(len(gone), np.float32))
+        highest = np.full(len(places) - len(gone), self.memory.highest, np.float32)
+        self._set_anew(places[seen], row_ids[seen], highest)
 
-
-def _ids_of(row_ids: Ints) -> Words:
-    """What a word holds of a row id: the lower half of it + 1, as no word of zeros is a row's."""
-    ids: Words = (row_ids + 1).astype(np.uint32)
-    return ids
-
-
-def _went_back(seen: Window, window: Window) -> bool:
-    """Whether rows were replaced by others, with smaller numbers or in another number of lanes."""
-    if len(seen.first) != len(window.first):
-        return True
-    return any(
-        now < first or now + rows < first + count
-        for first, count, now, rows in zip(
-            seen.first, seen.counts, window.first, window.counts, strict=True
-        )
-    )
+    def _set_anew(self, positions: Ints, row_ids: Ints, priorities: Singles) -> None:
+        """Sets rows whose word is not theirs; whether they can begin slices is looked up again."""
+        memory = self.memory
+        memory.priorities[positions], memory.startable[positions] = priorities, False
+        self._weigh(positions, ids_of(row_ids))
+        if memory.length:
+            self.mended += row_ids.tolist()

@@ -63,6 +63,11 @@ class PriorityTree:
         layout: The sizes of the levels.
         words: uint64 `[layout.leaves]`, zeros at first.
         sums: float64 `[layout.begins[-1]]`, zeros at first.
+
+    Attributes:
+        ids: The halves of the words that are of row ids.
+        weights: The other halves.
+        begins: Where each level of sums begins, as `layout` has it.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class PriorityTree:
         self.words, self.sums = words, sums
         self.ids = words.view(np.uint32)[1 - WEIGHT_HALF :: 2]
         self.weights = words.view(np.float32)[WEIGHT_HALF::2]
-        self._begins = np.array(layout.begins, dtype=np.int64)
+        self.begins = np.array(layout.begins, dtype=np.int64)
 
     @classmethod
     def private(cls, capacity: int) -> PriorityTree:
@@ -88,13 +93,13 @@ class PriorityTree:
 
     def draw(self, fractions: NDArray[np.float64]) -> Drawn:
         """Leaves at some fractions of the total, float64 `[n]` in [0, 1)."""
-        return Drawn(*self._loops().draw(self.words, self.sums, self._begins, fractions))
+        return Drawn(*self.loops.draw(self.words, self.sums, self.begins, fractions))
 
     def update(
         self, positions: Ints, ids: NDArray[np.uint32], weights: NDArray[np.float32]
     ) -> None:
         """Sets leaves; of one that comes twice the last weight counts."""
-        self._loops().update(self.words, self.sums, self._begins, positions, ids, weights)
+        self.loops.update(self.words, self.sums, self.begins, positions, ids, weights)
 
     def put(
         self,
@@ -111,7 +116,9 @@ class PriorityTree:
     def sum_up(self, begin: int, end: int) -> None:
         """Computes the sums above some leaves that follow each other."""
         if begin < end:
-            self._loops().sum_up(self.words, self.sums, self._begins, begin, end)
+            self.loops.sum_up(self.words, self.sums, self.begins, begin, end)
 
-    def _loops(self) -> Any:
+    @property
+    def loops(self) -> Any:
+        """The module of the loops: compiled ones where numba is installed."""
         return load_compiled(_NUMBA) or numpy_tree

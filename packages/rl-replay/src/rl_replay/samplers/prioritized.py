@@ -14,7 +14,8 @@ from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.priorities.memory import PriorityMemory
 from rl_replay.priorities.reduction import Reduction, as_priorities, reduced
-from rl_replay.priorities.row_priorities import RowPriorities, Saved
+from rl_replay.priorities.row_priorities import RowPriorities
+from rl_replay.priorities.saved import Saved
 from rl_replay.samplers.sampler import Sampler
 from rl_slabs import Window
 from rl_slabs.internals import positive

@@ -1,0 +1,55 @@
+"""Row ids: as the words of a tree hold them, and the positions of those of a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rl_replay.priorities.memory import Words
+from rl_slabs import Window
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_tensordict.types import Flags, Ints
+
+
+def ids_of(row_ids: Ints) -> Words:
+    """What a word holds of a row id: the lower half of it + 1, as no word of zeros is a row's."""
+    ids: Words = (row_ids + 1).astype(np.uint32)
+    return ids
+
+
+def rows_of_words(
+    ids: Words, positions: Ints, window: Window, lane_size: int
+) -> tuple[Ints, Flags]:
+    """The row ids that words at some positions hold half of, and which are in the window."""
+    if len(window.first) == 1:
+        first, count = window.first[0], window.counts[0]
+        # a difference of halves is that of row ids, since a window has less than 2^32 rows
+        after = ids - np.uint32((first + 1) & 0xFFFFFFFF)
+        return first + after.astype(np.int64), after < count
+    lanes = positions // lane_size
+    firsts = np.array(window.first)[lanes]
+    after = ids - ids_of(firsts)
+    return firsts + after.astype(np.int64), after < np.array(window.counts)[lanes]
+
+
+def within(row_ids: Ints, window: Window | None) -> Flags:
+    """Which row ids are in a window; -1 never is."""
+    good = np.zeros(len(row_ids), np.bool_)
+    if window is not None:
+        for first, count in zip(window.first, window.counts, strict=True):
+            good |= (row_ids >= first) & (row_ids < first + count)
+    return good
+
+
+def runs(begin: int, end: int, lane_size: int) -> Iterator[tuple[int, int, int]]:
+    """Row ids of a lane as runs of positions: where each begins, and its row ids."""
+    if begin >= end:
+        return
+    # a lane has so many positions, and its rows begin again at the first of them
+    lane = (begin >> LANE_SHIFT) * lane_size
+    place = (begin & LANE_MASK) % lane_size
+    seam = min(begin + lane_size - place, end)
+    yield lane + place, begin, seam
+    if seam < end:
+        yield lane, seam, end
