@@ -158,3 +158,42 @@ def test_words_of_rows_that_are_gone_are_written_anew_when_they_are_drawn():
     assert rows.tree.ids[7] == 8
     assert rows.tree.total == 20
     np.testing.assert_allclose(probabilities, 1 / 20)
+
+
+def ring_of(capacity, published):
+    ring = PrivateRing(capacity)
+    for _ in range(published):
+        ring.reserve(1)
+        ring.publish(1)
+    return ring
+
+
+def test_a_process_that_is_behind_leaves_words_of_younger_rows():
+    fast = priorities(4, alpha=1.0, eps=0.0)
+    slow = RowPriorities(fast.memory)
+    slow.catch_up(ring_of(4, 1))
+    fast.catch_up(ring_of(4, 6))  # rows 4 and 5 are in the places of 0 and 1
+    fast.update(ring_of(4, 6), np.array([4]), np.float32([9.0]))
+    slow.catch_up(ring_of(4, 4))
+    assert fast.tree.ids[:4].tolist() == [5, 6, 3, 4]
+    assert fast.tree.weights[:4].tolist() == [9, 1, 1, 1]
+
+
+def test_updates_of_rows_that_stand_count_where_an_old_word_is_in_their_place():
+    ring, rows = ring_of(4, 6), priorities(4, alpha=1.0, eps=0.0)
+    rows.catch_up(ring)
+    rows.tree.put(0, np.array([1], np.uint32), np.array([7], np.float32))  # as row 0 was
+    rows.update(ring, np.array([4, 0, 2]), np.float32([3.0, 5.0, 2.0]))
+    assert rows.stale == 1
+    assert rows.tree.ids[:4].tolist() == [5, 6, 3, 4]
+    assert rows.tree.weights[:4].tolist() == [3, 1, 2, 1]
+
+
+def test_words_that_were_lost_are_found_by_later_draws():
+    ring, rows = shared_rows(600)
+    rows.tree.put(300, np.zeros(1, np.uint32), np.zeros(1, np.float32))
+    rng = np.random.default_rng(0)
+    for _ in range(3):  # 256 leaves each
+        rows.draw(ring, rng.random(4), rng.random)
+    assert rows.tree.ids[300] == 301
+    assert rows.tree.total == 600

@@ -37,7 +37,7 @@ def _of(rows: NDArray[np.floating], nodes: Ints | slice) -> NDArray[np.floating]
 
 def total_of(rows: Floats) -> Floats:
     """The sums of columns `[BLOCK, n]`: those of groups, added up."""
-    groups = rows.reshape(-1, GROUP, rows.shape[1])
+    groups = rows.reshape(BLOCK // GROUP, GROUP, rows.shape[1])
     parts = groups[:, 0] + groups[:, 1]
     for child in range(2, GROUP):
         parts += groups[:, child]
@@ -50,7 +50,7 @@ def total_of(rows: Floats) -> Floats:
 def cumulated(rows: Floats) -> Floats:
     """The sums of columns `[BLOCK, n]` up to each entry, added up as `total_of` does."""
     found = rows.copy()
-    groups = found.reshape(-1, GROUP, rows.shape[1])
+    groups = found.reshape(BLOCK // GROUP, GROUP, rows.shape[1])
     for child in range(1, GROUP):
         groups[:, child] += groups[:, child - 1]
     for group in range(1, len(groups)):

@@ -38,7 +38,8 @@ def within(row_ids: Ints, window: Window | None) -> Flags:
     good = np.zeros(len(row_ids), np.bool_)
     if window is not None:
         for first, count in zip(window.first, window.counts, strict=True):
-            good |= (row_ids >= first) & (row_ids < first + count)
+            # numbers before the first one are large where they have no sign
+            good |= (row_ids - first).view(np.uint64) < count
     return good
 
 

@@ -206,6 +206,10 @@ class RowPriorities:
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
         """Sets the priorities of rows that are stored still, and counts the others."""
+        standing = row_ids >= 0 if self.seen is None else within(row_ids, self.seen)
+        if not standing.all():
+            self.stale += len(row_ids) - int(standing.sum())
+            row_ids, priorities = row_ids[standing], priorities[standing]
         positions = ring.positions(torch.from_numpy(row_ids)).numpy()
         same = self.memory.assign(positions, ids_of(row_ids), priorities)
         if not same.all():
@@ -345,7 +349,7 @@ class RowPriorities:
 
     def _note_least(self, positions: Ints) -> None:
         position, least = self._least
-        if position < 0:
+        if position < 0 or not len(positions):
             return
         weights = self.tree.weights[positions]
         drawn = np.where(weights > 0, weights, np.float32(np.inf))  # 0: never drawn
