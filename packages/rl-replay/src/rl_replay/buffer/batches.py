@@ -235,6 +235,9 @@ class BatchMaker:
 def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
     """Puts what a sampler knows into a sample, if it is one value a row or one for all."""
     for key, value in known.items():
+        if type(value) is torch.Tensor and value.shape == rows.batch_size and rows.device is None:
+            insert(rows, as_tuple(key), value)
+            continue
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):
             continue
         leaf = torch.as_tensor(value, device=rows.device)

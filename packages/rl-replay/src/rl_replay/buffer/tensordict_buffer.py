@@ -15,7 +15,7 @@ from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
 from rl_replay.storages import ListStorage, TensorStorage
 from rl_replay.writers import TensorDictRoundRobinWriter
-from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict import NestedKey, as_key, as_tuple, find
 
 
 class TensorDictReplayBuffer(ReplayBuffer):
@@ -86,14 +86,14 @@ class TensorDictReplayBuffer(ReplayBuffer):
             >>> sample["td_error"] = torch.rand(4)
             >>> buffer.update_tensordict_priority(sample)
         """
-        sampler, flat = self.sampler, data.reshape(-1)
+        sampler, flat = self.sampler, data if data.ndim == 1 else data.reshape(-1)
         priority = sampler.reduce(keys.require(flat, self._priority_key), len(flat))
-        row_ids = flat.get(keys.ROW, None)
+        row_ids = find(flat, keys.ROW)
         if row_ids is None:
             self.update_priority(keys.require(flat, keys.INDEX), priority)
             return
-        slice_ids = flat.get(keys.SLICE_IDS, None)
-        if (mask := flat.get(keys.MASK, None)) is not None:
+        slice_ids = find(flat, keys.SLICE_IDS)
+        if (mask := find(flat, keys.MASK)) is not None:
             row_ids, priority = row_ids[mask], priority[mask]
             slice_ids = None if slice_ids is None else slice_ids[mask]
         row_ids, priority = sampler.by_slice(row_ids, priority, slice_ids)

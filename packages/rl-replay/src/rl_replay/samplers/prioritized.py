@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -114,6 +115,7 @@ class PrioritizedSampler(Sampler):
         self.private_priorities = private_priorities
         alpha = at_least_zero(alpha, "alpha")
         self._home: weakref.ref[Storage] | None = None  # whose rows the priorities are of
+        self._capacity = 0  # of that storage
         self._warned = False
         self._rows = RowPriorities(PriorityMemory(self.max_capacity, alpha=alpha, eps=self.eps))
 
@@ -172,8 +174,8 @@ class PrioritizedSampler(Sampler):
             The same, and `"priority_weight"` `[N]`.
         """
         weights = self._weights(storage, info[PROBABILITY].numpy())
-        kept = {key: info[key] for key in info if self.probabilities or key != PROBABILITY}
-        return kept | {keys.PRIORITY_WEIGHT: torch.from_numpy(weights).to(self.dtype)}
+        made = {keys.PRIORITY_WEIGHT: torch.from_numpy(weights).to(self.dtype)}
+        return made | {key: info[key] for key in info if self.probabilities or key != PROBABILITY}
 
     @edge
     def update_priority(
@@ -283,18 +285,9 @@ class PrioritizedSampler(Sampler):
 
     def _caught_up(self, storage: Storage) -> RowPriorities:
         """The priorities, after the rows that were written since the last call."""
-        if self.max_capacity not in (storage.max_size, storage.session.asked):
-            raise ValueError(
-                f"the sampler has room for {self.max_capacity} rows and the storage for "
-                f"{storage.max_size}: give both the same capacity."
-            )
         home = None if self._home is None else self._home()
-        if home is not storage:
-            if home is not None:  # the sampler was another buffer's, with rows of the same ids
-                self._rows.load(None)
-            self._home = weakref.ref(storage)
-        if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
-            self._rows = self._rows.moved(storage.max_size, shared=False)
+        if home is not storage or self._capacity != storage.max_size:
+            self._settle(storage, home)
         self._rows.catch_up(
             storage.ring,
             storage.epoch,
@@ -302,6 +295,20 @@ class PrioritizedSampler(Sampler):
             highest_of_stored=self.max_priority_within_buffer,
         )
         return self._rows
+
+    def _settle(self, storage: Storage, former: Storage | None) -> None:
+        """Makes room for the rows of a storage, instead of those of the former one."""
+        if self.max_capacity not in (storage.max_size, storage.session.asked):
+            raise ValueError(
+                f"the sampler has room for {self.max_capacity} rows and the storage for "
+                f"{storage.max_size}: give both the same capacity."
+            )
+        if former is not None and former is not storage:
+            self._rows.load(None)  # rows of the same ids
+        self._home = weakref.ref(storage)
+        self._capacity = storage.max_size
+        if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
+            self._rows = self._rows.moved(storage.max_size, shared=False)
 
     def _written_with(self, storage: Storage, row_ids: torch.Tensor) -> NDArray[np.float32] | None:
         """The priorities that rows were written with; None where they have none."""
@@ -325,7 +332,10 @@ class PrioritizedSampler(Sampler):
 
     def _fractions(self, count: int) -> Floats:
         random = self._uniform(count)
-        return (random + np.arange(count)) / count if self.stratified else random
+        if self.stratified:
+            random += _places(count)
+            random /= count
+        return random
 
     def _uniform(self, count: int) -> Floats:
         found: Floats = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
@@ -351,6 +361,11 @@ class PrioritizedSampler(Sampler):
         return f"{type(self).__name__}({self.max_capacity}, alpha={self.alpha}, beta={self.beta})"
 
 
+@lru_cache(maxsize=16)
+def _places(count: int) -> Floats:
+    return np.arange(count, dtype=np.float64)
+
+
 def at_least_zero(value: float, name: str, most: float = float("inf")) -> float:
     """A number that is not negative, checked."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -363,13 +378,16 @@ def at_least_zero(value: float, name: str, most: float = float("inf")) -> float:
 
 def _require_written(window: Window, row_ids: Ints) -> None:
     """Raises for row ids that no row of the window or before it has."""
-    if row_ids.size and row_ids.min() < 0:
+    if not row_ids.size:
+        return
+    # numbers below 0 are large where they have no sign
+    highest, several = int(row_ids.view(np.uint64).max()), len(window.first) > 1
+    if highest < (1 << 63 if several else window.first[0] + window.counts[0]):
+        return
+    if row_ids.min() < 0:
         raise ValueError(f"row ids are at least 0, got {int(row_ids.min())}: leave padding out.")
-    if len(window.first) == 1 and row_ids.size:
-        end = window.first[0] + window.counts[0]
-        if row_ids.max() >= end:
-            wrong = int(row_ids[row_ids >= end][0])
-            raise ValueError(
-                f"row {wrong} was never written, the newest one is {end - 1}: is this a sample of "
-                "another buffer?"
-            )
+    end = window.first[0] + window.counts[0]
+    raise ValueError(
+        f"row {int(row_ids[row_ids >= end][0])} was never written, the newest one is {end - 1}: is "
+        "this a sample of another buffer?"
+    )

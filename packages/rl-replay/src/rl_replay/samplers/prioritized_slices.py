@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,7 +159,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             rows.find_starts_anew()
             self._relinked = storage.session.relinked
         numbers, slices = super().sample_slices(storage, count, length)
-        return numbers, replace(slices, probabilities=self._drawn)
+        return numbers, Slices(slices.lengths, slices.padded_to, self._drawn)
 
     def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Draw the first rows of some slices.
