@@ -1,11 +1,13 @@
 """Processes that are killed at any moment: nothing that was published is torn or lost.
 
-Run with `nox -s faults`, or as a script: `--seconds 60 --seed 3`. Three kinds of trial take turns:
+Run with `nox -s faults`, or as a script: `--seconds 60 --seed 3`. Four kinds of trial take turns:
 
 - a writer of a shared buffer is killed while it extends; every row that can be read afterwards
   must be one that was written, and the next writer continues;
 - a process that dumps a buffer again and again is killed; the folder must hold one of its dumps,
   whole;
+- learners that draw by priority are killed, and writers of their buffer; draws must then be as
+  often as the priorities say, and exactly the updates of overwritten rows be dropped (`learners`);
 - a worker of a collector is killed while a learner samples; it is replaced, and every row must
   be one that an environment made.
 
@@ -33,6 +35,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from inject import check, rows
+from learners import LEARNERS, Learners
 
 from rl_collect import MultiAsyncCollector
 from rl_envs.testing import EpisodeStepEnv
@@ -177,7 +180,7 @@ def kill_workers(generator: random.Random) -> tuple[int, list[str]]:
 def sweep(seconds: float, seed: int, *, most: int | None = None, workers: bool = True) -> int:
     """Kill for some time, print the figures, and return how many trials failed."""
     generator, end = random.Random(seed), time.monotonic() + seconds
-    counts = {"writers": 0, "dumps": 0, "workers": 0}
+    counts = {"writers": 0, "dumps": 0, "learners": 0, "workers": 0}
     failed = 0
 
     def tell(kind: str, lines: list[str]) -> None:
@@ -187,14 +190,18 @@ def sweep(seconds: float, seed: int, *, most: int | None = None, workers: bool =
             sys.stdout.write(f"  {kind}: {line}\n")
 
     with tempfile.TemporaryDirectory() as name:
-        trials = {"writers": Writers(generator), "dumps": Dumps(generator, Path(name))}
+        trials = {
+            "writers": Writers(generator),
+            "dumps": Dumps(generator, Path(name)),
+            "learners": Learners(generator),
+        }
         while time.monotonic() < end and (most is None or counts["writers"] < most):
             for kind, trial in trials.items():
                 try:
                     lines = trial.trial()
                 except Exception:
                     lines = [traceback.format_exc()]
-                counts[kind] += 1
+                counts[kind] += LEARNERS if kind == "learners" else 1
                 tell(kind, lines)
             if workers and counts["writers"] % 40 == 1:
                 restarts, lines = kill_workers(generator)
