@@ -115,15 +115,17 @@ def test_nan_stays_in_its_segment(layer, backend):
 
 
 @pytest.mark.parametrize(
-    ("backend", "save", "width"),
+    ("cell", "backend", "save", "width"),
     [
-        ("pack", "state", 3 + 2 * 4),  # x, h and c
-        ("pack", "auto", 3 + 6 * 4),  # and the gates
-        ("scan", "auto", 3 + 2 * 4),
+        ("lstm", "pack", "state", 3 + 2 * 4),  # x, h and c
+        ("lstm", "pack", "auto", 3 + 6 * 4),  # and the gates
+        ("lstm", "scan", "auto", 3 + 2 * 4),
+        ("gru", "pack", "state", 3 + 1 * 4),  # x and h
+        ("gru", "pack", "auto", 3 + 5 * 4),  # and the gates, and h's share of n
     ],
 )
-def test_saved_memory_follows_the_setting(layer, backend, save, width):
-    case = layer("lstm", [30, 50], inputs=3, size=4)
+def test_saved_memory_follows_the_setting(layer, cell, backend, save, width):
+    case = layer(cell, [30, 50], inputs=3, size=4)
     given = [t.clone().requires_grad_() for t in case.tensors]
     kept: dict[int, int] = {}
 
@@ -137,19 +139,21 @@ def test_saved_memory_follows_the_setting(layer, backend, save, width):
     rows = 8 * sum(case.segments.lengths.tolist())
     weights = sum(t.numel() * 8 for t in given[1:])
     assert rows * width < sum(kept.values()) <= rows * width + weights
-    assert len(made) == 3
+    assert len(made) == {"lstm": 3, "gru": 2}[cell]
 
 
+@both_cells
 @pytest.mark.parametrize("save", ["state", "gates"])
-def test_saved_and_recomputed_gates_give_the_same_gradients(layer, save, monkeypatch):
-    case = layer("lstm", [5, 1, 9, 3, 9])
+def test_saved_and_recomputed_gates_give_the_same_gradients(layer, cell, save, monkeypatch):
+    case = layer(cell, [5, 1, 9, 3, 9])
     monkeypatch.setattr(pack, "GATES", 1)
     monkeypatch.setattr(pack, "MIN_ROWS", 7)  # several pieces
     assert_close(case.run("pack", save=save), case.run("reference"), rtol=1e-9, atol=1e-11)
 
 
-def test_retained_graph_gives_its_gradient_twice(layer):
-    case = layer("lstm", [3, 5])
+@both_cells
+def test_retained_graph_gives_its_gradient_twice(layer, cell):
+    case = layer(cell, [3, 5])
     given = [t.clone().requires_grad_() for t in case.tensors]
     hidden, *_ = case.outputs("pack", given, case.segments, {"save": "gates"})
     first = torch.autograd.grad(hidden.sum(), given, retain_graph=True)

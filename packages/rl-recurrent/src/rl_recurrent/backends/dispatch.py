@@ -46,8 +46,8 @@ class Settings:
         precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
             ``"tf32x3"``, ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
         save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to compute
-            less. ``"auto"`` is ``"gates"`` for an LSTM in ``pack``, ``"state"`` in ``triton``. A
-            GRU in ``pack``, and ``scan``, keep states alone; what ``pad`` keeps is up to torch.
+            less. ``"auto"`` is ``"gates"`` in ``pack``, ``"state"`` in ``triton``. ``scan`` keeps
+            states alone; what ``pad`` keeps is up to torch.
         max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
             depend on the data; None to read it from the data. Best the length of a slice: it is
             used as it is, so that flat rows and ``[B, T]`` give the same bits.

@@ -1,9 +1,9 @@
 """Packed sequences: each step runs over all segments that are long enough, without padding.
 
 Time is walked in pieces of a few hundred rows that stay in the cache. A piece gathers its inputs,
-multiplies them at once, steps, and scatters its states to their rows. Only the states are kept,
-and the open gates of an LSTM unless memory is to be saved: backward finds the gates of a piece
-again with one matrix product, and adds its share of the weights' gradients.
+multiplies them at once, steps, and scatters its states to their rows. The states are kept and,
+unless memory is to be saved, the open gates: otherwise backward finds the gates of a piece again,
+with one matrix product. It adds the piece's share of the weights' gradients.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def layer(
 ) -> States:
     """Run one layer in one direction: the states after every row, ``[M, H]`` each."""
     tensors = x, *weights, *states
-    # the gates of a GRU without h's share of n are no use to backward
-    keep = settings.save != "state" and weights.b_hn is None and torch.is_grad_enabled()
+    keep = settings.save != "state" and torch.is_grad_enabled()
     keep = keep and any(t is not None and t.requires_grad for t in tensors)
     return _Packed.apply(cell, step_plan(segments), keep, *tensors)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -51,8 +50,8 @@ class _Packed(torch.autograd.Function):
     def forward(
         ctx: Any, cell: Cell, plan: StepPlan, keep: bool, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
-        outputs, gates = _forward(cell, plan, tensors, keep=keep)
-        ctx.save_for_backward(*tensors, *outputs, *([gates] if keep else []))
+        outputs, kept = _forward(cell, plan, tensors, keep=keep)
+        ctx.save_for_backward(*tensors, *outputs, *kept)
         ctx.cell, ctx.plan = cell, plan
         ctx.set_materialize_grads(False)  # c after every row is seldom used: no zeros for it
         return outputs
@@ -62,22 +61,24 @@ class _Packed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         inputs, count = 5 + ctx.cell.num_states, ctx.cell.num_states
         saved = ctx.saved_tensors
-        tensors, outputs, gates = saved[:inputs], saved[inputs : inputs + count], saved[inputs:]
+        tensors, outputs = saved[:inputs], saved[inputs : inputs + count]
         run = _Backward(ctx.cell, ctx.plan, tensors, outputs, grads, ctx.needs_input_grad[3:])
-        return (None, None, None, *run.gradients(*gates[count:]))
+        return (None, None, None, *run.gradients(saved[inputs + count :]))
 
 
 def _forward(
     cell: Cell, plan: StepPlan, tensors: Sequence[Tensor], *, keep: bool
-) -> tuple[States, Tensor]:
-    """States after every row ``[M, H]``, and the gates: of all rows if kept, else scratch."""
+) -> tuple[States, Sequence[Tensor]]:
+    """States after every row ``[M, H]``, and what is kept: open gates, and h's share of n."""
     x, w_ih, w_hh, bias, b_hn, *initial = tensors
     size, width = w_hh.shape[1], w_hh.shape[0]
     out = tuple([x.new_empty(len(x), size) for _ in initial])
     pieces = plan.pieces(_piece_rows(width))
     rows = max((len(piece.rows) for piece in pieces), default=0)
     gates = x.new_empty(len(x) if keep else rows, width)
-    scratch = x.new_empty(plan.num_segments, size)
+    # h's share of n in a GRU, which backward needs next to the gates; of one step where it is not
+    has_share = keep and b_hn is not None
+    scratch = x.new_empty(len(x) if has_share else plan.num_segments, size)
     # two of each, since a piece begins with the states that the one before ended with
     memory = x.new_empty(2, len(initial), rows, size)
     # transposed in memory: products of few rows are faster by it
@@ -89,17 +90,18 @@ def _forward(
         # inputs of all gates in one product over the rows of the piece, [R, G * H]
         place = piece.of(gates) if keep else gates[: len(piece.rows)]
         sums = torch.addmm(bias, x.index_select(0, piece.rows), w_ih.t(), out=place)
+        shares = iter(piece.of(scratch).split(piece.counts)) if has_share else None
         for count, *views in piece.steps(*cell.views(sums), *piece_states):
             if count != running:  # columns are sorted by length: the last ones have ended
-                states = [state[:count] for state in states]
-                scratch, running = scratch[:count], count
+                states, running = [state[:count] for state in states], count
             opened, after = views[:num_gates], views[num_gates:]
-            cell.open_(opened, states[0], products, scratch)
-            cell.advance(opened, states, after, scratch)
+            share = scratch[:count] if shares is None else next(shares)
+            cell.open_(opened, states[0], products, share)
+            cell.advance(opened, states, after, share)
             states = after
         for whole, part in zip(out, piece_states, strict=True):
             whole.index_copy_(0, piece.rows, part)
-    return out, gates
+    return out, [gates, scratch][: keep + has_share]
 
 
 class _Backward:
@@ -129,7 +131,7 @@ class _Backward:
         # gradient of c at the step before those done so far, [S, H]; h has none of its own to keep
         self.dc = self.x.new_zeros(plan.num_segments, self.size) if len(outputs) > 1 else None
 
-    def gradients(self, saved_gates: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    def gradients(self, kept: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """The gradients of x, w_ih, w_hh, the biases and the states that segments start from."""
         later = self.memory[:0]  # gradients of the gates, one step later
         carry = self.memory[:0, : self.size]  # direct gradient of the last state, h or c
@@ -137,9 +139,9 @@ class _Backward:
             x = self.x.index_select(0, piece.rows)
             before = [self._before(which, piece) for which in range(len(self.outputs))]
             gates = self.memory[: len(piece.rows)]
-            if saved_gates is not None:
-                gates.copy_(piece.of(saved_gates))
-                inner = None
+            if kept:
+                gates.copy_(piece.of(kept[0]))
+                inner = piece.of(kept[1]).clone() if len(kept) > 1 else None
             else:  # one product over all rows, since every state before a row is known
                 torch.addmm(self.bias, x, self.w_ih.t(), out=gates)
                 inner = self.cell.open_(self.cell.views(gates), before[0], self.products, None)
