@@ -1,0 +1,29 @@
+"""Logs, curves and videos of runs, written in a thread of their own."""
+
+from rl_record.loggers.choice import make_logger
+from rl_record.loggers.csv_file import CSVLogger
+from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings, Sink, Video
+from rl_record.loggers.jsonl import JSONLLogger
+from rl_record.loggers.logger import Logger
+from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLogger
+from rl_record.run import Curve, Run, read_run
+
+__all__ = [
+    "CSVLogger",
+    "Curve",
+    "Event",
+    "Histogram",
+    "JSONLLogger",
+    "Logger",
+    "Metrics",
+    "Rewind",
+    "Run",
+    "Settings",
+    "Sink",
+    "TensorboardLogger",
+    "TrackioLogger",
+    "Video",
+    "WandbLogger",
+    "make_logger",
+    "read_run",
+]

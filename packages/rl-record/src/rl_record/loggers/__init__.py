@@ -1,0 +1,1 @@
+"""Where numbers, histograms, videos and settings of a run go."""

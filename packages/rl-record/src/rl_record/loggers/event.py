@@ -1,0 +1,111 @@
+"""What is logged, as it travels from the training thread to the thread that writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Number: TypeAlias = float | int | Tensor | np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Numbers of one step."""
+
+    values: Mapping[str, Any]  # numbers, or copies of tensors of one element
+    step: int
+    time: float  # seconds since 1970
+    is_backwards: bool  # a later step of one of the names was logged before
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A distribution of numbers at one step."""
+
+    name: str
+    data: Tensor
+    bins: int
+    step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Video:
+    """Frames at one step, or the file that holds them already."""
+
+    name: str
+    frames: Tensor | Path  # uint8 [T, C, H, W]
+    step: int
+    fps: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was started with."""
+
+    values: Mapping[str, Any]
+    time: float
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """The run goes on from a checkpoint: what was logged after its step is void."""
+
+    step: int
+    time: float
+
+
+Event: TypeAlias = Metrics | Histogram | Video | Settings | Rewind
+
+
+class Sink(Protocol):
+    """Where events go: a file, or the client of a service.
+
+    Both methods are called in the thread that writes.
+    """
+
+    def write(self, events: Sequence[Event]) -> None:
+        """Write events, in the order in which they were logged, so that a crash keeps them."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is held; nothing is written afterwards."""
+        ...
+
+
+def taken(name: str, value: object) -> object:
+    """A number as it is now: tensors are copied where they lie, without waiting for a device."""
+    if isinstance(value, float | int):
+        return value
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach().clone()
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return value.item()
+    if isinstance(value, Real):
+        return float(value)
+    got = type(value).__name__
+    if isinstance(value, Tensor | np.ndarray):
+        got = f"{list(value.shape)}; log_histogram takes many"
+    msg = f"{name!r}: expected a number, or a tensor of one element, got {got}."
+    raise TypeError(msg)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float | int]:
+    """Taken numbers as Python's own; those of a device by one copy for each device and dtype."""
+    found = dict(values)
+    groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            groups.setdefault((value.device, value.dtype), []).append(name)
+    for names in groups.values():
+        packed = torch.cat([values[name].reshape(1) for name in names]).tolist()
+        found.update(zip(names, packed, strict=True))
+    return found

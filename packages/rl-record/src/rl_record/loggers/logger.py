@@ -1,0 +1,353 @@
+"""The interface of all loggers, and the thread that writes for them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from rl_record.loggers.event import (
+    Event,
+    Histogram,
+    Metrics,
+    Number,
+    Rewind,
+    Settings,
+    Sink,
+    Video,
+    numbers,
+    taken,
+)
+from rl_tensordict.arguments import check_integer, check_type, check_whole
+
+
+class Logger:
+    """Takes what a training loop logs, and hands it to a sink in a thread of its own.
+
+    The loop pays for the hand-over: numbers are kept as they are, a tensor of one element is copied
+    on its device and read in the thread. What a sink raises is raised by the next call.
+
+    Steps are counted by the caller: frames, updates, whatever is the same for all that belongs
+    together. Without a step, an entry gets the one after the last.
+
+    Args:
+        exp_name: name of the run.
+        sink: where events go.
+
+    Example:
+        >>> class Printer:
+        ...     def write(self, events):
+        ...         for event in events:
+        ...             print(event.step, dict(event.values))
+        ...
+        ...     def close(self):
+        ...         print("closed")
+        >>> with Logger("a run", Printer()) as logger:
+        ...     logger.log_metrics({"loss": 0.5, "return": 3}, step=100)
+        100 {'loss': 0.5, 'return': 3}
+        closed
+    """
+
+    def __init__(self, exp_name: str, sink: Sink) -> None:
+        check_type("exp_name", exp_name, str, "the name of the run")
+        self.exp_name = exp_name
+        self.last_step = -1
+        self._last_of: dict[str, int] = {}  # step, by name
+        self._writer = WriterThread(sink)
+        weakref.finalize(self, self._writer.close, 10.0)  # also at the end of a script
+
+    def log_scalar(self, name: str, value: Number, step: int | None = None) -> None:
+        """Log a number.
+
+        Args:
+            name: what it is; a "/" groups names, as in ``"loss/critic"``.
+            value: a number, or a tensor or an array of one element. NaN and infinite ones are kept,
+                and counted in `stats`.
+            step: when it was; the step after the last one by default.
+
+        Raises:
+            TypeError: the value is no number, or the step none.
+            ValueError: the logger is closed.
+        """
+        self.log_metrics({name: value}, step)
+
+    def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
+        """Log numbers of one step.
+
+        Args:
+            metrics: numbers by name, see `log_scalar`. A tensordict of losses may be passed.
+            step: when they were; the step after the last one by default.
+
+        Raises:
+            TypeError: a value is no number, or the step none.
+            ValueError: the logger is closed.
+        """
+        values = {name: taken(name, value) for name, value in metrics.items()}
+        step = self._step(step)
+        last, backwards = self._last_of, False
+        for name in values:
+            backwards |= last.get(name, step) > step
+            last[name] = step
+        if backwards:
+            self._warn_backwards(step)
+        self._writer.put(Metrics(values, step, time.time(), backwards))
+
+    def log_histogram(
+        self, name: str, data: Tensor, step: int | None = None, *, bins: int = 30
+    ) -> None:
+        """Log how numbers are distributed.
+
+        Args:
+            name: what they are.
+            data: a tensor of any shape; it is copied.
+            step: when they were; the step after the last one by default.
+            bins: number of intervals of equal width between the least and the largest.
+
+        Raises:
+            TypeError: `data` is no tensor of numbers.
+            ValueError: there is no number, `bins` is below 1, or the logger is closed.
+        """
+        values = torch.as_tensor(data)
+        check_whole("bins", bins, 1)
+        if not values.numel() or values.is_complex():
+            msg = f"{name!r}: expected real numbers, got {values.dtype} {list(values.shape)}."
+            raise ValueError(msg)
+        copy = values.detach().clone()
+        self._writer.put(Histogram(name, copy, bins, self._step(step), time.time()))
+
+    def log_video(
+        self, name: str, video: Tensor | Path | str, step: int | None = None, *, fps: float = 30.0
+    ) -> None:
+        """Log a video; frames are encoded in the thread that writes.
+
+        Args:
+            name: what it shows.
+            video: frames, uint8 ``[T, C, H, W]`` or ``[1, T, C, H, W]`` with 1, 3 or 4 channels,
+                which are copied; or a file that an encoder has made.
+            step: when it was; the step after the last one by default.
+            fps: frames a second.
+
+        Raises:
+            TypeError: frames are not uint8.
+            ValueError: frames have another shape, or the logger is closed.
+            FileNotFoundError: there is no such file.
+        """
+        frames = _existing(video) if isinstance(video, Path | str) else _frames(name, video)
+        self._writer.put(Video(name, frames, self._step(step), float(fps), time.time()))
+
+    def log_hparams(self, settings: Mapping[str, Any]) -> None:
+        """Log what the run was started with.
+
+        Args:
+            settings: values by name; what is neither a number, a text nor a list or mapping of
+                such is written as its `repr`.
+
+        Raises:
+            TypeError: it is no mapping.
+            ValueError: the logger is closed.
+        """
+        check_type("settings", settings, Mapping, "a mapping of values by name")
+        self._writer.put(Settings(dict(settings), time.time()))
+
+    def flush(self, timeout_s: float = 60.0) -> None:
+        """Wait until all that was logged is written.
+
+        Args:
+            timeout_s: seconds to wait at most.
+
+        Raises:
+            TimeoutError: it took longer.
+            Exception: what the sink raised.
+        """
+        self._writer.flush(timeout_s)
+
+    def close(self, timeout_s: float = 60.0) -> None:
+        """Write what is left, and end the thread; a second call does nothing.
+
+        Args:
+            timeout_s: seconds to wait at most.
+
+        Raises:
+            TimeoutError: it took longer.
+            Exception: what the sink raised.
+        """
+        self._writer.close(timeout_s)
+
+    def stats(self) -> dict[str, Any]:
+        """Numbers of events written and waiting, and of values that are not finite, by name."""
+        return self._writer.stats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The steps so far, for a checkpoint of the run."""
+        return {"last_step": self.last_step, "last_of": dict(self._last_of)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint: what was logged after its step is void for readers of the run.
+
+        Args:
+            state: what `state_dict` returned.
+        """
+        self.last_step = check_integer("last_step", state["last_step"])
+        self._last_of = dict(state["last_of"])
+        self._writer.put(Rewind(self.last_step, time.time()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        """The name of the run and its last step."""
+        return f"{type(self).__name__}({self.exp_name!r}, last_step={self.last_step})"
+
+    def _step(self, given: int | None) -> int:
+        """The step of an entry."""
+        step = self.last_step + 1 if given is None else check_integer("step", given)
+        self.last_step = max(step, self.last_step)
+        return step
+
+    def _warn_backwards(self, step: int) -> None:
+        msg = (
+            f"step {step} comes after step {self.last_step} of {self.exp_name!r}. It is kept, and "
+        )
+        msg += "marked as backwards. Count steps in one unit, and across a resume."
+        warnings.warn(msg, UserWarning, stacklevel=4)
+
+
+class WriterThread:
+    """Hands events to a sink, in their order, in a thread that starts with the first one."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.queue: SimpleQueue[Event | threading.Event] = SimpleQueue()
+        self.num_written, self.not_finite = 0, Counter[str]()
+        self.error: Exception | None = None  # of the sink, until somebody is told
+        self.thread: threading.Thread | None = None
+        self.pid, self.is_closed = os.getpid(), False
+
+    def put(self, event: Event) -> None:
+        """Hand an event over; raises what the sink raised before."""
+        if self.error is not None:
+            self._raise()
+        if self.is_closed:
+            msg = "the logger is closed: make another one, with resume=True to go on in its file."
+            raise ValueError(msg)
+        if os.getpid() != self.pid:
+            msg = f"the logger belongs to process {self.pid}: make one in this process."
+            raise RuntimeError(msg)
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._run, name="rl-record", daemon=True)
+            self.thread.start()
+        self.queue.put(event)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until what was handed over is written."""
+        if self.thread is not None and not self.is_closed:
+            written = threading.Event()
+            self.queue.put(written)
+            if not written.wait(timeout_s):
+                msg = f"the sink has not written {self.queue.qsize()} events after {timeout_s} s."
+                raise TimeoutError(msg)
+        self._raise()
+
+    def close(self, timeout_s: float) -> None:
+        """Write what is left, close the sink, end the thread."""
+        if self.is_closed or os.getpid() != self.pid:
+            return
+        try:
+            self.flush(timeout_s)
+        finally:
+            self.is_closed = True
+            if self.thread is None:
+                self.sink.close()
+            else:
+                self.queue.put(_END)
+                self.thread.join(timeout_s)
+        self._raise()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of events and of numbers that are not finite."""
+        waiting, bad = self.queue.qsize(), dict(self.not_finite)
+        return {"written": self.num_written, "waiting": waiting, "not_finite": bad}
+
+    def _raise(self) -> None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        ends = False
+        while not ends:
+            found = [self.queue.get()]
+            try:
+                while True:
+                    found.append(self.queue.get_nowait())
+            except Empty:
+                pass
+            ends = _END in found
+            try:
+                self._write([event for event in found if not isinstance(event, threading.Event)])
+                if ends:
+                    self.sink.close()
+            except Exception as error:  # it is raised where the next entry is logged
+                self.error = error
+            for event in found:
+                if isinstance(event, threading.Event):
+                    event.set()
+
+    def _write(self, events: Sequence[Event]) -> None:
+        read = [self._read(event) for event in events]
+        if read:
+            self.sink.write(read)
+        self.num_written += len(read)
+
+    def _read(self, event: Event) -> Event:
+        """An event with numbers in the place of tensors."""
+        if not isinstance(event, Metrics):
+            return event
+        values = numbers(event.values)
+        self.not_finite.update(name for name, value in values.items() if not isfinite(value))
+        return Metrics(values, event.step, event.time, event.is_backwards)
+
+
+_END = threading.Event()
+
+
+def _existing(path: Path | str) -> Path:
+    found = Path(path)
+    if not found.is_file():
+        msg = f"{found} is no file: pass frames, or a video that was encoded."
+        raise FileNotFoundError(msg)
+    return found
+
+
+def _frames(name: str, video: Tensor) -> Tensor:
+    """Frames ``[T, C, H, W]``, copied."""
+    frames = torch.as_tensor(video)
+    if frames.dtype != torch.uint8:
+        msg = f"{name!r}: expected frames of uint8, got {frames.dtype}. Multiply by 255 and cast."
+        raise TypeError(msg)
+    frames = frames[0] if frames.ndim == 5 and len(frames) == 1 else frames
+    if frames.ndim != 4 or frames.shape[1] not in (1, 3, 4) or not frames.numel():
+        expected = "[T, C, H, W] with 1, 3 or 4 channels"
+        msg = f"{name!r}: expected frames {expected}, got {list(video.shape)}."
+        raise ValueError(msg)
+    return frames.detach().clone()

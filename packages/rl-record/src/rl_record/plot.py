@@ -1,0 +1,160 @@
+"""A picture of runs: a panel for each name, a curve for each group of seeds.
+
+    python -m rl_record.plot runs/sac/* runs/td3/* --names return loss/critic --out curves.png
+
+Runs in one folder are seeds of one experiment: their mean is drawn, and the interval in which 95 of
+100 means of seeds drawn anew lie.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_record.run import Curve, Run, read_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+POINTS, RESAMPLES = 200, 1000
+
+
+class Band(NamedTuple):
+    """The mean of several curves and its interval, at steps that all of them cover."""
+
+    steps: NDArray[np.float64]  # [P]
+    mean: NDArray[np.float64]  # [P]
+    low: NDArray[np.float64]  # [P]
+    high: NDArray[np.float64]  # [P]
+
+
+def band(curves: Sequence[Curve], smooth: int = 1) -> Band:
+    """Average curves at common steps.
+
+    Args:
+        curves: of one name, one for each seed.
+        smooth: number of entries in a moving average of each curve.
+
+    Returns:
+        Mean and the bootstrapped 95 % interval of the mean, at up to 200 steps.
+
+    Raises:
+        ValueError: there is no curve, no step is covered by all, or `smooth` is below 1.
+
+    Example:
+        >>> steps = np.array([0, 10])
+        >>> seeds = [Curve(steps, np.array([0.0, v]), steps / 1) for v in (1.0, 3.0)]
+        >>> band(seeds).mean[[0, -1]].tolist()
+        [0.0, 2.0]
+    """
+    if not curves or smooth < 1:
+        msg = f"expected at least one curve and smooth of 1 or more, got {len(curves)}, {smooth}."
+        raise ValueError(msg)
+    first = max(curve.steps[0] for curve in curves)
+    last = min(curve.steps[-1] for curve in curves)
+    if first > last:
+        msg = f"no step is covered by all {len(curves)} curves: one begins at {first}, one ends at "
+        raise ValueError(msg + f"{last}.")
+    own = np.unique(np.concatenate([curve.steps for curve in curves]))
+    own = own[(own >= first) & (own <= last)]
+    at = own if len(own) <= POINTS else np.linspace(first, last, POINTS)
+    values = [np.interp(at, c.steps, moving_average(c.values, smooth)) for c in curves]
+    seeds = np.stack(values)  # [S, P]
+    drawn = np.random.default_rng(0).integers(len(seeds), size=(RESAMPLES, len(seeds)))
+    means = np.stack([seeds[each].mean(0) for each in drawn])
+    low, high = np.quantile(means, [0.025, 0.975], axis=0)
+    return Band(at.astype(float), seeds.mean(0), low, high)
+
+
+def moving_average(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """The mean of each value and those before it, `width` in all; NaN is left out."""
+    finite = np.isfinite(values)
+    sums, counts = np.cumsum(np.where(finite, values, 0.0)), np.cumsum(finite)
+    sums[width:], counts[width:] = sums[width:] - sums[:-width], counts[width:] - counts[:-width]
+    with np.errstate(invalid="ignore"):  # nothing but NaN in the window: NaN
+        return np.asarray(sums / counts, np.float64)
+
+
+def plot_runs(
+    groups: Mapping[str, Sequence[Run]], names: Sequence[str] | None = None, smooth: int = 1
+) -> Figure:
+    """Draw runs, a panel for each name.
+
+    Args:
+        groups: runs by the label of their curve; those of one group are seeds.
+        names: what to draw; all that any run has by default.
+        smooth: number of entries in a moving average of each curve.
+
+    Returns:
+        The figure.
+
+    Raises:
+        KeyError: no run has a name.
+        ImportError: the extra ``plot`` is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        msg = "matplotlib is not installed: pip install 'rl-record[plot]'."
+        raise ImportError(msg) from error
+    known = {name for runs in groups.values() for run in runs for name in run}
+    wanted = sorted(known) if names is None else list(names)
+    for name in wanted:
+        if name not in known:
+            msg = f"{name!r} is in no run: there are {sorted(known)}."
+            raise KeyError(msg)
+    across = min(len(wanted), 3) or 1
+    down = -(-len(wanted) // across) or 1
+    figure = Figure(figsize=(5 * across, 3.2 * down), layout="constrained")
+    for place, name in enumerate(wanted):
+        axes = figure.add_subplot(down, across, place + 1, title=name, xlabel="step")
+        for label, runs in groups.items():
+            curves = [run[name] for run in runs if name in run]
+            if not curves:
+                continue
+            found = band(curves, smooth)
+            (line,) = axes.plot(found.steps, found.mean, label=f"{label} ({len(curves)})")
+            colour = line.get_color()
+            axes.fill_between(found.steps, found.low, found.high, color=colour, alpha=0.2, lw=0)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    return figure
+
+
+def grouped(paths: Sequence[Path]) -> dict[str, list[Run]]:
+    """Runs by the folder that they share with others; a run that is alone there by its own name."""
+    by_parent: dict[Path, list[Path]] = {}
+    for path in paths:
+        by_parent.setdefault(path.resolve().parent, []).append(path)
+    found: dict[str, list[Run]] = {}
+    for parent, members in by_parent.items():
+        runs = [read_run(path) for path in members]
+        found.setdefault(parent.name if len(runs) > 1 else runs[0].name, []).extend(runs)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw the runs that a command line names."""
+    parser = argparse.ArgumentParser(prog="python -m rl_record.plot", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs")
+    parser.add_argument("--names", nargs="+", help="what to draw; everything by default")
+    parser.add_argument("--smooth", type=int, default=1, help="entries in a moving average")
+    parser.add_argument("--out", type=Path, default=Path("runs.png"), help="file of the picture")
+    given = parser.parse_args(arguments)
+    try:
+        figure = plot_runs(grouped(given.runs), given.names, given.smooth)
+    except (OSError, KeyError, ValueError, ImportError) as error:
+        parser.error(str(error.args[-1]) if isinstance(error, KeyError) else str(error))
+    figure.savefig(given.out, dpi=120)
+    sys.stdout.write(f"{given.out}\n")
+
+
+if __name__ == "__main__":
+    main()

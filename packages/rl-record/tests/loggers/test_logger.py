@@ -1,0 +1,225 @@
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from rl_record import Histogram, JSONLLogger, Logger, Metrics, Settings, Video, read_run
+
+
+class Kept:
+    """A sink that keeps events, fails where told, and can be held back."""
+
+    def __init__(self):
+        self.events, self.closed, self.fail = [], 0, None
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def write(self, events):
+        self.may_write.wait(30)
+        if self.fail is not None:
+            raise self.fail
+        self.events += events
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def sink():
+    return Kept()
+
+
+@pytest.fixture
+def logger(sink):
+    with Logger("run", sink) as made:
+        yield made
+
+
+def test_numbers_of_every_kind_become_python_numbers(logger, sink):
+    given = {
+        "float": 0.5,
+        "int": 3,
+        "flag": True,
+        "numpy": np.float32(0.25),
+        "array": np.array([7]),
+        "scalar": torch.tensor(2, dtype=torch.int64),
+        "column": torch.tensor([[1.5]], dtype=torch.float64),
+        "half": torch.tensor(0.5, dtype=torch.bfloat16),
+        "trained": torch.tensor(4.0, requires_grad=True),
+    }
+    logger.log_metrics(given, step=5)
+    logger.flush()
+    values = {"float": 0.5, "int": 3, "flag": 1, "numpy": 0.25, "array": 7}
+    values |= {"scalar": 2, "column": 1.5, "half": 0.5, "trained": 4.0}
+    assert sink.events[0].values == values
+    assert sink.events[0].step == 5
+
+
+def test_tensor_is_read_as_it_was_when_it_was_logged(logger, sink):
+    sink.may_write.clear()
+    running = torch.zeros(())
+    for step in range(5):
+        running += 1
+        logger.log_scalar("sum", running, step)
+    sink.may_write.set()
+    logger.flush()
+    assert [event.values["sum"] for event in sink.events] == [1, 2, 3, 4, 5]
+
+
+def test_entries_without_a_step_get_the_one_after_the_last(logger, sink):
+    logger.log_scalar("a", 1)
+    logger.log_scalar("a", 2, step=10)
+    logger.log_scalar("b", 3)
+    logger.flush()
+    assert [event.step for event in sink.events] == [0, 10, 11]
+    assert logger.last_step == 11
+
+
+def test_step_that_goes_backwards_is_kept_marked_and_warned_of(logger, sink):
+    logger.log_scalar("a", 1, step=10)
+    logger.log_scalar("b", 1, step=4)  # the first of its name
+    with pytest.warns(UserWarning, match="step 9 comes after step 10 of 'run'"):
+        logger.log_scalar("a", 2, step=9)
+    logger.flush()
+    assert [event.is_backwards for event in sink.events] == [False, False, True]
+
+
+def test_numbers_that_are_not_finite_are_kept_and_counted(logger, sink):
+    for value in (float("nan"), torch.tensor(torch.inf), 1.0):
+        logger.log_metrics({"loss": value, "good": 1})
+    logger.flush()
+    assert logger.stats() == {"written": 3, "waiting": 0, "not_finite": {"loss": 2}}
+    assert np.isnan(sink.events[0].values["loss"])
+
+
+def test_other_events_arrive_in_their_order(logger, sink):
+    frames = torch.zeros(2, 3, 4, 6, dtype=torch.uint8)
+    logger.log_hparams({"lr": 0.1})
+    logger.log_histogram("weights", torch.ones(2, 3), 3, bins=5)
+    logger.log_video("play", frames[None], 4, fps=10)
+    frames += 1
+    logger.flush()
+    assert [type(event) for event in sink.events] == [Settings, Histogram, Video]
+    assert sink.events[2].frames.shape == (2, 3, 4, 6)
+    assert not sink.events[2].frames.any()
+
+
+def test_caller_does_not_wait_for_the_sink(logger, sink):
+    sink.may_write.clear()
+    for step in range(1000):
+        logger.log_scalar("a", step)
+    assert logger.stats()["written"] == 0
+    with pytest.raises(TimeoutError, match=r"events after 0\.01 s"):
+        logger.flush(timeout_s=0.01)
+    sink.may_write.set()
+    logger.flush()
+    assert len(sink.events) == 1000
+
+
+def test_error_of_a_sink_is_raised_once_by_the_next_call(logger, sink):
+    sink.fail = OSError("disk full")
+    logger.log_scalar("a", 1)
+    with pytest.raises(OSError, match="disk full"):
+        logger.flush()
+    sink.fail = None
+    logger.log_scalar("a", 2)
+    logger.flush()
+    assert [event.values["a"] for event in sink.events] == [2]
+
+
+def test_closing_writes_what_is_left_and_refuses_more(sink):
+    logger = Logger("run", sink)
+    sink.may_write.clear()
+    logger.log_scalar("a", 1)
+    sink.may_write.set()
+    logger.close()
+    logger.close()
+    assert (len(sink.events), sink.closed) == (1, 1)
+    with pytest.raises(ValueError, match="closed"):
+        logger.log_scalar("a", 2)
+
+
+def test_logger_that_nobody_holds_is_closed(sink):
+    logger = Logger("run", sink)
+    logger.log_scalar("a", 1)
+    del logger
+    assert (len(sink.events), sink.closed) == (1, 1)
+
+
+def test_logger_of_another_process_is_refused(sink):
+    logger = Logger("run", sink)
+    pid = os.fork()
+    if not pid:
+        try:
+            logger.log_scalar("a", 1)
+        except RuntimeError as error:
+            os._exit(0 if "belongs to process" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    logger.close()
+
+
+def test_state_goes_on_at_its_step(sink, logger):
+    logger.log_metrics({"a": 1}, step=10)
+    state = copy.deepcopy(logger.state_dict())
+    logger.log_metrics({"a": 1}, step=20)
+    logger.load_state_dict(state)
+    logger.log_metrics({"a": 2}, step=11)  # not backwards
+    logger.flush()
+    assert [event.step for event in sink.events] == [10, 20, 10, 11]
+    assert isinstance(sink.events[1], Metrics)
+    assert not sink.events[3].is_backwards
+
+
+SCRIPT = """
+import sys
+from rl_record import JSONLLogger
+logger = JSONLLogger("run", sys.argv[1])
+for step in range(100):
+    logger.log_scalar("a", step)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0"], ids=["ends", "raises"])
+def test_script_that_ends_without_closing_loses_nothing(tmp_path, end):
+    script = SCRIPT.format(end=end)
+    subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, check=False)
+    assert read_run(tmp_path / "run")["a"].steps.tolist() == list(range(100))
+
+
+def test_killed_process_keeps_what_was_flushed(tmp_path):
+    end = "logger.flush(); import os; os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", SCRIPT.format(end=end), tmp_path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with JSONLLogger("run", tmp_path, resume=True) as logger:
+        logger.log_scalar("a", 7, step=100)
+    assert read_run(tmp_path / "run")["a"].steps.tolist() == list(range(101))
+
+
+FRAMES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error", "message"),
+    [
+        ("log_scalar", ("a", "high", 1), TypeError, "'a': expected a number, .* got str"),
+        ("log_scalar", ("a", torch.ones(3), 1), TypeError, r"got \[3\]; log_histogram takes many"),
+        ("log_scalar", ("a", 1, 1.5), TypeError, "step: expected a whole number, got 1.5"),
+        ("log_histogram", ("a", torch.ones(0), 1), ValueError, "expected real numbers"),
+        ("log_video", ("a", FRAMES.float(), 1), TypeError, "expected frames of uint8"),
+        ("log_video", ("a", FRAMES[0], 1), ValueError, r"expected frames \[T, C, H, W\]"),
+        ("log_video", ("a", FRAMES[:, :2], 1), ValueError, "1, 3 or 4 channels"),
+        ("log_video", ("a", "nowhere.mp4", 1), FileNotFoundError, "nowhere.mp4 is no file"),
+        ("log_hparams", (5,), TypeError, "settings: expected a mapping"),
+    ],
+)
+def test_wrong_entries_are_refused_where_they_are_logged(logger, name, args, error, message):
+    with pytest.raises(error, match=message):
+        getattr(logger, name)(*args)
