@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.batched.remote_env import RemoteEnv, attributes_of_workers, updated
 from rl_envs.batched.serial import (
     EnvMakers,
     environment_makers,
@@ -25,6 +26,7 @@ from rl_envs.batched.worker_env import EnvTraits, EnvWorker
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
+from rl_envs.env.forwarding import is_own
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import has_form, leaves_of
 from rl_layout import keys
@@ -44,6 +46,10 @@ class ParallelEnv(EnvBase):
     environment may read: a size of -1, entries that are no tensors, another device; and, for
     environments that do not write rows themselves (`native_rows`), at resets and at steps from a
     tensordict with entries that have no spec, or differ from it in shape or dtype.
+
+    `env[i]` reads attributes and calls methods of environment i in its process. Another attribute
+    than those here comes as a list of one for each environment; a method as a function that calls
+    each and returns a list.
 
     Close it, or use it in a `with` block. An environment that fails raises its own exception here,
     with its traceback as the cause; a process that is gone raises `WorkerDied`, one that is late
@@ -89,8 +95,12 @@ class ParallelEnv(EnvBase):
         self.num_workers = num_workers
         self._shares = _shares(num_workers, num_processes)
         self._buffers: SharedStepBuffers | None = None
+        makers = environment_makers(num_workers, create_env_fn)
+        kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
+        # read when a process starts: update_kwargs replaces them
+        self._kwargs = [list(kwargs[share]) for share in self._shares]
         self.pool = WorkerPool(
-            _env_workers(self._shares, num_workers, create_env_fn, create_env_kwargs or {}),
+            [partial(EnvWorker, makers[at], self._kwargs[i]) for i, at in enumerate(self._shares)],
             signals=EnvWorker.signals,
             start_method=mp_start_method,
             preload=["rl_envs"],
@@ -169,12 +179,61 @@ class ParallelEnv(EnvBase):
         self.is_started = False
         self._num_moves += 1
         processes = self.pool.revive(timeout_s=timeout_s)
+        self._adopt(processes)
+        rows = range(self.num_workers)
+        return [row for process in processes for row in rows[self._shares[process]]]
+
+    def _adopt(self, processes: Iterable[int]) -> None:
+        """Check the environments of new processes, and attach the shared rows there."""
         for process in processes:
             for number, traits in enumerate(self.pool.call(process, "traits")):
                 _check_alike(self._traits, traits, self._shares[process].start + number)
             self._attach(process)
-        rows = range(self.num_workers)
-        return [row for process in processes for row in rows[self._shares[process]]]
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Start the processes again, to make the environments with some arguments replaced.
+
+        Args:
+            kwargs: arguments for all; or one dictionary each. The others stay as they are.
+
+        Raises:
+            RuntimeError: the environment is closed.
+            ValueError: they are as many as no environments, or a new one has other specs.
+            Exception: what making an environment raised. After an error the old arguments count,
+                and `restart` makes what is missing.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> with ParallelEnv(2, CountingEnv, mp_start_method="fork") as env:
+            ...     env.update_kwargs([{"max_steps": 1}, {"max_steps": 2}])
+            ...     env.endings
+            [[(1, 'terminated')], [(2, 'terminated')]]
+        """
+        checks.check_open(self)
+        given = one_per_worker(self.num_workers, kwargs, "kwargs")
+        before = [list(held) for held in self._kwargs]
+        self.is_started = False
+        self._num_moves += 1
+        try:
+            for process, share in enumerate(self._shares):
+                self._kwargs[process][:] = updated(self._kwargs[process], given[share])
+                self.pool.restart(process)
+            self._adopt(range(len(self.pool)))
+        except BaseException:
+            for held, old in zip(self._kwargs, before, strict=True):
+                held[:] = old
+            raise
+
+    def __getitem__(self, index: int | slice) -> Any:
+        places = [(p, n) for p, share in enumerate(self._shares) for n in range(_size(share))]
+        if isinstance(index, slice):
+            return [RemoteEnv(self.pool, *place) for place in places[index]]
+        return RemoteEnv(self.pool, *places[index])
+
+    def __getattr__(self, name: str) -> Any:
+        if is_own(self, name):
+            return object.__getattribute__(self, name)
+        return attributes_of_workers(type(self).__name__, self.pool, name)
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, each from the one before, or all alike."""
@@ -388,12 +447,8 @@ def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
     return [slice(*pair) for pair in pairwise(bounds)]
 
 
-def _env_workers(
-    shares: list[slice], num_workers: int, create_env_fn: Any, create_env_kwargs: Any
-) -> list[Any]:
-    makers = environment_makers(num_workers, create_env_fn)
-    kwargs = one_per_worker(num_workers, create_env_kwargs, "create_env_kwargs")
-    return [partial(EnvWorker, makers[share], kwargs[share]) for share in shares]
+def _size(share: slice) -> int:
+    return int(share.stop - share.start)
 
 
 def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from rl_envs.batched.remote_env import call_each, updated
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
+from rl_envs.env.forwarding import attributes_of, is_own
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
 from rl_layout import keys
@@ -30,6 +33,9 @@ class SerialEnv(EnvBase):
     All data of worker i is row i; rows whose sizes vary (-1 in a spec) are in lazy stacks. Seeding
     with s gives the first worker s, and each further one the seed that `set_seed` of the one before
     returned.
+
+    `env[i]` is environment i. Another attribute than those here comes as a list of one for each
+    environment; a method as a function that calls each and returns a list.
 
     Args:
         num_workers: how many environments.
@@ -59,21 +65,18 @@ class SerialEnv(EnvBase):
     ) -> None:
         makers = environment_makers(num_workers, create_env_fn)
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
-        self.envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
-        for env in self.envs:
-            require_env(env, EnvBase, "create_env_fn must make an environment of rl_envs")
+        self._makers, self._kwargs = makers, kwargs
+        self.envs = _made(makers, kwargs)
         first = self.envs[0]
-        for number, env in enumerate(self.envs):
-            checks.check_masks(env)
-            env.check_place("worker")
-            _check_alike(first, env, number)
-        _check_apart(self.envs)
         super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
         self.observation_spec = self._stacked(first.observation_spec)
         self.action_spec = self._stacked(first.full_action_spec)
         self.reward_spec = self._stacked(first.full_reward_spec)
         self.done_spec = self._stacked(first.full_done_spec)
         self.state_spec = self._stacked(first.state_spec)
+        self._describe()
+
+    def _describe(self) -> None:
         self.native_rows = all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
@@ -87,6 +90,42 @@ class SerialEnv(EnvBase):
     @property
     def _inside(self) -> Sequence[EnvBase]:
         return self.envs
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.envs[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if is_own(self, name):
+            return object.__getattribute__(self, name)
+        found = attributes_of(type(self).__name__, self.envs, name)
+        return partial(call_each, found) if callable(found[0]) else found
+
+    def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Make the environments again, with some of their arguments replaced.
+
+        Args:
+            kwargs: arguments for all; or one dictionary each. The others stay as they are.
+
+        Raises:
+            ValueError: they are as many as no environments, or a new one has other specs.
+            Exception: what making an environment raised; the old ones stay.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = SerialEnv(2, CountingEnv, {"max_steps": 5})
+            >>> env.update_kwargs([{"max_steps": 1}, {"max_steps": 2}])
+            >>> env.endings
+            [[(1, 'terminated')], [(2, 'terminated')]]
+        """
+        checks.check_open(self)
+        given = one_per_worker(self.num_workers, kwargs, "kwargs")
+        together = updated(self._kwargs, given)
+        made = _made(self._makers, together, like=self.envs[0])
+        for env in self.envs:
+            env.close()
+        self._kwargs, self.envs, self.is_started = together, made, False
+        self._describe()
+        self.count_move()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
         """Seed the environments, each from the one before, or all alike."""
@@ -173,14 +212,22 @@ class SerialBinding:
     def __init__(
         self, env: SerialEnv, root: RowArrays, after: RowArrays, *, is_one_step: bool = False
     ) -> None:
-        self.env = env
+        self.env, self._root, self._after, self._is_one_step = env, root, after, is_one_step
+        self._bind()
+
+    def _bind(self) -> None:
+        self._bound = self.env.envs
         self.bindings: list[Binding] = [
-            (inner.bind_step if is_one_step else inner.bind)(_row(root, i), _row(after, i))
-            for i, inner in enumerate(env.envs)
+            (inner.bind_step if self._is_one_step else inner.bind)(
+                _row(self._root, i), _row(self._after, i)
+            )
+            for i, inner in enumerate(self._bound)
         ]
 
     def start(self, mask: Array | None = None) -> None:
         """Reset the environments of a mask `[N, *B, 1]`, or all, and write column 0 of the root."""
+        if self._bound is not self.env.envs:  # they were made again
+            self._bind()
         for i, binding in enumerate(self.bindings):
             if mask is None or mask[i].any():
                 binding.start(None if mask is None else mask[i])
@@ -221,6 +268,21 @@ def split_root(tensordict: TensorDictBase, shown: SpecLeaves) -> list[TensorDict
                 root.set(key, spec.zero())
         roots.append(root)
     return roots
+
+
+def _made(
+    makers: Sequence[Portable], kwargs: Sequence[Mapping[str, Any]], like: EnvBase | None = None
+) -> list[EnvBase]:
+    """Make environments, all alike."""
+    envs = [make(**given) for make, given in zip(makers, kwargs, strict=True)]
+    for env in envs:
+        require_env(env, EnvBase, "create_env_fn must make an environment of rl_envs")
+    for number, env in enumerate(envs):
+        checks.check_masks(env)
+        env.check_place("worker")
+        _check_alike(like or envs[0], env, number)
+    _check_apart(envs)
+    return envs
 
 
 def _row(columns: RowArrays, i: int) -> dict[tuple[str, ...], Array]:

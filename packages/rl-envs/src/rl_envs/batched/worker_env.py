@@ -10,10 +10,12 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_envs.batched.remote_env import CALLS, call_each
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.binding import bind_rows
 from rl_envs.env.env import EnvBase
+from rl_envs.env.forwarding import attributes_of
 from rl_layout import keys
 from rl_slabs import Slab
 
@@ -96,6 +98,20 @@ class EnvWorker:
         """Step each environment from a root of its own; returns what is under `"next"`."""
         pairs = zip(self.env.envs, roots, strict=True)
         return [env.step(root).get(keys.NEXT) for env, root in pairs]
+
+    def attributes(self, outer: str, name: str, place: int | None = None) -> list[tuple[Any, ...]]:
+        """An attribute of each environment, or of one, in a tuple; `CALLS` for methods."""
+        found = attributes_of(outer, self._some(place), name)
+        return [(CALLS,) if callable(one) else (one,) for one in found]
+
+    def call_methods(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: int | None = None
+    ) -> list[Any]:
+        """Call a method of each environment, or of one."""
+        return call_each([getattr(env, name) for env in self._some(place)], *args, **kwargs)
+
+    def _some(self, place: int | None) -> Sequence[EnvBase]:
+        return self.env.envs if place is None else [self.env.envs[place]]
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed the environments in turn; returns the seed of the next one."""

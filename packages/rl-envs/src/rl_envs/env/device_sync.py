@@ -12,8 +12,8 @@ from rl_tensordict.types import KeyPath
 
 def can_sync(env: Any) -> bool:
     """Whether the host may read masks, which synchronises with the device."""
-    # the innermost environment decides
-    inner = getattr(env, "base_env", None)
+    # the innermost environment decides; batched ones forward names that they lack
+    inner = vars(env).get("base_env")
     return bool(env.waits_for_device) if inner is None else can_sync(inner)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from rl_layout import keys, step_mdp
 from rl_tensordict import NestedKey, copied, find, put_group
 from rl_tensordict.arguments import check_calls, check_flags, check_type, check_whole, local_device
 from rl_tensordict.types import KeyPath
-from rl_transforms import Place
+from rl_transforms import Place, Transform
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -147,6 +147,11 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     @property
     def _inside(self) -> Sequence[EnvBase]:
         """The environments that this one steps, which others may step too."""
+        return ()
+
+    @property
+    def outer(self) -> Iterable[Transform]:
+        """The transforms around what it steps; a `TransformedEnv` has some."""
         return ()
 
     @property
@@ -448,6 +453,27 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         return root.set("next", after.update(done.clone()))
 
     # state
+
+    def append_transform(self, transform: Any) -> EnvBase:
+        """Put a transform around the environment.
+
+        Args:
+            transform: a transform, or a callable on a tensordict.
+
+        Returns:
+            A `TransformedEnv`; the environment itself, changed in place, where it is one.
+
+        Raises:
+            ValueError: the transform cannot sit in an environment.
+
+        Example:
+            >>> from rl_transforms import StepCounter
+            >>> from rl_envs.testing import CountingEnv
+            >>> CountingEnv().append_transform(StepCounter(2)).rollout(9).shape
+            torch.Size([2])
+        """
+        wrapped: EnvBase = EnvType.wrap(self, transform)
+        return wrapped
 
     def to(self, device: torch.device | str | int) -> Self:
         """Move the environment to a device, in place.

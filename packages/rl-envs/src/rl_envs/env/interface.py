@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from rl_envs.env.layout import EnvLayout
 from rl_layout import keys
 from rl_specs import Composite
 from rl_tensordict.types import Array, KeyPath
-from rl_transforms import Compose
+from rl_transforms import Compose, Transform
 
 
 class Binding(Protocol):
@@ -47,6 +47,10 @@ class Environment(Protocol):
     reached: TensorDictBase | None
     is_closed: bool
     is_started: bool
+
+    @property
+    def outer(self) -> Iterable[Transform]:
+        """The transforms around what it steps."""
 
     @property
     def observation_spec(self) -> Composite:

@@ -15,6 +15,9 @@ class EnvType(type):
     wire: Callable[[Any, Any], Any]
     """Wires an environment to a policy; `rl_envs.transformed.wire_policy` sets it."""
 
+    wrap: Callable[[Any, Any], Any]
+    """Puts a transform around an environment; `rl_envs.transformed.transformed_env` sets it."""
+
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
         """Make a class whose methods on numpy rows name the arguments that they fail on."""
         named = {key: explain_arguments(namespace[key]) for key in METHODS if key in namespace}

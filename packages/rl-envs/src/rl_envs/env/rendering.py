@@ -36,7 +36,7 @@ class Renderable:
             NotImplementedError: this class of environments has no frames.
             ValueError: it was not made to render.
         """
-        inner = getattr(self, "base_env", None)
+        inner = vars(self).get("base_env")
         if inner is None:
             msg = f"{type(self).__name__} has no frames: give it a method render."
             raise NotImplementedError(msg)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rl_envs.env.done import complete_done_spec
+from rl_envs.env.done import RESET, complete_done_spec
 from rl_envs.env.layout import EnvLayout
 from rl_envs.env.spec_leaves import leaves_of, sizes_of_groups
 from rl_layout import keys
@@ -60,6 +60,10 @@ class EnvSpecs:
         """The same as `observation_spec`."""
         return self.observation_spec
 
+    @full_observation_spec.setter
+    def full_observation_spec(self, spec: TensorSpec) -> None:
+        self.observation_spec = spec
+
     @property
     def action_spec(self) -> Any:
         """Spec of the action, or of all actions if there are several."""
@@ -77,6 +81,10 @@ class EnvSpecs:
             msg = f"{type(self).__name__} has no action_spec: set it in __init__."
             raise AttributeError(msg)
         return self._action
+
+    @full_action_spec.setter
+    def full_action_spec(self, spec: TensorSpec) -> None:
+        self.action_spec = spec
 
     @property
     def reward_spec(self) -> Any:
@@ -96,6 +104,10 @@ class EnvSpecs:
         assert self._reward is not None
         return self._reward
 
+    @full_reward_spec.setter
+    def full_reward_spec(self, spec: TensorSpec) -> None:
+        self.reward_spec = spec
+
     @property
     def done_spec(self) -> Composite:
         """Specs of all done flags: `done`, `terminated` and `truncated` in each group."""
@@ -113,6 +125,10 @@ class EnvSpecs:
             self.done_spec = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
         assert self._done is not None
         return self._done
+
+    @full_done_spec.setter
+    def full_done_spec(self, spec: TensorSpec) -> None:
+        self.done_spec = spec
 
     @property
     def state_spec(self) -> Composite:
@@ -132,6 +148,20 @@ class EnvSpecs:
         """The same as `state_spec`."""
         return self.state_spec
 
+    @full_state_spec.setter
+    def full_state_spec(self, spec: TensorSpec) -> None:
+        self.state_spec = spec
+
+    @property
+    def input_spec(self) -> Composite:
+        """Specs of what a step takes: `full_action_spec` and `full_state_spec`."""
+        return self._joined("full_action_spec", "full_state_spec")
+
+    @property
+    def output_spec(self) -> Composite:
+        """Specs of what a step returns: those of observations, rewards and done flags."""
+        return self._joined("full_observation_spec", "full_reward_spec", "full_done_spec")
+
     @property
     def action_keys(self) -> list[keys.NestedKey]:
         """Keys of all actions."""
@@ -146,6 +176,28 @@ class EnvSpecs:
     def done_keys(self) -> list[keys.NestedKey]:
         """Keys of all done flags, without `"next"`."""
         return list(self.full_done_spec.keys(True, True))
+
+    @property
+    def action_key(self) -> keys.NestedKey:
+        """Key of the action; a KeyError where there are several."""
+        return _only_key("action", self.action_keys)
+
+    @property
+    def reward_key(self) -> keys.NestedKey:
+        """Key of the reward, without `"next"`; a KeyError where there are several."""
+        return _only_key("reward", self.reward_keys)
+
+    @property
+    def done_key(self) -> keys.NestedKey:
+        """Key of the flag `done`; a KeyError where several groups have one."""
+        return _only_key(
+            keys.DONE, [keys.as_key((*group, keys.DONE)) for group in self.done_groups]
+        )
+
+    @property
+    def reset_keys(self) -> list[keys.NestedKey]:
+        """Key of the mask `_reset` of each group with done flags, the root's first."""
+        return [keys.as_key((*group, RESET)) for group in self.done_groups]
 
     @property
     def done_groups(self) -> list[KeyPath]:
@@ -170,6 +222,12 @@ class EnvSpecs:
     def __getstate__(self) -> dict[str, Any]:
         # what is derived holds functions, which a copy would share with this environment
         return {name: held for name, held in self.__dict__.items() if name not in DERIVED}
+
+    def _joined(self, *names: str) -> Composite:
+        joined = Composite(
+            {name: getattr(self, name).clone() for name in names}, shape=self.batch_size
+        )
+        return joined.lock_()
 
     def _move_specs(self) -> None:
         """Follow the environment to its device."""
@@ -205,6 +263,14 @@ class EnvSpecs:
                     whole.set(name, leaf.unsqueeze(-1))
         placed: Composite = whole.to(self.device)
         return placed.lock_()
+
+
+def _only_key(role: str, found: list[keys.NestedKey]) -> keys.NestedKey:
+    """The one key of a role."""
+    if len(found) != 1:
+        msg = f"expected one {role}, as {role}_key names it: there are {found}. Use {role}_keys."
+        raise KeyError(msg)
+    return found[0]
 
 
 def _only(spec: Composite) -> Any:

@@ -16,6 +16,7 @@ from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
+from rl_envs.env.forwarding import is_own
 from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
@@ -110,6 +111,11 @@ class GymEnv(EnvBase):
     def stepped_objects(self) -> Iterator[object]:
         """The environment of Gymnasium, without its wrappers."""
         yield self.env.unwrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if is_own(self, name) or "env" not in vars(self):
+            return object.__getattribute__(self, name)
+        return self.env.get_wrapper_attr(name)
 
     def render(self) -> Tensor:
         """Draw the environment: a frame uint8 `[H, W, 3]`. It needs `render_mode="rgb_array"`."""

@@ -351,8 +351,7 @@ class RolloutPlayer:
 
     def _ways(self) -> list[tuple[bool, bool]]:
         # a transform may wait, and may learn to count, after it was added
-        outer = getattr(self.env, "outer", None)
-        return [(one.online, one.rows_only) for one in outer] if outer else []
+        return [(one.online, one.rows_only) for one in self.env.outer]
 
     def _split(self, in_keys: list[KeyPath] | None) -> tuple[Environment, list[Transform]]:
         """The environment to step and the transforms that wait, while its specs stay."""

@@ -15,7 +15,9 @@ from rl_envs.env.binding import OneColumn, RowBinding
 from rl_envs.env.done import RESET
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
+from rl_envs.env.forwarding import attributes_of, is_own
 from rl_envs.env.interface import Binding
+from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.deferred_transforms import split_for
@@ -183,6 +185,17 @@ class TransformedEnv(EnvBase):
             assert tensordict is not None
             acted.set(one.action_key, one.rand(tensordict, self.full_action_spec))
         return acted
+
+    @property
+    def transform(self) -> Compose:
+        """The same as `transforms`."""
+        return self.transforms
+
+    def __getattr__(self, name: str) -> Any:
+        if is_own(self, name) or "base_env" not in vars(self):
+            return object.__getattribute__(self, name)
+        (found,) = attributes_of(type(self).__name__, [self.base_env], name)
+        return found
 
     @property
     def random_policy(self) -> Any:
@@ -442,3 +455,7 @@ def wrap_drivers(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
             raise ValueError(msg + "frame only: put it after.")
         base = DrivenEnv(TransformedEnv(base, Compose(*before)) if before else base, skip)
     return base, Compose(*after)
+
+
+# EnvBase, which puts a transform around any environment, cannot import this module
+EnvType.wrap = TransformedEnv
