@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from rl_transforms import (
     Compose,
     DTypeCastTransform,
     InitTracker,
+    ObservationNorm,
     RenameTransform,
     RewardClipping,
     RewardScaling,
@@ -317,3 +320,25 @@ def test_a_clipped_reward_is_bounded_in_every_spec_of_rewards(make):
         assert spec.is_in(torch.full(spec.shape, 0.5))
         assert not spec.is_in(torch.full(spec.shape, 0.6))
     check_env_specs(env)
+
+
+def test_statistics_are_those_of_rows_that_passed_the_transforms_in_front():
+    double = ObservationNorm(0.0, 2.0)
+    norm = ObservationNorm(standard_normal=True)
+    env = TransformedEnv(CountingEnv(3), Compose(double, norm, StepCounter()))
+    env.transform[1].init_stats(num_iter := 12)
+    plain = CountingEnv(3).rollout(num_iter, break_when_any_done=False)["observation"] * 2
+    assert norm.loc.item() == plain.mean()
+    assert norm.scale.item() == pytest.approx(plain.std().item())
+    seen = env.rollout(12, break_when_any_done=False)["observation"]
+    torch.testing.assert_close(seen, (plain - plain.mean()) / plain.std())
+
+
+def test_a_copy_of_a_transform_is_in_no_environment():
+    norm = ObservationNorm()
+    TransformedEnv(CountingEnv(), norm)
+    copy = pickle.loads(pickle.dumps(norm))
+    with pytest.raises(RuntimeError, match="there is none: pass rows"):
+        copy.init_stats(5)
+    with pytest.raises(RuntimeError, match="is gone: pass rows"):
+        norm.init_stats(5)

@@ -3,6 +3,7 @@
 from rl_transforms.compose import CallableTransform, Compose, as_transform
 from rl_transforms.dtypes.cast import DoubleToFloat, DTypeCastTransform
 from rl_transforms.dtypes.device_cast import DeviceCastTransform
+from rl_transforms.dtypes.finite_check import FiniteTensorDictCheck
 from rl_transforms.episodes.action_mask import ActionMask
 from rl_transforms.episodes.end_of_life import EndOfLife
 from rl_transforms.episodes.env_driver import Driven, Driver
@@ -17,6 +18,7 @@ from rl_transforms.history.cat_frames import CatFrames
 from rl_transforms.history.time_max_pool import TimeMaxPool
 from rl_transforms.keys.cat_tensors import CatTensors
 from rl_transforms.keys.exclude import ExcludeTransform
+from rl_transforms.keys.remove_empty import RemoveEmptySpecs
 from rl_transforms.keys.rename import RenameTransform
 from rl_transforms.keys.select import SelectTransform
 from rl_transforms.multi_step.on_sample import MultiStep, discounted_sums, multi_step
@@ -33,12 +35,18 @@ from rl_transforms.observations.images import (
 from rl_transforms.observations.observation_norm import ObservationNorm
 from rl_transforms.observations.shapes import (
     FlattenObservation,
+    PermuteTransform,
     SqueezeTransform,
     UnsqueezeTransform,
 )
 from rl_transforms.observations.vec_norm import VecNorm
 from rl_transforms.rewards.reward_sum import RewardSum
-from rl_transforms.rewards.rewards import RewardClipping, RewardScaling, SignTransform
+from rl_transforms.rewards.rewards import (
+    BinarizeReward,
+    RewardClipping,
+    RewardScaling,
+    SignTransform,
+)
 from rl_transforms.sampling.burn_in import BurnIn
 from rl_transforms.sampling.crop import RandomCropTensorDict
 from rl_transforms.sampling.hindsight import HindsightRelabel, HindsightStrategy
@@ -46,6 +54,7 @@ from rl_transforms.transform import Place, Transform
 
 __all__ = [
     "ActionMask",
+    "BinarizeReward",
     "BurnIn",
     "CallableTransform",
     "CatFrames",
@@ -59,6 +68,7 @@ __all__ = [
     "Driver",
     "EndOfLife",
     "ExcludeTransform",
+    "FiniteTensorDictCheck",
     "FlattenObservation",
     "FrameSkip",
     "GrayScale",
@@ -74,8 +84,10 @@ __all__ = [
     "NextStateReconstructor",
     "NoopReset",
     "ObservationNorm",
+    "PermuteTransform",
     "Place",
     "RandomCropTensorDict",
+    "RemoveEmptySpecs",
     "RenameTransform",
     "Resize",
     "RewardClipping",

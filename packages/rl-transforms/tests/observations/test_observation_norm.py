@@ -71,3 +71,22 @@ def test_missing_or_impossible_statistics_are_refused():
     norm.init_stats(batch)
     with pytest.raises(RuntimeError, match="statistics already"):
         norm.init_stats(batch)
+
+
+def test_statistics_over_dimensions_of_a_leaf():
+    rows = torch.randn(50, 4, 3, 5) * 2 + 1
+    batch = TensorDict({"pixels": rows}, [50])
+    norm = ObservationNorm(in_keys=["pixels"], standard_normal=True)
+    norm.init_stats(batch, reduce_dim=[-1, -2, -4], cat_dim=-4, keep_dims=[-1, -2])
+    assert norm.loc.shape == (4, 1, 1)
+    torch.testing.assert_close(norm.loc.flatten(), rows.mean((0, 2, 3)))
+    torch.testing.assert_close(norm.scale.flatten(), rows.std((0, 2, 3)))
+    flat = ObservationNorm(in_keys=["pixels"], standard_normal=True)
+    flat.init_stats(batch, reduce_dim=(0, 3))
+    torch.testing.assert_close(flat.loc, rows.mean((0, 3)))
+
+
+def test_a_number_of_steps_needs_an_environment():
+    with pytest.raises(RuntimeError, match=r"init_stats\(50\) plays steps of the environment"):
+        ObservationNorm().init_stats(50)
+    assert not ObservationNorm().initialized

@@ -5,7 +5,12 @@ import torch
 from tensordict import TensorDict
 
 from rl_specs import Bounded, Composite
-from rl_transforms import FlattenObservation, SqueezeTransform, UnsqueezeTransform
+from rl_transforms import (
+    FlattenObservation,
+    PermuteTransform,
+    SqueezeTransform,
+    UnsqueezeTransform,
+)
 
 
 def leaf(*shape):
@@ -64,3 +69,24 @@ def test_dimensions_that_are_not_there_are_refused():
         FlattenObservation(-3, -1)(batch)
     with pytest.raises(ValueError, match=r"'observation': dimension -1.*\[3, 4\] must have size 1"):
         SqueezeTransform(-1)(batch)
+
+
+def test_dimensions_are_permuted_and_put_back():
+    permute = PermuteTransform((-1, -3, -2), ["image"], in_keys_inv=["image"])
+    image = torch.randn(2, 7, 4, 5, 3)
+    batch = TensorDict({"image": image}, [2, 7])
+    seen = permute(batch)["image"]
+    assert torch.equal(seen, image.movedim(-1, -3))
+    assert torch.equal(permute.inv(permute(batch))["image"], image)
+    spec = Bounded(torch.zeros(4, 5, 3), torch.arange(60.0).reshape(4, 5, 3))
+    found = permute.leaf_spec(spec)
+    assert torch.equal(found.high, spec.high.movedim(-1, -3))
+    assert permute.inverse_leaf_spec(spec).shape == (3, 4, 5)
+
+
+def test_what_is_no_order_of_the_last_dimensions_is_refused():
+    for dims in ((-1, -3), (0, 1), (-1, -1)):
+        with pytest.raises(ValueError, match="in another order, got"):
+            PermuteTransform(dims)
+    with pytest.raises(ValueError, match=r"no dimension -3 in a leaf of shape \[4\]"):
+        PermuteTransform((-1, -3, -2))(TensorDict({"observation": torch.zeros(4)}, []))

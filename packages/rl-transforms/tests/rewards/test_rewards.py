@@ -5,7 +5,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_specs import Bounded, Composite, Unbounded
-from rl_transforms import RewardClipping, RewardScaling, SignTransform
+from rl_transforms import BinarizeReward, RewardClipping, RewardScaling, SignTransform
 
 REWARD = torch.tensor([[-3.0], [0.0], [0.25], [8.0]])
 
@@ -19,6 +19,7 @@ def test_rewards_are_scaled_clipped_and_signed():
     assert rewards(RewardScaling(1.0, 4.0, standard_normal=True)) == [-1, -0.25, -0.1875, 1.75]
     assert rewards(RewardClipping(-1, 1)) == [-1, 0, 0.25, 1]
     assert rewards(RewardClipping(clamp_max=0.25)) == [-3, 0, 0.25, 0.25]
+    assert rewards(BinarizeReward()) == [0, 0, 1, 1]
     assert rewards(SignTransform()) == [-1, 0, 1, 1]
 
 

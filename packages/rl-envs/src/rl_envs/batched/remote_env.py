@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 from rl_workers import WorkerPool
 
 CALLS = "calls"  # what stands for a method, which stays where its environment is
+
+
+def is_method(found: Any) -> bool:
+    """Whether an attribute is to be called where its environment is; modules are values."""
+    return inspect.isroutine(found) or isinstance(found, partial)
 
 
 def call_each(methods: Sequence[Any], *args: Any, **kwargs: Any) -> list[Any]:

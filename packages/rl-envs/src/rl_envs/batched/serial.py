@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_envs.batched.remote_env import call_each, updated
+from rl_envs.batched.remote_env import call_each, is_method, updated
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
@@ -98,7 +98,7 @@ class SerialEnv(EnvBase):
         if is_own(self, name):
             return object.__getattribute__(self, name)
         found = attributes_of(type(self).__name__, self.envs, name)
-        return partial(call_each, found) if callable(found[0]) else found
+        return partial(call_each, found) if is_method(found[0]) else found
 
     def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Make the environments again, with some of their arguments replaced.

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.batched.remote_env import CALLS, call_each
+from rl_envs.batched.remote_env import CALLS, call_each, is_method
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.binding import bind_rows
@@ -102,7 +102,7 @@ class EnvWorker:
     def attributes(self, outer: str, name: str, place: int | None = None) -> list[tuple[Any, ...]]:
         """An attribute of each environment, or of one, in a tuple; `CALLS` for methods."""
         found = attributes_of(outer, self._some(place), name)
-        return [(CALLS,) if callable(one) else (one,) for one in found]
+        return [(CALLS,) if is_method(one) else (one,) for one in found]
 
     def call_methods(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], place: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -34,6 +35,7 @@ from rl_transforms import (
     DTypeCastTransform,
     EndOfLife,
     InitTracker,
+    ObservationNorm,
     Place,
     StepCounter,
     Transform,
@@ -295,6 +297,9 @@ class TransformedEnv(EnvBase):
         self._masks: list[ActionMask] = list(getattr(self.base_env, "_masks", ()))
         self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
         self.mask_keys = [one.mask_key for one in self._masks]
+        for one in self.transforms:
+            if isinstance(one, ObservationNorm):  # which may ask for rows to take statistics of
+                one.draw_rows = partial(_rows_before, weakref.ref(self), one)
         change, base = self._outer, self._inner
         self.flags_agree = base.flags_agree and all(map(_keeps_flags_equal, self.transforms))
         if base.resets_by_stepping:
@@ -379,6 +384,20 @@ class TransformedEnv(EnvBase):
     @property
     def _names(self) -> list[str]:
         return [type(one).__name__ for one in self.transforms]
+
+
+def _rows_before(
+    reference: weakref.ref[TransformedEnv], transform: Transform, steps: int
+) -> TensorDictBase:
+    """Play steps of random actions, through the transforms in front of one of them."""
+    env = reference()
+    if env is None:
+        msg = "the environment of this transform is gone: pass rows, as env.rollout(1000)."
+        raise RuntimeError(msg)
+    place = next(i for i, one in enumerate(env.transforms) if one is transform)
+    inner = TransformedEnv(env.base_env, *list(env.transforms)[:place])
+    env.is_started = False
+    return inner.rollout(steps, break_when_any_done=False)
 
 
 def _keeps_flags_equal(one: Transform) -> bool:

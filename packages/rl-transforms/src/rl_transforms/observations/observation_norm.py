@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_number, number_tensor
+from rl_tensordict.arguments import check_number, check_whole, number_tensor
 from rl_transforms.described import described, without_bounds
 from rl_transforms.entries import required
 from rl_transforms.transform import Keys, Transform
@@ -46,6 +46,8 @@ class ObservationNorm(Transform):
 
     loc: Tensor | None
     scale: Tensor | None
+    draw_rows: Callable[[int], TensorDictBase] | None = None
+    """Plays so many steps of the environment in front of it, which sets this."""
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -68,19 +70,32 @@ class ObservationNorm(Transform):
         for name, given in (("loc", loc), ("scale", scale)):
             self.register_buffer(name, None if given is None else number_tensor(name, given))
 
-    def init_stats(self, batch: TensorDictBase, key: NestedKey | None = None) -> None:
+    def init_stats(
+        self,
+        batch: TensorDictBase | int,
+        reduce_dim: int | Sequence[int] = 0,
+        cat_dim: int | None = None,
+        key: NestedKey | None = None,
+        keep_dims: Sequence[int] | None = None,
+    ) -> None:
         """Take shift and factor from rows, as those of ``env.rollout(1000)``.
 
         Args:
-            batch: rows ``[*B]``, padding marked by ``("collector", "mask")``.
+            batch: rows ``[*B]``, padding marked by ``("collector", "mask")``; or, in an
+                environment, how many steps of random actions to play for them.
+            reduce_dim: dimensions of the leaf, counted from its end, to take the statistics over;
+                those of the batch always are.
+            cat_dim: no effect: rows come along the batch.
             key: the leaf; needed if there are several.
+            keep_dims: which of `reduce_dim` stay, with size 1.
 
         Raises:
             KeyError: it is missing.
             ValueError: there are several leaves and no key, fewer than two rows, or NaN and
                 infinite numbers in them.
-            RuntimeError: there are statistics already.
+            RuntimeError: there are statistics already, or a number came and no environment.
         """
+        del cat_dim
         if self.loc is not None:
             msg = "there are statistics already: make another ObservationNorm."
             raise RuntimeError(msg)
@@ -88,14 +103,34 @@ class ObservationNorm(Transform):
             msg = f"statistics of which leaf? There are {self.in_keys}: pass key=."
             raise ValueError(msg)
         named = self.in_keys[0] if key is None else key
+        if not isinstance(batch, TensorDictBase):
+            batch = self._drawn(batch)
         leaf = required(self, batch, named)
         mask = batch.get(keys.MASK, None)
         rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
         if len(rows) < 2 or not bool(rows.isfinite().all()):
             msg = f"{named!r}: statistics need two rows, all finite: got {len(rows)}."
             raise ValueError(msg)
-        mean, std = rows.mean(0), rows.std(0).clamp_min(self.eps)
+        over, gone = _reduced(reduce_dim, keep_dims or (), batch.ndim, rows.ndim - 1)
+        mean, std = rows.mean(over, True).squeeze(gone), rows.std(over, keepdim=True).squeeze(gone)
+        std = std.clamp_min(self.eps)
         self.loc, self.scale = (mean, std) if self.standard_normal else (-mean / std, 1 / std)
+
+    @property
+    def initialized(self) -> bool:
+        """Whether there are statistics."""
+        return self.loc is not None
+
+    def _drawn(self, num_iter: int) -> TensorDictBase:
+        check_whole("batch", num_iter, 2)
+        if self.draw_rows is None:
+            msg = f"init_stats({num_iter}) plays steps of the environment around this transform, "
+            raise RuntimeError(msg + "and there is none: pass rows, as env.rollout(1000).")
+        return self.draw_rows(num_iter)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy is in no environment yet
+        return {name: held for name, held in self.__dict__.items() if name != "draw_rows"}
 
     def apply_leaf(self, value: Tensor) -> Tensor:
         """Scale one leaf."""
@@ -139,3 +174,18 @@ class ObservationNorm(Transform):
             if saved is not None and getattr(self, name) is None:
                 setattr(self, name, torch.empty_like(saved))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def _reduced(
+    dims: int | Sequence[int], kept: Sequence[int], lead: int, ndim: int
+) -> tuple[list[int], list[int]]:
+    """Dimensions of rows ``[M, ...]`` to reduce, and which of them to take away."""
+
+    def from_the_end(dim: int) -> int:
+        return dim if dim < 0 else dim - lead - ndim
+
+    named = [dims] if isinstance(dims, int) else list(dims)
+    inner = {dim for dim in map(from_the_end, named) if -ndim <= dim < 0}
+    places = sorted({0, *(dim + ndim + 1 for dim in inner)})
+    stay = {from_the_end(dim) + ndim + 1 for dim in kept}
+    return places, [place for place in places if place == 0 or place not in stay]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from rl_specs import TensorSpec
 from rl_tensordict.arguments import check_whole
+from rl_transforms.described import described
 from rl_transforms.transform import Keys, Transform
 
 OBSERVATION = ["observation"]
@@ -135,6 +138,69 @@ class SqueezeTransform(UnsqueezeTransform):
         """Describe a leaf without the dimension."""
         narrow: TensorSpec = spec.squeeze(self.dim)
         return narrow
+
+
+class PermuteTransform(Transform):
+    """Reorders the last dimensions, and puts them back on the way in.
+
+    Args:
+        dims: the last dimensions in their new order, counted from the end: ``(-1, -3, -2)`` moves
+            the last of three to the front.
+        in_keys: leaves; ``["observation"]`` by default.
+        out_keys: what to call them; the same by default.
+        in_keys_inv: leaves to put back on the way in, by their inner names.
+        out_keys_inv: their names outside; the same by default.
+
+    Raises:
+        ValueError: these are no reordering of the last dimensions.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> batch = TensorDict({"observation": torch.zeros(2, 8, 9, 3)}, [2])
+        >>> PermuteTransform((-1, -3, -2))(batch)["observation"].shape
+        torch.Size([2, 3, 8, 9])
+    """
+
+    def __init__(
+        self,
+        dims: Sequence[int],
+        in_keys: Keys = None,
+        out_keys: Keys = None,
+        in_keys_inv: Keys = None,
+        out_keys_inv: Keys = None,
+    ) -> None:
+        default = OBSERVATION if in_keys is None and in_keys_inv is None else in_keys
+        super().__init__(default, out_keys, in_keys_inv, out_keys_inv)
+        self.dims = tuple(dims)
+        last = list(range(-len(self.dims), 0))
+        if sorted(self.dims) != last:
+            msg = f"dims: expected {last} in another order, got {list(self.dims)}."
+            raise ValueError(msg)
+        places = [dim + len(last) for dim in self.dims]
+        self._back = tuple(places.index(place) - len(last) for place in range(len(last)))
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Reorder the dimensions of one leaf."""
+        return _permuted(value, self.dims)
+
+    def invert_leaf(self, value: Tensor) -> Tensor:
+        """Put the dimensions of one leaf back."""
+        return _permuted(value, self._back)
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a leaf with its dimensions in another order."""
+        return described(spec, self.apply_leaf)
+
+    def inverse_leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe a leaf whose dimensions are put back."""
+        return described(spec, self.apply_leaf)
+
+
+def _permuted(value: Tensor, dims: tuple[int, ...]) -> Tensor:
+    _within(-len(dims), value)
+    lead = range(value.ndim - len(dims))
+    return value.permute(*lead, *(value.ndim + dim for dim in dims))
 
 
 def _from_the_end(dim: int) -> int:

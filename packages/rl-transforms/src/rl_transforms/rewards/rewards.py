@@ -114,6 +114,34 @@ class RewardClipping(Transform):
         return limited(spec, self.apply_leaf)
 
 
+class BinarizeReward(Transform):
+    """Replaces rewards above 0 by 1 and all others by 0, in their own dtype.
+
+    Args:
+        in_keys: rewards; ``["reward"]`` by default.
+        out_keys: what to call them; the same by default.
+
+    Example:
+        >>> from rl_layout.testing import trajectories
+        >>> batch = RewardScaling(loc=-1.0, scale=1.0)(trajectories([3]))
+        >>> BinarizeReward()(batch)["next", "reward"].flatten()
+        tensor([0., 1., 1.])
+    """
+
+    online = False
+
+    def __init__(self, in_keys: Keys = None, out_keys: Keys = None) -> None:
+        super().__init__([REWARD] if in_keys is None else in_keys, out_keys)
+
+    def apply_leaf(self, value: Tensor) -> Tensor:
+        """Compare one reward with 0."""
+        return (value > 0).to(value.dtype)
+
+    def leaf_spec(self, spec: TensorSpec) -> TensorSpec:
+        """Describe what is 0 or 1."""
+        return limited(spec, self.apply_leaf)
+
+
 class SignTransform(Transform):
     """Replaces rewards by their signs: -1, 0 or 1.
 
