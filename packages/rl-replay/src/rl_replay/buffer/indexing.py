@@ -14,6 +14,7 @@ from rl_replay.data.collate import stacked
 from rl_replay.data.pytree import take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_replay.storages.positions import positions_at
 from rl_slabs.internals import Field
 from rl_tensordict import NestedKey, insert
 
@@ -110,14 +111,6 @@ def written_index(storage: Storage, positions: torch.Tensor, dim_extend: int) ->
     return coordinates(storage, positions)
 
 
-def live_positions(storage: Storage) -> torch.Tensor:
-    """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
-    window = storage.ring.window()
-    total = len(window)
-    positions = storage.ring.positions(window.numbers(torch.arange(total)))
-    return positions.sort().values
-
-
 def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
     """Raises unless the leaves of some rows fit the row ids that they are to be written to."""
     if not isinstance(cells, TensorDictBase):
@@ -130,26 +123,6 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
             f"expected as many rows as numbers, got {list(cells.batch_size)} rows for numbers of "
             f"shape {list(numbers.shape)}."
         )
-
-
-def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
-    """The positions of an index, as if the live rows were a tensor."""
-    total = len(storage)
-    if isinstance(index, np.ndarray):
-        index = torch.from_numpy(index)
-    if storage.ndim > 1:
-        rows = live_positions(storage).view(-1, *storage.columns)
-        return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
-    if isinstance(index, tuple) and len(index) == 1:
-        index = index[0]
-    if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
-        place = index.__index__()
-        if not -total <= place < total:
-            raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
-        return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
-    if isinstance(index, slice) and _is_prefix(storage):
-        return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
-    return live_positions(storage)[_plain(index)]
 
 
 def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
@@ -190,25 +163,6 @@ def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
         return positions
     found = torch.unravel_index(positions, storage.shape)
     return torch.stack(storage.arrangement.swapped(found), -1)
-
-
-def _is_prefix(storage: Storage) -> bool:
-    """Whether the live rows are at positions 0 to len - 1."""
-    window, capacity = storage.ring.window(), storage.max_size
-    single = len(window.first) == 1
-    return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
-
-
-def _plain(index: Any) -> Any:
-    if isinstance(index, list | range):
-        return torch.as_tensor(list(index))
-    if isinstance(index, slice) and (index.step or 1) < 0:
-        return _bad(index)
-    return index
-
-
-def _bad(index: slice) -> Any:
-    raise IndexError(f"a slice of rows steps forward, got {index}: flip the result instead.")
 
 
 def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:

@@ -1,0 +1,58 @@
+"""Positions of rows by the index of a caller, as if the live rows were a tensor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
+
+def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
+    """The positions of an index, as if the live rows were a tensor."""
+    total = len(storage)
+    if isinstance(index, np.ndarray):
+        index = torch.from_numpy(index)
+    if storage.ndim > 1:
+        rows = live_positions(storage).view(-1, *storage.columns)
+        return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
+        place = index.__index__()
+        if not -total <= place < total:
+            raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
+        return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
+    if isinstance(index, slice) and _is_prefix(storage):
+        return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
+    return live_positions(storage)[_plain(index)]
+
+
+def live_positions(storage: Storage) -> torch.Tensor:
+    """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
+    window = storage.ring.window()
+    total = len(window)
+    positions = storage.ring.positions(window.numbers(torch.arange(total)))
+    return positions.sort().values
+
+
+def _is_prefix(storage: Storage) -> bool:
+    """Whether the live rows are at positions 0 to len - 1."""
+    window, capacity = storage.ring.window(), storage.max_size
+    single = len(window.first) == 1
+    return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, list | range):
+        return torch.as_tensor(list(index))
+    if isinstance(index, slice) and (index.step or 1) < 0:
+        return _bad(index)
+    return index
+
+
+def _bad(index: slice) -> Any:
+    raise IndexError(f"a slice of rows steps forward, got {index}: flip the result instead.")
