@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import Markers, Segments, keys
 from rl_layout.internals import FIELDS, batch_shape, marker_leaves, segments_of
 from rl_recurrent.arguments import refuse_batch
-from rl_tensordict import find, names_of
+from rl_tensordict import UnfitValue, find, names_of
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
@@ -161,7 +161,7 @@ def check_states(
         shape = (depth, *batch, width) if layers_first else (*batch, depth, width)
         if state.shape != shape:
             msg = f"expected the state {name} of shape {list(shape)}: got {list(state.shape)}."
-            raise ValueError(msg)
+            raise UnfitValue(msg)
         if (state.dtype, state.device) != (weight.dtype, weight.device):
             msg = (
                 f"expected the state {name} in {weight.dtype} on {weight.device}: "

@@ -30,6 +30,7 @@ from rl_replay.storages import (
     TensorStorage,
 )
 from rl_replay.trajectories.index import TrajectoryIndex
+from rl_replay.trajectories.start_stop import find_start_stop_traj
 from rl_replay.writers import (
     ImmutableDatasetWriter,
     RoundRobinWriter,
@@ -64,6 +65,7 @@ __all__ = [
     "TrajectoryIndex",
     "Writer",
     "WriterEnsemble",
+    "find_start_stop_traj",
     "mark_slices",
     "register_container",
 ]

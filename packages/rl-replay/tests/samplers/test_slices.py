@@ -306,3 +306,10 @@ def test_slices_by_a_column_that_the_first_rows_lack_are_refused(rows, shared):
     buffer.extend(trajectories([rows]))
     with pytest.raises(KeyError, match="no column 'game' to find trajectories by"):
         buffer.sample()
+
+
+def test_a_sampler_says_how_it_was_made():
+    sampler = SliceSampler(slice_len=4, traj_key=("collector", "traj_ids"))
+    assert (sampler.slice_len, sampler.num_slices) == (4, None)
+    assert sampler.traj_key == ("collector", "traj_ids")
+    assert SliceSampler(num_slices=2).traj_key is None

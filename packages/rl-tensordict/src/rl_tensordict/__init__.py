@@ -14,6 +14,7 @@ from rl_tensordict.entries import (
     put_leaves,
     require,
 )
+from rl_tensordict.errors import UnfitValue, UnknownName
 from rl_tensordict.flatten import leaves, nest, tensors
 from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import as_key, as_tuple, is_key, sibling
@@ -31,6 +32,8 @@ __all__ = [
     "NestedKey",
     "StepSequence",
     "TensorStep",
+    "UnfitValue",
+    "UnknownName",
     "VerifiedCalls",
     "add_notes",
     "as_key",

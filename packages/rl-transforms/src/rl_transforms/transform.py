@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_layout.keys import NEXT, next_key
 from rl_specs import Composite, TensorSpec
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import NestedKey, UnfitValue, as_tuple
 from rl_tensordict.arguments import key_list
 from rl_transforms.entries import merge_reset, missing, with_entries
 from rl_transforms.failures import explain_failures
@@ -255,7 +255,7 @@ class Transform(nn.Module):
             if place == "worker" and "environment" in self.places:
                 cure = f"put it around all of them, TransformedEnv(SerialEnv(...), {name}(...))"
             msg = f"{name} cannot sit in {article} {place}: {cure}."
-            raise ValueError(msg)
+            raise UnfitValue(msg)
 
     @property
     def carried(self) -> list[NestedKey]:

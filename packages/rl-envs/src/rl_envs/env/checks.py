@@ -8,6 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from rl_envs.env.interface import Environment
+from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array
 from rl_transforms import StepCounter, Transform
@@ -145,7 +146,7 @@ def check_batch(env: Environment, tensordict: TensorDictBase | None) -> None:
             f"expected batch size {tuple(expected)}, or more dimensions before it where an "
             f"environment is not batch-locked: got {tuple(tensordict.batch_size)}."
         )
-        raise ValueError(msg)
+        raise UnfitValue(msg)
 
 
 def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase:

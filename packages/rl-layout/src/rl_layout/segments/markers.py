@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from rl_layout import keys
 from rl_layout.arguments import check_dense, check_dim
 from rl_layout.segments.flat_views import array_of
-from rl_tensordict import NestedKey, as_tuple, find, names_of
+from rl_tensordict import NestedKey, UnfitValue, as_tuple, find, names_of
 from rl_tensordict.arguments import check_collection
 
 Made = TypeVar("Made")
@@ -252,7 +252,7 @@ def batch_shape(batch: TensorDictBase) -> torch.Size:
         raise
     if not shape:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
-        raise ValueError(msg)
+        raise UnfitValue(msg)
     if not shape.numel():
         msg = f"expected at least one row: got batch size {list(shape)}. Leave empty batches out."
         raise ValueError(msg)

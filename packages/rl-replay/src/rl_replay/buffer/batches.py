@@ -18,7 +18,7 @@ from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_replay.storages import TensorStorage
 from rl_replay.storages.row_store import PlainRows
 from rl_slabs import Rows
-from rl_tensordict import as_tuple, insert
+from rl_tensordict import UnfitValue, as_tuple, insert
 
 
 class Sample(NamedTuple):
@@ -67,7 +67,7 @@ class BatchMaker:
     def next_batch(self, size: int | None) -> Sample:
         """The next batch of so many rows."""
         if size is None:
-            raise ValueError("how many rows? Give batch_size to the buffer or to sample().")
+            raise UnfitValue("how many rows? Give batch_size to the buffer or to sample().")
         local = self._parts.local
         if local.prefetch is not None:
             return self._next_prefetched(size)

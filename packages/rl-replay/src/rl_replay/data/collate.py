@@ -9,6 +9,7 @@ import torch
 from tensordict import is_tensor_collection
 
 from rl_replay.data.pytree import put_together, take_apart
+from rl_tensordict import UnfitValue
 from rl_tensordict.types import KeyPath
 
 Collate = Callable[[Any], Any]
@@ -25,7 +26,7 @@ def stack(items: list[Any]) -> Any:
 def stacked(items: list[Any], dim: int = 0) -> Any:
     """Stack tensors, tensordicts, numbers and trees of them."""
     if not items:
-        raise ValueError("there is nothing to store: got an empty list. Leave it out.")
+        raise UnfitValue("there is nothing to store: got an empty list. Leave it out.")
     if is_tensor_collection(items[0]):
         return _stacked_collections(items, dim)
     parts = [take_apart(item) for item in items]

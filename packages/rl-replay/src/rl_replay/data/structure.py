@@ -15,7 +15,7 @@ from rl_replay.data.containers import container, container_name
 from rl_replay.data.pytree import Branch, put_together, take_apart
 from rl_replay.linking.markers import Extent
 from rl_slabs.internals import leaves_of
-from rl_tensordict import NestedKey, build, entries_of, nest
+from rl_tensordict import NestedKey, UnfitValue, build, entries_of, nest
 from rl_tensordict.types import KeyPath
 
 Form = Literal["tensordict", "tensorclass", "tensor", "tree"]
@@ -311,7 +311,7 @@ def _common_shape(leaves: Mapping[KeyPath, torch.Tensor], ndim: int) -> torch.Si
 
 
 def _nothing(shape: list[int]) -> ValueError:
-    return ValueError(f"there is nothing to store: got data of batch size {shape}. Leave it out.")
+    return UnfitValue(f"there is nothing to store: got data of batch size {shape}. Leave it out.")
 
 
 def _too_few(batch: torch.Size, ndim: int, element: torch.Size) -> ValueError:

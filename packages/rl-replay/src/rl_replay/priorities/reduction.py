@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_tensordict import UnfitValue
+
 _INFINITE = 0x7F800000  # the bits of the float32 inf
 
 Reduction = Literal["max", "min", "median", "mean"]
@@ -24,7 +26,7 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
     if found.ndim > 1 and found.shape[0] == rows == found.numel():
         found = found.reshape(rows)
     if found.ndim and found.shape != (rows,):
-        raise ValueError(
+        raise UnfitValue(
             f"expected a priority for each of {rows} rows, [{rows}], or one for all: got "
             f"{list(found.shape)}."
         )

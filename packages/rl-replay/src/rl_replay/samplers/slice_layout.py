@@ -15,7 +15,7 @@ from tensordict import TensorDict, is_tensor_collection
 from rl_layout import keys
 from rl_replay.trajectories.index import even_length
 from rl_slabs.internals import positive
-from rl_tensordict import NestedKey, as_key, as_tuple, find, insert
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, insert
 from rl_tensordict.types import Flags, Ints
 
 SliceSpan = bool | int | tuple[bool | int, bool | int]
@@ -48,7 +48,7 @@ class SliceShape:
         part, name = (count, "num_slices") if count is not None else (length, "slice_len")
         assert part is not None  # one of the two is given
         if batch_size < 1 or batch_size % part:
-            raise ValueError(
+            raise UnfitValue(
                 f"the batch size must be a multiple of {name}: got {batch_size} and {part}. Use "
                 f"{max(batch_size // part, 1) * part}."
             )

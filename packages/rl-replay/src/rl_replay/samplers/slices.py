@@ -17,7 +17,7 @@ from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
 from rl_slabs import Window
-from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
@@ -93,10 +93,25 @@ class TrajectorySampler(Sampler):
         if ends is not None or trajectories is not None:
             self._given = ExplicitBoundaries(ends=ends, trajectories=trajectories)
             if self.id_keys or self.end_keys:
-                raise ValueError(
+                raise UnfitValue(
                     "ends and trajectories say where trajectories end, instead of any column: "
                     "leave out traj_key, end_key and end_keys, or leave out the tensors."
                 )
+
+    @property
+    def slice_len(self) -> int | None:
+        """Rows of a slice, where they were given."""
+        return self.shape.slice_len
+
+    @property
+    def num_slices(self) -> int | None:
+        """Slices of a batch, where they were given."""
+        return self.shape.num_slices
+
+    @property
+    def traj_key(self) -> NestedKey | None:
+        """The column of ids that cuts, alongside the markers; None for the markers alone."""
+        return self.id_keys[0] if self.id_keys else None
 
     @property
     def reads_markers(self) -> bool:
@@ -374,7 +389,7 @@ def begins_of_all(
     places = _last_begin(totals, length, reach) + reach.left + 1
     ends = np.where(totals >= minimum, places, 0).cumsum()
     if not len(slots) or not ends[-1]:
-        raise ValueError(
+        raise UnfitValue(
             f"no trajectory has {minimum} rows: the longest of {len(slots)} has "
             f"{totals.max(initial=0)}. Ask for shorter ones, or wait for more rows."
         )

@@ -20,7 +20,7 @@ from rl_replay.samplers.slices import (
     place_in,
 )
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, UnfitValue
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
@@ -150,7 +150,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         slots = slots[lengths >= minimum]
         needed = count if self.drop_last else 1
         if len(slots) < needed:
-            raise ValueError(
+            raise UnfitValue(
                 f"{len(slots)} of {len(lengths)} trajectories have {minimum} rows, the longest "
                 f"has {lengths.max(initial=0)}, and a batch takes {needed}: ask for shorter or "
                 "fewer slices, or wait for more rows."

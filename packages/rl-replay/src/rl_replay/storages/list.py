@@ -12,6 +12,7 @@ from tensordict import is_tensor_collection
 from rl_replay.edges import edge
 from rl_replay.storages.storage import Storage
 from rl_slabs import Span
+from rl_tensordict import UnfitValue
 
 _ENDLESS = 1 << 40
 
@@ -46,9 +47,9 @@ class ListStorage(Storage):
         self.require_own()
         items = _items(data)
         if not items:
-            raise ValueError("there is nothing to store: got no element. Leave it out.")
+            raise UnfitValue("there is nothing to store: got no element. Leave it out.")
         if len(items) > self.max_size:
-            raise ValueError(
+            raise UnfitValue(
                 f"{len(items)} elements do not fit a storage of {self.max_size}: extend by fewer."
             )
         span = self.ring.reserve(len(items))
@@ -82,6 +83,10 @@ class ListStorage(Storage):
             raise ValueError(f"expected {len(places)} elements, got {len(items)}.")
         for position, item in zip(places, items, strict=True):
             self.items[position] = item
+
+    def as_batch(self, element: Any) -> list[Any]:
+        """One object as a list."""
+        return [element]
 
     def empty(self) -> None:
         """Drop every object."""

@@ -31,6 +31,15 @@ def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
     return live_positions(storage)[_plain(index)]
 
 
+def follow_the_last(storage: Storage, places: Any) -> bool:
+    """Whether some numbers are those of the next rows, in order."""
+    if storage.ndim > 1 or isinstance(places, slice | tuple):
+        return False
+    numbers = torch.as_tensor(list(places) if isinstance(places, range) else places)
+    total = len(storage)
+    return torch.equal(numbers, torch.arange(total, total + numbers.numel()))
+
+
 def live_positions(storage: Storage) -> torch.Tensor:
     """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
     window = storage.ring.window()

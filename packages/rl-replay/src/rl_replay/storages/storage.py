@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from rl_replay.data.collate import stacked
 from rl_replay.data.structure import Arrangement
+from rl_replay.storages.positions import follow_the_last, positions_at
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import GivenTensors
@@ -222,6 +224,40 @@ class Storage(ABC):
             position: Its storage position.
         """
         return self.read(torch.tensor([position]))[0]
+
+    def get(self, index: Any) -> Any:
+        """Copies rows by index, without the transforms of a buffer; `storage[index]` does too.
+
+        Args:
+            index: A number, a slice, numbers or flags; one for each dimension in a tuple.
+
+        Raises:
+            IndexError: There is no such row.
+        """
+        return self.read_live(positions_at(self, index))[1]
+
+    def set(self, cursor: Any, data: Any) -> None:
+        """Replaces rows by index, or appends those that follow the last; `storage[cursor] = data`.
+
+        Args:
+            cursor: A number, or several: of stored rows, or the next ones in order.
+            data: One element, or as many as there are numbers.
+
+        Raises:
+            IndexError: There is no such row, and it is not the next one.
+        """
+        single = hasattr(cursor, "__index__") and not getattr(cursor, "ndim", 0)
+        if follow_the_last(self, [cursor] if single else cursor):
+            self.add(data) if single else self.extend(data)
+        else:
+            positions = torch.as_tensor(positions_at(self, [int(cursor)] if single else cursor))
+            self.replace(positions, self.as_batch(data) if single else data)
+
+    __getitem__, __setitem__ = get, set
+
+    def as_batch(self, element: Any) -> Any:
+        """One element as a batch of one."""
+        return stacked([element])
 
     def empty(self) -> None:
         """Drops every row; the next rows may have other keys.

@@ -43,6 +43,7 @@ from rl_replay.trajectories.tables import (
 from rl_replay.trajectories.writer import TrajectoryWriter
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_tensordict import UnfitValue
 from rl_tensordict.types import Flags, Ints
 
 PENDING_ROWS = 4096
@@ -388,7 +389,7 @@ class TrajectoryIndex:
         lengths = self.lengths_of(slots)
         slots = slots[lengths >= minimum]
         if not len(slots):
-            raise ValueError(
+            raise UnfitValue(
                 f"no trajectory has {minimum} rows: the longest of {len(lengths)} has "
                 f"{lengths.max(initial=0)}. Ask for shorter ones, or wait for more rows."
             )

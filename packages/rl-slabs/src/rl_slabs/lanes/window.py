@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_tensordict import UnfitValue
+
 
 @dataclass(frozen=True)
 class Window:
@@ -79,7 +81,7 @@ class Window:
         counts = self.counts
         total = counts[0] if len(counts) == 1 else sum(counts)
         if total == 0:
-            raise ValueError("there is no row to draw: write some first.")
+            raise UnfitValue("there is no row to draw: write some first.")
         try:
             places = torch.randint(total, (count,), generator=generator)
         except (TypeError, RuntimeError) as error:

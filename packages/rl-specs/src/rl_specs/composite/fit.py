@@ -7,6 +7,7 @@ import torch
 from rl_specs.composite.spec_tree import SpecTree
 from rl_specs.core.tensor_spec import TensorSpec, resized
 from rl_specs.leaves.non_tensor import NonTensor
+from rl_tensordict import UnfitValue
 
 
 def on_device(name: str, spec: TensorSpec, device: torch.device | None) -> TensorSpec:
@@ -18,7 +19,7 @@ def on_device(name: str, spec: TensorSpec, device: torch.device | None) -> Tenso
             f"the spec of {name!r} is on {spec.device}, this one on {device}: "
             f"pass spec.to({str(device)!r})"
         )
-        raise ValueError(msg)
+        raise UnfitValue(msg)
     return spec.to(device)  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ from rl_specs.core.placement import destination
 from rl_specs.core.sizes import View, padded, viewed, viewed_shape, without_repeats
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_specs.leaves.interval import limits, whole, within
+from rl_tensordict import UnfitValue
 
 
 class Leaf(TensorSpec):
@@ -134,7 +135,7 @@ class Leaf(TensorSpec):
         dims = self._domain_dims
         # only the domain dimension must agree: batch sizes may be any
         if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
-            raise ValueError(self._shape_mismatch(val.shape))
+            raise UnfitValue(self._shape_mismatch(val.shape))
         return out
 
     def _check(self, val: Any, safe: bool | None) -> None:
@@ -176,7 +177,7 @@ class Leaf(TensorSpec):
             )
             raise TypeError(msg)
         if not self._matches(val.shape):
-            raise ValueError(self._shape_mismatch(val.shape))
+            raise UnfitValue(self._shape_mismatch(val.shape))
         return self._nearest(val)
 
     def _encode(self, val: Any) -> Tensor:
@@ -220,7 +221,7 @@ class Leaf(TensorSpec):
         # others of as many elements are in another order: channels last, rows as columns
         sizes = shape if flat else padded(out.shape, shape)
         if sizes is None:
-            raise ValueError(self._shape_mismatch(out.shape))
+            raise UnfitValue(self._shape_mismatch(out.shape))
         return out.reshape(sizes)
 
     def _to_numpy(self, val: Tensor) -> Any:

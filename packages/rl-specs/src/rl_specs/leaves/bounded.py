@@ -15,6 +15,7 @@ from rl_specs.core.placement import as_device, as_dtype, kept_domain
 from rl_specs.core.sizes import View, as_size, safe, without_repeats
 from rl_specs.leaves.boxes import ContinuousBox
 from rl_specs.leaves.interval import INT64_MAX, clip, limits, random_floats, random_integers, within
+from rl_tensordict import UnfitValue
 
 
 class Bounded(Leaf):
@@ -240,7 +241,7 @@ def _expanded(bound: Tensor, shape: torch.Size) -> Tensor:
         return bound.clone().expand(shape)
     except RuntimeError:
         msg = f"a bound of shape {tuple(bound.shape)} does not fit the shape {tuple(safe(shape))}"
-        raise ValueError(msg) from None
+        raise UnfitValue(msg) from None
 
 
 def _short(bound: Tensor) -> str:

@@ -25,6 +25,7 @@ from rl_specs.leaves.choices import (
     pick,
 )
 from rl_specs.leaves.interval import clip, whole, within
+from rl_tensordict import UnfitValue
 
 
 class Categorical(Masked):
@@ -366,7 +367,7 @@ class OneHot(Masked):
     def _check_positions(self, index: Tensor, counts: Tensor) -> None:
         if bool(((index < 0) | (index >= counts)).any()):
             msg = f"expected positions from 0 to {(counts - 1).tolist()}: got {index.tolist()}"
-            raise ValueError(msg)
+            raise UnfitValue(msg)
 
     def _registered(self, val: Any, group: int) -> Tensor:
         """Number hashable values in the order they come."""

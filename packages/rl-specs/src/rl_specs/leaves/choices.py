@@ -9,6 +9,7 @@ from torch import Tensor
 
 from rl_specs.core.leaf import Leaf
 from rl_specs.leaves.interval import limits
+from rl_tensordict import UnfitValue
 
 
 class Masked(Leaf):
@@ -58,7 +59,7 @@ class Masked(Leaf):
             self.mask = rows.clone().expand(shape).to(self._device)
         except RuntimeError:
             msg = f"a mask must broadcast to {tuple(shape)}: got shape {tuple(given.shape)}"
-            raise ValueError(msg) from None
+            raise UnfitValue(msg) from None
 
     def _describe_mask(self) -> str:
         if self.mask is None:

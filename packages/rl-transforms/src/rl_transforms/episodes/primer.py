@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Composite, TensorSpec
-from rl_tensordict import NestedKey, as_key, as_tuple, leaves
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, leaves
 from rl_tensordict.arguments import shown
 from rl_transforms.entries import merge_rows, not_reset, with_entries
 from rl_transforms.transform import Transform, with_specs
@@ -237,7 +237,7 @@ class TensorDictPrimer(Transform):
                 f"the primer of {name!r} has shape {list(leaf.shape)}, the batch {list(batch)}: "
                 f"put the batch size in front, or pass expand_specs=True."
             )
-            raise ValueError(msg)
+            raise UnfitValue(msg)
         return leaf
 
     def _made(self, batch: TensorDictBase) -> dict[NestedKey, Tensor]:

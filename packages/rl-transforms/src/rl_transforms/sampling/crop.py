@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey, as_tuple, names_of, require
+from rl_tensordict import NestedKey, UnfitValue, as_tuple, names_of, require
 from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 
@@ -73,14 +73,14 @@ class RandomCropTensorDict(Transform):
         dim = self.sample_dim + batch.ndim if self.sample_dim < 0 else self.sample_dim
         if not 0 <= dim < batch.ndim:
             msg = f"no dimension {self.sample_dim} in a batch {list(batch.batch_size)}."
-            raise ValueError(msg)
+            raise UnfitValue(msg)
         if not batch.batch_size.numel():
             msg = f"expected at least one row: got batch size {list(batch.batch_size)}."
             raise ValueError(msg)
         lengths = self._lengths(batch, dim)  # [R]
         if int(lengths.min()) < self.sub_seq_len:
             msg = f"a row of {int(lengths.min())} steps is shorter than {self.sub_seq_len}."
-            raise ValueError(msg)
+            raise UnfitValue(msg)
         starts = self._starts(lengths - self.sub_seq_len + 1)
         window = starts[:, None] + torch.arange(self.sub_seq_len, device=starts.device)  # [R, sub]
         return _gather_steps(batch, window, dim)

@@ -163,6 +163,11 @@ class ValueEstimator(NamedModule):
         """Keys of the tensors that `forward` returns when it is called with tensors."""
         return [self.entries[name] for name in ("advantage", "value_target")]
 
+    @property
+    def tensor_keys(self) -> KeyMap:
+        """The keys that `set_keys` sets, by role, as ``tensor_keys.advantage``."""
+        return self.entries
+
     def set_keys(self, **entries: NestedKey | None) -> None:
         """Give entries other names.
 

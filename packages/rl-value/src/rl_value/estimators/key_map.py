@@ -7,7 +7,7 @@ from typing import Self
 from tensordict.nn import TensorDictModuleBase
 
 from rl_layout import keys
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import NestedKey, UnknownName, as_tuple
 
 
 class KeyMap(dict[str, NestedKey]):
@@ -32,12 +32,19 @@ class KeyMap(dict[str, NestedKey]):
             entries.set(value=written[0])
         return entries
 
+    def __getattr__(self, name: str) -> NestedKey:
+        """A key by its role: `keys.value`."""
+        if name in self:
+            return self[name]
+        msg = f"there is no entry {name!r} here: there are {', '.join(self)}."
+        raise AttributeError(msg)
+
     def set(self, **given: NestedKey | None) -> None:
         """Replace keys; None keeps the current one."""
         for name, key in given.items():
             if name not in self:
                 msg = f"there is no entry {name!r} here: there are {', '.join(self)}."
-                raise KeyError(msg)
+                raise UnknownName(msg)
             if key is None:
                 continue
             try:

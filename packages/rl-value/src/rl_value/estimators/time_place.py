@@ -16,7 +16,7 @@ from rl_layout import (
     keys,
     must_compare_observations,
 )
-from rl_tensordict import find, names_of
+from rl_tensordict import UnfitValue, find, names_of
 from rl_tensordict.arguments import check_integer
 from rl_value.arguments import is_transformed
 
@@ -133,7 +133,7 @@ def time_last(
     dims = len(tensordict.batch_size)
     if not dims:
         msg = "expected a batch [N] or [*B, T]: got batch size []. Stack the steps along time."
-        raise ValueError(msg)
+        raise UnfitValue(msg)
     if explicit is None:
         names = names_of(tensordict) or []
         dim = names.index(keys.TIME) if keys.TIME in names else dims - 1

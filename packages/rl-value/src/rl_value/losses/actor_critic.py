@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_key, as_tuple, find, require
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.arguments import floats
@@ -325,7 +325,7 @@ class ActorCriticLoss(LossModule):
                 f"{self.entries[name]!r}: expected {list(value.shape)}, as the critic gives "
                 f"values, got {list(stored.shape)}. Both end in a dimension of size 1."
             )
-            raise ValueError(msg)
+            raise UnfitValue(msg)
 
     def _value(self, batch: TensorDictBase) -> Tensor:
         critic = self.critic_network

@@ -14,7 +14,7 @@ from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from rl_tensordict import NestedKey, build
+from rl_tensordict import NestedKey, UnfitValue, build
 from rl_tensordict.arguments import check_choice, check_type, drop_useless, refuse_unknown
 from rl_value.counted_steps import counted_steps, readable, refuse_flags_of_others
 from rl_value.dispatch import NamedModule, check_tensordict
@@ -125,6 +125,11 @@ class LossModule(NamedModule):
     @abstractmethod
     def value_network_of(self) -> TensorDictModuleBase | None:
         """The network that gives values, if there is one."""
+
+    @property
+    def tensor_keys(self) -> KeyMap:
+        """The keys that `set_keys` sets, by role, as ``tensor_keys.advantage``."""
+        return self.entries
 
     def set_keys(self, **entries: NestedKey | None) -> None:
         """Give entries other names, here and in the value estimator.
@@ -262,7 +267,7 @@ class LossModule(NamedModule):
             counted = self.counted(batch)
             reason = reason_of(batch, self.in_keys, self.optional_keys, counted, self)
             msg = f"{type(self).__name__}: {', '.join(bad)} is NaN or infinite: {reason}. "
-            raise ValueError(msg + "check_finite=False lets it pass.")
+            raise UnfitValue(msg + "check_finite=False lets it pass.")
         if self._selected is not None:
             results = {key: results[key] for key in self._selected if isinstance(key, str)}
         return build(results, torch.Size([]))
