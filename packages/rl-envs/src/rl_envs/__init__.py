@@ -4,6 +4,7 @@ from rl_envs.batched.parallel import ParallelEnv
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.env.env import EnvBase
 from rl_envs.env.rendering import FrameRecorder, write_gif
+from rl_envs.env_creator import EnvCreator
 from rl_envs.gym.envpool import EnvPoolEnv
 from rl_envs.gym.gym_env import GymEnv
 from rl_envs.gym.spaces.specs import space_of_spec, spec_of_space
@@ -22,6 +23,7 @@ __all__ = [
     "Alphabet",
     "CallOutOfOrder",
     "EnvBase",
+    "EnvCreator",
     "EnvPoolEnv",
     "FrameRecorder",
     "GymEnv",

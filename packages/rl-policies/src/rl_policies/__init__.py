@@ -3,6 +3,12 @@
 from tensordict.nn import InteractionType, set_interaction_type
 from tensordict.nn.probabilistic import interaction_type
 
+from rl_policies.aliases import (
+    SafeModule,
+    SafeProbabilisticModule,
+    SafeProbabilisticTensorDictSequential,
+    SafeSequential,
+)
 from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.masked_categorical import (
@@ -18,6 +24,10 @@ from rl_policies.exploration.noise import AdditiveGaussianModule, OrnsteinUhlenb
 from rl_policies.modules.actor import Actor, ProbabilisticActor
 from rl_policies.modules.actor_value import ActorValueOperator
 from rl_policies.modules.critic import ValueOperator
+from rl_policies.modules.distributional_q_value import (
+    DistributionalQValueActor,
+    DistributionalQValueModule,
+)
 from rl_policies.modules.probabilistic import SamplingModule
 from rl_policies.modules.q_value import QValueActor, QValueModule
 from rl_policies.networks.conv_net import ConvNet
@@ -32,6 +42,8 @@ __all__ = [
     "AdditiveGaussianModule",
     "ConvNet",
     "Delta",
+    "DistributionalQValueActor",
+    "DistributionalQValueModule",
     "EGreedyModule",
     "Ensemble",
     "IndependentNormal",
@@ -45,6 +57,10 @@ __all__ = [
     "ProbabilisticActor",
     "QValueActor",
     "QValueModule",
+    "SafeModule",
+    "SafeProbabilisticModule",
+    "SafeProbabilisticTensorDictSequential",
+    "SafeSequential",
     "SamplingModule",
     "TanhNormal",
     "TensorStep",

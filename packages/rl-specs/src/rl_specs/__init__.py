@@ -29,6 +29,7 @@ from rl_specs.leaves.binary import Binary
 from rl_specs.leaves.bounded import Bounded, BoundedContinuous, BoundedDiscrete
 from rl_specs.leaves.boxes import BinaryBox, BoxList, CategoricalBox, ContinuousBox
 from rl_specs.leaves.categorical import Categorical, OneHot
+from rl_specs.leaves.choice_of import Choice
 from rl_specs.leaves.multi import MultiCategorical, MultiOneHot
 from rl_specs.leaves.non_tensor import NonTensor
 from rl_specs.leaves.unbounded import Unbounded, UnboundedContinuous, UnboundedDiscrete
@@ -44,6 +45,7 @@ __all__ = [
     "BoxList",
     "Categorical",
     "CategoricalBox",
+    "Choice",
     "Composite",
     "CompositeSpec",
     "ContinuousBox",

@@ -57,7 +57,6 @@ class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]
         module: nn.Module,
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
-        *,
         spec: TensorSpec | None = None,
         safe: bool = False,
     ) -> None:
