@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from rl_envs import GymEnv, Pendulums, SerialEnv, TransformedEnv, check_env_specs
+from rl_envs.rollouts.deferred_transforms import defer_independent
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, MultiAgentEnv, check_conformance
-from rl_envs.transformed.transformed_env import defer_independent
 from rl_specs import Unbounded
 from rl_transforms import (
     Compose,

@@ -10,7 +10,15 @@ from tensordict import TensorDictBase
 from rl_layout import keys
 from rl_tensordict import build
 from rl_tensordict.types import KeyPath
-from rl_transforms import InitTracker, RewardSum, StepCounter, Transform
+from rl_transforms import (
+    CatTensors,
+    DoubleToFloat,
+    DTypeCastTransform,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    Transform,
+)
 
 TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a root
 
@@ -63,3 +71,33 @@ def _before(one: Transform, root: TensorDictBase) -> TensorDictBase:
     # counts and sums continue from the root's values, also if it is marked as first
     after[keys.DONE] = root.get(one.name) if type(one) is InitTracker else torch.zeros_like(done)
     return build({keys.NEXT: build(after, root.batch_size)}, root.batch_size)
+
+
+def defer_independent(
+    stepping: list[Transform], waiting: list[Transform]
+) -> tuple[list[Transform], list[Transform]]:
+    """Also defer transforms that are followed only by transforms which touch none of their keys."""
+    online: list[Transform] = []
+    deferred: list[Transform] = []
+    for one in reversed(stepping):
+        if one.online or any(_may_touch(other, one) for other in online):
+            online.insert(0, one)
+        else:
+            deferred.insert(0, one)
+    if any(one.rows_only for one in waiting):  # one of them may come before a deferred one
+        return stepping, waiting
+    return online, [*deferred, *waiting]
+
+
+def _may_touch(other: Transform, one: Transform) -> bool:
+    """Whether a transform may read or write what another one reads or writes."""
+    leafwise = type(other).step is Transform.step and type(other).reset is Transform.reset
+    named = (CatTensors, DoubleToFloat, DTypeCastTransform, InitTracker, StepCounter)
+    casts_all = isinstance(other, DTypeCastTransform) and not other.in_keys
+    if casts_all or not (leafwise or type(other) in named):
+        return True
+    mine = {keys.as_tuple(key) for key in (*one.in_keys, *one.out_keys)}
+    theirs = {keys.as_tuple(key) for key in (*other.in_keys, *other.out_keys)}
+    if isinstance(other, InitTracker | StepCounter):
+        theirs |= {key for key in mine if key[-1] in (other.name, *keys.DONE_KEYS)}
+    return any(a[: len(b)] == b or b[: len(a)] == a for a in mine for b in theirs)

@@ -21,20 +21,16 @@ from rl_envs.env.interface import Binding
 from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.env.rows import EnvRows
-from rl_envs.rollouts.deferred_transforms import split_for
+from rl_envs.rollouts.deferred_transforms import defer_independent, split_for
 from rl_envs.transformed.binding import Settings, TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys
 from rl_tensordict.arguments import check_type
 from rl_transforms import (
     ActionMask,
-    CatTensors,
     Compose,
-    DoubleToFloat,
     Driver,
-    DTypeCastTransform,
     EndOfLife,
-    InitTracker,
     ObservationNorm,
     Place,
     StepCounter,
@@ -416,36 +412,6 @@ def _unpacked(given: list[Change]) -> Iterator[Change]:
             yield from _unpacked(list(one))
         else:
             yield one
-
-
-def defer_independent(
-    stepping: list[Transform], waiting: list[Transform]
-) -> tuple[list[Transform], list[Transform]]:
-    """Also defer transforms that are followed only by transforms which touch none of their keys."""
-    online: list[Transform] = []
-    deferred: list[Transform] = []
-    for one in reversed(stepping):
-        if one.online or any(_may_touch(other, one) for other in online):
-            online.insert(0, one)
-        else:
-            deferred.insert(0, one)
-    if any(one.rows_only for one in waiting):  # one of them may come before a deferred one
-        return stepping, waiting
-    return online, [*deferred, *waiting]
-
-
-def _may_touch(other: Transform, one: Transform) -> bool:
-    """Whether a transform may read or write what another one reads or writes."""
-    leafwise = type(other).step is Transform.step and type(other).reset is Transform.reset
-    named = (CatTensors, DoubleToFloat, DTypeCastTransform, InitTracker, StepCounter)
-    casts_all = isinstance(other, DTypeCastTransform) and not other.in_keys
-    if casts_all or not (leafwise or type(other) in named):
-        return True
-    mine = {keys.as_tuple(key) for key in (*one.in_keys, *one.out_keys)}
-    theirs = {keys.as_tuple(key) for key in (*other.in_keys, *other.out_keys)}
-    if isinstance(other, InitTracker | StepCounter):
-        theirs |= {key for key in mine if key[-1] in (other.name, *keys.DONE_KEYS)}
-    return any(a[: len(b)] == b or b[: len(a)] == a for a in mine for b in theirs)
 
 
 def wrap_drivers(base: EnvBase, transforms: Compose) -> tuple[EnvBase, Compose]:
