@@ -56,7 +56,7 @@ class Collector(CollectorInterface):
         create_env_kwargs: arguments for `create_env_fn`.
         init_random_frames: actions are random until so many steps are played. The policy runs all
             the same, for what else it writes; its log-probabilities are NaN in these steps.
-        max_frames_per_traj: truncate trajectories after so many steps.
+        max_frames_per_traj: truncate trajectories after so many steps; None or -1 for none.
         reset_at_each_iter: reset every environment before each batch.
         set_truncated: mark the last step of each batch as truncated; what follows begins new
             trajectories, although the environment continues.

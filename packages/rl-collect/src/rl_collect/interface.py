@@ -219,6 +219,10 @@ class CollectorInterface:
             self._let_samples_fail()
             self._close(time_limit)
 
+    def async_shutdown(self, timeout_s: float | None = None) -> None:
+        """Stop: the same as `shutdown`."""
+        self.shutdown(timeout_s)
+
     def _write_unfinished(self, time_limit: TimeLimit) -> None:
         """Write to the buffer what no batch has returned."""
         raise NotImplementedError

@@ -4,10 +4,13 @@ from tensordict.nn import InteractionType, set_interaction_type
 from tensordict.nn.probabilistic import interaction_type
 
 from rl_policies.aliases import (
+    ExplorationType,
     SafeModule,
     SafeProbabilisticModule,
     SafeProbabilisticTensorDictSequential,
     SafeSequential,
+    exploration_type,
+    set_exploration_type,
 )
 from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.independent_normal import IndependentNormal
@@ -46,6 +49,7 @@ __all__ = [
     "DistributionalQValueModule",
     "EGreedyModule",
     "Ensemble",
+    "ExplorationType",
     "IndependentNormal",
     "InteractionType",
     "MaskedCategorical",
@@ -66,6 +70,8 @@ __all__ = [
     "TensorStep",
     "TruncatedNormal",
     "ValueOperator",
+    "exploration_type",
     "interaction_type",
+    "set_exploration_type",
     "set_interaction_type",
 ]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictSequential
+from tensordict.nn import (
+    InteractionType,
+    ProbabilisticTensorDictSequential,
+    TensorDictSequential,
+    set_interaction_type,
+)
+from tensordict.nn.probabilistic import interaction_type
 
 from rl_policies.modules.actor import Actor
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.probabilistic import SamplingModule
 
+ExplorationType = InteractionType
+exploration_type = interaction_type
+set_exploration_type = set_interaction_type
 SafeModule = Actor
 SafeProbabilisticModule = SamplingModule
 

@@ -29,7 +29,7 @@ def make_env(create_env_fn: EnvSource | str, kwargs: Mapping[str, Any] | None = 
 
 def limit_trajectories(env: EnvBase, max_frames_per_traj: int | None) -> EnvBase:
     """Truncate trajectories after some steps."""
-    if max_frames_per_traj is None:
+    if max_frames_per_traj in (None, -1):
         return env
     if max_frames_per_traj < 1:
         msg = f"max_frames_per_traj must be at least 1: got {max_frames_per_traj}."
