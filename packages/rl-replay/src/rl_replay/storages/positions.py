@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from rl_replay.storages.storage import Storage
+from rl_replay.data.structure import Arrangement
+from rl_replay.storages.ring import Ring
 
 
-def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
+class LiveRows(Protocol):
+    """What positions depend on: the ring of a storage and its dimensions."""
+
+    arrangement: Arrangement
+
+    @property
+    def ring(self) -> Ring:
+        """Which rows can be read."""
+        ...
+
+    @property
+    def columns(self) -> torch.Size:
+        """The dimensions after the first."""
+        ...
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        ...
+
+    @property
+    def max_size(self) -> int:
+        """The capacity."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
     """The positions of an index, as if the live rows were a tensor."""
     total = len(storage)
     if isinstance(index, np.ndarray):
@@ -31,7 +59,7 @@ def positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
     return live_positions(storage)[_plain(index)]
 
 
-def follow_the_last(storage: Storage, places: Any) -> bool:
+def follow_the_last(storage: LiveRows, places: Any) -> bool:
     """Whether some numbers are those of the next rows, in order."""
     if storage.ndim > 1 or isinstance(places, slice | tuple):
         return False
@@ -40,7 +68,7 @@ def follow_the_last(storage: Storage, places: Any) -> bool:
     return torch.equal(numbers, torch.arange(total, total + numbers.numel()))
 
 
-def live_positions(storage: Storage) -> torch.Tensor:
+def live_positions(storage: LiveRows) -> torch.Tensor:
     """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
     window = storage.ring.window()
     total = len(window)
@@ -48,7 +76,7 @@ def live_positions(storage: Storage) -> torch.Tensor:
     return positions.sort().values
 
 
-def _is_prefix(storage: Storage) -> bool:
+def _is_prefix(storage: LiveRows) -> bool:
     """Whether the live rows are at positions 0 to len - 1."""
     window, capacity = storage.ring.window(), storage.max_size
     single = len(window.first) == 1
