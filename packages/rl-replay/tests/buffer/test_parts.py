@@ -9,9 +9,11 @@ from rl_replay import (
     ImmutableDatasetWriter,
     LazyTensorStorage,
     ListStorage,
+    RandomSampler,
     ReplayBuffer,
     RoundRobinWriter,
     SliceSampler,
+    TensorStorage,
 )
 
 
@@ -171,3 +173,18 @@ def test_dataset_writer_does_not_restore_dropped_rows() -> None:
     buffer.empty()
     buffer.set_writer(ImmutableDatasetWriter())
     assert len(buffer) == 0
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [RandomSampler(), SliceSampler(slice_len=2), SliceSampler(slice_len=2, by="step")],
+    ids=repr,
+)
+def test_a_dataset_that_was_taken_for_room_is_told_its_writer(sampler):
+    rows = trajectories([4, 5])
+    buffer = ReplayBuffer(storage=TensorStorage(rows), sampler=sampler, batch_size=4)
+    with pytest.raises(ValueError, match="write") as told:
+        buffer.sample()
+    assert "writer=ImmutableDatasetWriter()" in told.value.__notes__[0]
+    buffer.set_writer(ImmutableDatasetWriter())
+    assert buffer.sample().shape == (4,)

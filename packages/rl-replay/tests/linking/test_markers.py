@@ -33,7 +33,8 @@ def test_explicit_markers_cut_as_well() -> None:
 
 
 def test_flags_that_are_no_markers_are_candidates() -> None:
-    schema = RowSchema({("next", "life_lost"): FLAG, "observation": LEAF})
+    missing = ("collector", "next_missing")  # says something else
+    schema = RowSchema({missing: FLAG, ("next", "life_lost"): FLAG, "observation": LEAF})
     assert end_candidates(schema) == [("next", "life_lost")]
 
 

@@ -313,3 +313,9 @@ def test_a_sampler_says_how_it_was_made():
     assert (sampler.slice_len, sampler.num_slices) == (4, None)
     assert sampler.traj_key == ("collector", "traj_ids")
     assert SliceSampler(num_slices=2).traj_key is None
+
+
+def test_the_repr_of_a_sampler_shows_its_span():
+    # what runs of one trajectory it draws depends on it
+    assert "span" not in repr(SliceSampler(slice_len=4))
+    assert repr(SliceSampler(slice_len=4, span=(True, 2))).endswith("span=(True, 2))")

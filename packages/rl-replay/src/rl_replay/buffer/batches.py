@@ -165,7 +165,15 @@ class BatchMaker:
 
     def _draw(self, size: int) -> Draw:
         storage, sampler = self._parts.storage, self._parts.sampler
-        numbers, info = storage.session.choose(storage, sampler, size)
+        try:
+            numbers, info = storage.session.choose(storage, sampler, size)
+        except ValueError as error:
+            if type(storage) is TensorStorage and not len(storage):
+                error.add_note(
+                    "The tensors of a TensorStorage are room to be filled. Where they are rows, as "
+                    "of a dataset, give the buffer writer=ImmutableDatasetWriter()."
+                )
+            raise
         if not sampler.proven:
             self._require_rows(numbers)
         return Draw(numbers, info, sampler.ran_out, size)

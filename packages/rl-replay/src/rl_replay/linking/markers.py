@@ -109,6 +109,7 @@ def end_candidates(schema: RowSchema) -> list[NestedKey]:
         for field in schema.fields
         if prod(field.shape) == 1
         and field.path[-1] != "action"
+        and field.path[0] != keys.COLLECTOR  # markers of other things
         and (field.dtype is torch.bool or field.path[-1].lower() in _END_NAMES)
     ]
 

@@ -287,7 +287,10 @@ class SliceSampler(TrajectorySampler):
         return draw(index, count, length, minimum=minimum, reach=reach, generator=self.generator)
 
     def __repr__(self) -> str:
-        return f"SliceSampler({self.shape}, by={self.by!r}, strict_length={self.strict_length})"
+        span = f", span={self.span}" if self.span else ""
+        return (
+            f"SliceSampler({self.shape}, by={self.by!r}, strict_length={self.strict_length}{span})"
+        )
 
 
 def by_trajectory(

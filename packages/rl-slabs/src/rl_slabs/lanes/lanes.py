@@ -412,8 +412,8 @@ class Lanes:
             return held.number
         if not usable:
             raise RuntimeError(
-                f"all {len(states)} lanes are held: {states}. Make the slab with more lanes, one "
-                "for each thread that writes, or release one."
+                f"all {len(states)} lanes are held: {states}. Make the slab, or the storage of the "
+                "buffer, with more lanes (lanes=), one for each thread that writes, or release one."
             )
         age = self.order()
 
