@@ -130,6 +130,7 @@ class ParallelEnv(EnvBase):
         self.reads_actions_only = all(one.reads_actions_only for one in traits)
 
     def _attach_rows(self) -> None:
+        self._own_rows = self._has_steps_of(ParallelEnv)
         schema = schema_of(self)
         if schema is None:
             return
@@ -141,7 +142,8 @@ class ParallelEnv(EnvBase):
         self._inputs = {key: self._buffers.root[key] for key, _ in inputs}
         self._input_specs = dict(inputs)
         self._declared = set(self._buffers.root)
-        self.native_rows = self.reads_actions_only and self.done_groups == [()]
+        is_native = self.reads_actions_only and self.done_groups == [()]
+        self.native_rows = is_native and self._own_rows
 
     def _attach(self, process: int) -> None:
         if self._buffers is not None:
@@ -251,11 +253,12 @@ class ParallelEnv(EnvBase):
 
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
-        return ParallelBinding(self, root, after) if self.native_rows else super().bind(root, after)
+        by_rows = self.native_rows and not self.has_steps_set()
+        return ParallelBinding(self, root, after) if by_rows else super().bind(root, after)
 
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind columns of one step."""
-        if self._buffers is None:
+        if self._buffers is None or not self._own_rows or self.has_steps_set():
             return super().bind_step(root, after)
         return ParallelBinding(self, root, after)
 
@@ -263,8 +266,9 @@ class ParallelEnv(EnvBase):
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         """Start all trajectories, or the rows of a mask; see `EnvBase.reset`."""
-        if self.native_rows and not kwargs:
-            return super().reset(tensordict)
+        is_other = self.layout.has_fixed_forms and (not self._own_rows or self.has_steps_set())
+        if is_other or (self.native_rows and not kwargs):
+            return super().reset(tensordict, **kwargs)
         checks.check_open(self)
         checks.check_batch(self, tensordict)
         roots = [None] * self.num_workers if tensordict is None else tensordict.unbind(0)
@@ -310,7 +314,8 @@ class ParallelEnv(EnvBase):
 
     @property
     def _resets_by_rows(self) -> bool:
-        return self._buffers is not None  # which hold no arguments
+        # buffers hold no arguments
+        return self._buffers is not None and self._own_rows and not self.has_steps_set()
 
     def _each(self, name: str, roots: Sequence[Any], *arguments: Any) -> TensorDictBase:
         """Call a method of every worker with the roots of its environments, as messages."""
@@ -321,8 +326,10 @@ class ParallelEnv(EnvBase):
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         """Whether a step can go through the rows without losing what the environment may read."""
-        if self._buffers is None or self.reads_actions_only:
-            return self._buffers is not None
+        if self._buffers is None or not self._own_rows or self.has_steps_set():
+            return False
+        if self.reads_actions_only:
+            return True
         given = dict(keys.leaves(root))
         return given.keys() <= self._declared and all(
             key in given and has_form(spec, given[key]) for key, spec in self._input_specs.items()

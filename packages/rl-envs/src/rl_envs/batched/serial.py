@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_envs.batched.remote_env import call_each, is_method, updated
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
+from rl_envs.env.binding import RowBinding
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
 from rl_envs.env.forwarding import attributes_of, is_own
@@ -77,7 +78,8 @@ class SerialEnv(EnvBase):
         self._describe()
 
     def _describe(self) -> None:
-        self.native_rows = all(env.native_rows for env in self.envs)
+        self._own_rows = self._has_steps_of(SerialEnv)
+        self.native_rows = self._own_rows and all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
         self.flags_agree = all(env.flags_agree for env in self.envs)
@@ -159,12 +161,16 @@ class SerialEnv(EnvBase):
         """Draw every environment: frames uint8 `[num_workers, *B, H, W, 3]`."""
         return torch.stack([env.render() for env in self.envs])
 
-    def bind(self, root: RowArrays, after: RowArrays) -> SerialBinding:
+    def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_workers, *B, T, ...]` of a batch."""
+        if not self._own_rows or self.has_steps_set():
+            return RowBinding(self, root, after)
         return SerialBinding(self, root, after)
 
-    def bind_step(self, root: RowArrays, after: RowArrays) -> SerialBinding:
+    def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind columns of one step: each environment as it is stepped by hand."""
+        if not self._own_rows or self.has_steps_set():
+            return RowBinding(self, root, after)
         return SerialBinding(self, root, after, is_one_step=True)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
@@ -194,7 +200,7 @@ class SerialEnv(EnvBase):
     def _to(self, device: torch.device) -> None:
         for env in self.envs:
             env.to(device)
-        self.native_rows = all(env.native_rows for env in self.envs)
+        self.native_rows = self._own_rows and all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
 
     def _close(self) -> None:

@@ -183,7 +183,20 @@ class EnvRows:
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         """Whether a step from this root can go through rows, where nothing of it is lost."""
-        return self.native_rows and self.reads_actions_only
+        return self.native_rows and self.reads_actions_only and not self.has_steps_set()
+
+    def has_steps_set(self) -> bool:
+        """Whether a step or a reset was set on this very object, as `env._step = ...` does.
+
+        Example:
+            >>> from rl_envs.testing import CountingEnv
+            >>> env = CountingEnv()
+            >>> env._step = env._step
+            >>> env.has_steps_set()
+            True
+        """
+        own = self.__dict__
+        return "_step" in own or "_reset" in own or "step" in own or "reset" in own
 
     def _has_steps_of(self, kind: type) -> bool:
         """Whether the binding of a class does what steps and resets do, in this subclass too."""
@@ -192,7 +205,17 @@ class EnvRows:
         is_bound = own.bind is not getattr(kind, "bind")  # noqa: B009 - for mypy
         return is_bound or all(getattr(own, name) is getattr(kind, name) for name in STEPS)
 
+    def _refuse_steps_unlike(self, kind: type) -> None:
+        """Raise where a vector that resets rows while others step has steps unlike a class."""
+        if not self._has_steps_of(kind) or self.has_steps_set():
+            msg = (
+                f"{type(self).__name__} has a step or a reset of its own, which a rollout of a "
+                "vector that resets rows while others step would not call. Change what comes by "
+                "a transform, or take autoreset_mode=AutoresetMode.SAME_STEP."
+            )
+            raise TypeError(msg)
+
     @property
     def _resets_by_rows(self) -> bool:
         """Whether resets can go through rows."""
-        return self.native_rows and self.reads_actions_only
+        return self.native_rows and self.reads_actions_only and not self.has_steps_set()

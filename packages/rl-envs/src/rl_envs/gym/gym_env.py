@@ -124,7 +124,8 @@ class GymEnv(EnvBase):
 
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[T, ...]` of a batch."""
-        return GymBinding(self, root, after) if self._own_rows else RowBinding(self, root, after)
+        by_rows = self._own_rows and not self.has_steps_set()
+        return GymBinding(self, root, after) if by_rows else RowBinding(self, root, after)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         return self._as_tensordict(self._restart(**kwargs))
@@ -133,12 +134,12 @@ class GymEnv(EnvBase):
         return self._one_column.step(tensordict)
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
-        return self._own_rows
+        return self._own_rows and not self.has_steps_set()
 
     @cached_property
     def _one_column(self) -> OneColumn:
-        # a subclass whose `_step` is another calls this one through it, which needs the rows
-        bind = None if self._own_rows else partial(GymBinding, self)
+        # another `_step` calls this one through it, which needs the rows
+        bind = None if type(self).bind is not GymEnv.bind else partial(GymBinding, self)
         return OneColumn(self, bind, actions_only=True)
 
     def _set_native(self, device: torch.device) -> None:

@@ -157,12 +157,14 @@ class GymVectorEnv(EnvBase):
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[num_envs, T, ...]` of a batch."""
         if self.resets_by_stepping:
+            self._refuse_steps_unlike(GymVectorEnv)
             return NextStepBinding(self, root, after)
         return GymVectorEnv.bind_step(self, root, after)
 
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind columns of one step, which resets no row."""
-        return VectorBinding(self, root, after) if self._own_rows else RowBinding(self, root, after)
+        by_rows = self._own_rows and not self.has_steps_set()
+        return VectorBinding(self, root, after) if by_rows else RowBinding(self, root, after)
 
     def _restart(self, which: Array | None) -> None:
         self._check_alive()
@@ -248,11 +250,13 @@ class GymVectorEnv(EnvBase):
         return self._one_column.step(tensordict)
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
-        return self._own_rows
+        return self._own_rows and not self.has_steps_set()
 
     @cached_property
     def _one_column(self) -> OneColumn:
-        bind = None if self._own_rows else partial(VectorBinding, self)
+        own, kind = GymVectorEnv, type(self)
+        is_plain = kind.bind is own.bind and kind.bind_step is own.bind_step
+        bind = partial(VectorBinding, self) if is_plain else None
         return OneColumn(self, bind, actions_only=True)
 
     def _set_seed(self, seed: int) -> None:

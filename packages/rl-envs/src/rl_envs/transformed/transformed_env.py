@@ -234,7 +234,7 @@ class TransformedEnv(EnvBase):
         A policy of unknown keys may read all that the environment shows.
         """
         waiting = Compose(*[one for one in self._outer if one.rows_only])
-        if in_keys is None:
+        if in_keys is None or not self._has_steps_of(TransformedEnv) or self.has_steps_set():
             return self, waiting
         inner, deferred = self._parts(in_keys)
         gone = {key for key, _ in self.layout.observation}
@@ -253,7 +253,9 @@ class TransformedEnv(EnvBase):
 
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns `[*B, T, ...]` of a batch, of what comes out of the transforms."""
-        if not self._own_rows:
+        if self.resets_by_stepping:
+            self._refuse_steps_unlike(TransformedEnv)
+        elif not self._own_rows or self.has_steps_set():
             return RowBinding(self, root, after)
         return TransformedBinding(self, root, after)
 
@@ -281,7 +283,7 @@ class TransformedEnv(EnvBase):
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         base = self._inner
         is_native = self.native_rows and base.native_rows and base.reads_actions_only
-        if not is_native or not self._passes_rows:
+        if not is_native or not self._passes_rows or self.has_steps_set() or base.has_steps_set():
             return False
         column = self._one_column
         return cast("TransformedBinding", column.binding).is_numpy() and column.takes(root)
