@@ -227,7 +227,6 @@ def test_loads_keeps_the_form_of_trees(tmp_path):
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda: buffer(LazyTensorStorage(22), RandomSampler()), "of 23 rows and this one has 22"),
         (lambda: buffer(LazyTensorStorage(23, lossless=True), RandomSampler()), "lossless=False"),
         (lambda: buffer(LazyTensorStorage(23), SliceSampler(num_slices=2)), "with a RandomSampler"),
         (lambda: buffer(LazyTensorStorage(23, ndim=2), RandomSampler()), "dimensions"),
@@ -312,6 +311,35 @@ def test_larger_storage_continues_loaded_rows_in_order(tmp_path, storage, sample
         kept = min(rows.shape[-1], two.storage.max_size // two.storage.columns.numel())
         assert_same(in_order(two), rows[..., rows.shape[-1] - kept :].reshape(-1))
         two.sample()
+
+
+@pytest.mark.parametrize("how", ["dump", "state"])
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+def test_a_smaller_storage_takes_rows_that_fit(tmp_path, kind, lossless, how):
+    # who reads a dataset need not know how much room its writer had
+    def made(size):
+        return buffer(kind(size, lossless=lossless), SliceSampler(num_slices=2), 4)
+
+    one, two, short = made(40), made(15), made(14)
+    short.extend(batch([2], 90))
+    one.extend(batch([3, 7, 5]))
+    one.sample()
+    one.dumps(tmp_path)
+
+    def load(into):
+        into.loads(tmp_path) if how == "dump" else into.load_state_dict(one.state_dict())
+
+    load(two)
+    assert_same(two[:], one[:])
+    two.storage.trajectories().check(two.storage.back)
+    assert two.storage.trajectories().lengths().tolist() == [3, 7, 5]
+    two.sample()
+    two.extend(batch([4], 40))
+    assert sorted(two.storage.trajectories().lengths().tolist()) == [4, 5, 6]
+    with pytest.raises(ValueError, match="15 rows do not fit this storage of 14"):
+        load(short)
+    assert short[:]["collector", "traj_step"].tolist() == [0, 1]  # it lost nothing
 
 
 @pytest.mark.parametrize("lossless", [False, True])

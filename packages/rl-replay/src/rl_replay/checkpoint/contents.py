@@ -128,20 +128,15 @@ class Contents:
     def in_room(self, kept: int, capacity: int, lanes: int) -> Self:
         """The same contents for a storage of another size or another number of lanes."""
         # In a larger one the rows of each lane begin at the first position of the lane, with later
-        # numbers if they were elsewhere. If the number of lanes differs, the rows fill lane after
-        # lane, the oldest lane first. The index is made anew.
+        # numbers if they were elsewhere. If the number of lanes differs, or there is less room, the
+        # rows fill lane after lane, the oldest lane first. The index is made anew.
         former = self.window
-        if lanes != len(former.first):
+        if lanes != len(former.first) or capacity < kept:
             floor = self.floor or former.first
             laid = end_to_end(former, floor, self._by_age(), capacity, lanes)
             return self._moved(laid, capacity, lanes)
         if capacity == kept:
             return self
-        if capacity < kept:
-            raise ValueError(
-                f"these rows are of a storage of {kept} rows and this one has {capacity}: make one "
-                "that is as large, or larger."
-            )
         first = tuple(_next_start(number, capacity // lanes) for number in former.first)
         moves = zip(self.floor or former.first, first, former.first, strict=True)
         return replace(
