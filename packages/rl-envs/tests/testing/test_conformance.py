@@ -21,6 +21,13 @@ class ResetsAll(EpisodeStepEnv):
         return fresh
 
 
+class ForgetsTheMask(EpisodeStepEnv):
+    """Starts every row anew where one is to be reset."""
+
+    def _reset(self, tensordict):
+        return super()._reset(None)
+
+
 class Forgets(EpisodeStepEnv):
     def _set_state(self, state):
         """Nothing is put back."""
@@ -36,6 +43,7 @@ class NeverCloses(CountingEnv):
     [
         (Unseeded, "the same seed gives the same rollout, .*reward"),
         (lambda: ResetsAll(batch_size=(3,)), "a partial reset keeps the other rows"),
+        (lambda: ForgetsTheMask(batch_size=(3,)), "leaves the state of the other rows alone, obs"),
         (Forgets, "a loaded state continues as the saved one"),
         (NeverCloses, "a closed environment is refused"),
     ],

@@ -37,6 +37,7 @@ def check_conformance(make: Callable[[], EnvBase], seed: int = 0, num_steps: int
         check_env_specs(env, seed=seed)
     _check_seed(make, seed, num_steps)
     _check_partial_reset(make)
+    _check_rows_that_go_on(make, seed)
     _check_state(make, seed, num_steps)
     _check_life(make)
 
@@ -78,13 +79,51 @@ def _check_partial_reset(make: Callable[[], EnvBase]) -> None:
 
 
 def _check_other_rows(env: EnvBase, root: TensorDictBase) -> None:
-    mask = torch.zeros(env.batch_size.numel(), dtype=torch.bool)
-    mask[0] = True
-    asked = root.copy().set("_reset", mask.reshape(*env.batch_size, 1))
-    fresh = env.reset(asked)
+    fresh = env.reset(root.copy().set("_reset", _first_row(env)))
     for key, _ in keys.leaves(env.observation_spec.zero()):
         old, new = (td.get(key).flatten(0, len(env.batch_size) - 1)[1:] for td in (root, fresh))
         _demand(torch.equal(old, new), f"a partial reset keeps the other rows, {key} changed", env)
+
+
+def _check_rows_that_go_on(make: Callable[[], EnvBase], seed: int) -> None:
+    """A partial reset changes nothing that the next step of another row shows."""
+    with make() as env:
+        if () not in env.done_groups or env.batch_size.numel() < 2 or env.resets_by_stepping:
+            return
+    plain, noisy, reset = (
+        _other_rows_after(make, seed, **options)
+        for options in ({}, {"noise": 1}, {"resets_first": True})
+    )
+    for key, leaf in plain.items():
+        # what is random in spite of the seed says nothing
+        same = not torch.equal(leaf, noisy[key]) or torch.equal(leaf, reset[key])
+        promise = f"a partial reset leaves the state of the other rows alone, {key} changed"
+        _demand(same, f"{promise}: reset the rows of '_reset' only", env)
+
+
+def _other_rows_after(
+    make: Callable[[], EnvBase], seed: int, noise: int = 0, *, resets_first: bool = False
+) -> dict[Any, torch.Tensor]:
+    """What the second step shows of all rows but the first, by key."""
+    with make() as env, torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        env.set_seed(seed)
+        root = env.step_and_maybe_reset(env.rand_action(env.reset()))[1]
+        if resets_first:
+            root = env.reset(root.copy().set("_reset", _first_row(env)))
+        torch.manual_seed(seed)
+        acted = env.rand_action(root)
+        torch.manual_seed(seed + noise)
+        env.set_seed(seed + noise)
+        after = env.step(acted)[keys.NEXT].flatten(0, len(env.batch_size) - 1)[1:]
+        return {keys.as_key(key): leaf for key, leaf in keys.leaves(after)}
+
+
+def _first_row(env: EnvBase) -> torch.Tensor:
+    """The mask of the first row, bool `[*B, 1]`."""
+    mask = torch.zeros(env.batch_size.numel(), dtype=torch.bool)
+    mask[0] = True
+    return mask.reshape(*env.batch_size, 1)
 
 
 def _check_state(make: Callable[[], EnvBase], seed: int, num_steps: int) -> None:

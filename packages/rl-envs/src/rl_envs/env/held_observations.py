@@ -1,0 +1,34 @@
+"""Observations that finished steps hold, and that an environment must not write to."""
+
+from __future__ import annotations
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_envs.env.spec_leaves import SpecLeaves
+from rl_layout import keys
+from rl_tensordict import find
+
+
+class HeldObservations:
+    """The observations of a root, and how often each had been written to."""
+
+    def __init__(self, root: TensorDictBase | None, leaves: SpecLeaves) -> None:
+        # the same tensors are in the steps of a rollout: a write would change the past
+        found = [] if root is None else [(key, find(root, key)) for key, _ in leaves]
+        self._held = [
+            (key, leaf, leaf._version)
+            for key, leaf in found
+            if isinstance(leaf, Tensor) and not leaf.is_inference()
+        ]
+
+    def check(self, name: str) -> None:
+        """Raise if the method of this name has changed one in place."""
+        for key, leaf, version in self._held:
+            if leaf._version != version:
+                msg = (
+                    f"{name} changed {keys.as_key(key)!r} in place, which the step before has "
+                    f"returned: its rows would all hold the last value. Make a new tensor "
+                    f"(self.x = self.x + 1, not +=), or return self.x.clone()."
+                )
+                raise RuntimeError(msg)

@@ -1,0 +1,67 @@
+"""An environment that writes to observations it has returned is refused: steps would change."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_envs import EnvBase, TransformedEnv
+from rl_specs import OneHot, Unbounded
+from rl_transforms import StepCounter
+
+
+class Counter(EnvBase):
+    """Counts to 3; `steps` and `resets` say how the count is moved."""
+
+    def __init__(self, steps, resets):
+        super().__init__()
+        self.observation_spec = Unbounded((1,))
+        self.action_spec = OneHot(2)
+        self.count = torch.zeros(1)
+        self.steps, self.resets = steps, resets
+
+    def _reset(self, tensordict):
+        self.count = self.resets(self.count)
+        return TensorDict({"observation": self.count})
+
+    def _step(self, tensordict):
+        self.count = self.steps(self.count)
+        over = self.count >= 3
+        after = {"observation": self.count, "reward": torch.ones(1), "terminated": over}
+        return TensorDict(after)
+
+    def _set_seed(self, seed):
+        """Nothing is random."""
+
+
+def plus_one(count):
+    return count + 1
+
+
+def transformed(env):
+    return TransformedEnv(env, StepCounter())
+
+
+@pytest.mark.parametrize("around", [lambda env: env, transformed], ids=["alone", "transformed"])
+def test_a_step_that_writes_to_the_observation_before_it_is_refused(around):
+    env = around(Counter(lambda count: count.add_(1), torch.zeros_like))
+    with pytest.raises(RuntimeError, match=r"Counter\._step changed 'observation' in place"):
+        env.rollout(5)
+
+
+def test_a_reset_that_writes_to_a_final_observation_is_refused():
+    env = Counter(plus_one, lambda count: count.zero_())
+    with pytest.raises(RuntimeError, match=r"Counter\._reset changed 'observation' in place"):
+        env.rollout(5, break_when_any_done=False)
+
+
+def test_new_tensors_and_the_same_unchanged_one_are_taken():
+    rows = Counter(plus_one, torch.zeros_like).rollout(5, break_when_any_done=False)
+    assert rows["next", "observation"].flatten().tolist() == [1, 2, 3, 1, 2]
+    same = Counter(lambda count: count, torch.zeros_like).rollout(4)
+    assert same["observation"].flatten().tolist() == [0, 0, 0, 0]
+
+
+def test_tensors_without_a_version_are_passed_over():
+    with torch.inference_mode():
+        rows = Counter(plus_one, torch.zeros_like).rollout(3)
+    assert rows["next", "observation"].flatten().tolist() == [1, 2, 3]
