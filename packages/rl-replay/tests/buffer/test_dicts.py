@@ -127,3 +127,13 @@ def test_rewards_of_dicts_have_the_default_dtype_of_torch():
     buffer.extend({"next": {"reward": np.arange(4), "done": np.zeros(4, bool)}})
     assert buffer[:]["next", "reward"].dtype is torch.get_default_dtype()
     assert buffer[:]["next", "reward"].flatten().tolist() == [0, 1, 2, 3]
+
+
+def test_add_of_a_step_of_several_environments_to_a_flat_storage_is_refused():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20))
+    step = {"observation": np.zeros((5, 3)), "next": {"done": np.zeros(5, bool)}}
+    with pytest.raises(ValueError, match=r"'next.done' has shape \[5\].*ndim=2"):
+        buffer.add(step)
+    agents = {"observation": np.zeros(3), "next": {"agents": {"done": np.zeros(5, bool)}}}
+    buffer.add(agents)
+    assert buffer[:]["next", "agents", "done"].shape == (1, 5)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis.stateful import invariant
-from tensordict import TensorClass, TensorDict
+from tensordict import TensorClass, TensorDict, lazy_stack
 
 from rl_layout import Segments, check_layout, keys
 from rl_layout.testing import EndKind, environments, trajectories
@@ -30,6 +30,7 @@ from rl_replay import (
     SliceSampler,
     SliceSamplerWithoutReplacement,
     Storage,
+    TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
     TensorDictRoundRobinWriter,
     TensorStorage,
@@ -905,3 +906,44 @@ def test_writer_is_told_how_many_rows_a_call_brings(data, count):
     writer = CountedWriter()
     ReplayBuffer(storage=LazyTensorStorage(50), writer=writer).extend(data)
     assert writer.counts == [count]
+
+
+@pytest.mark.parametrize("ahead", [None, 2])
+def test_samples_of_tensordicts_in_a_list_say_which_rows_they_are(ahead):
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=4, prefetch=ahead)
+    for at in range(5):
+        buffer.add(TensorDict({"number": torch.tensor(at)}))
+    sample = buffer.sample()
+    assert torch.equal(sample["index"], sample["number"])
+    assert torch.equal(sample["collector", "row"], sample["number"])
+    assert sample["priority_weight"].shape == (4,)
+
+
+def test_priorities_of_tensordicts_in_a_list_are_drawn_by():
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=1.0, beta=1.0, batch_size=8)
+    for at in range(5):
+        buffer.add(TensorDict({"number": torch.tensor(at)}))
+    sample = buffer.sample()
+    sample["td_error"] = (sample["number"] == 3).float() * 1e9
+    buffer.update_tensordict_priority(sample)  # stratified: all five were drawn
+    assert (buffer.sample()["number"] == 3).all()
+
+
+def test_elements_of_a_list_that_differ_in_shape_are_named_too():
+    buffer = TensorDictReplayBuffer(batch_size=9, collate_fn=lazy_stack)
+    for size in (1, 2):
+        buffer.add(TensorDict({"word": torch.zeros(size)}))
+    sample = buffer.sample()
+    assert [len(one["word"]) - 1 for one in sample.unbind(0)] == sample["index"].tolist()
+
+
+@pytest.mark.parametrize(
+    "again", [lambda rows: rows, lambda rows: list(rows.unbind(0))], ids=["whole", "rows"]
+)
+def test_a_sample_of_a_list_that_is_stored_again_is_like_the_other_rows(again):
+    buffer = TensorDictReplayBuffer(batch_size=3)
+    for at in range(4):
+        buffer.add(TensorDict({"number": torch.tensor(at)}))
+    buffer.extend(again(buffer.sample()))
+    assert {str(set(item.keys(True))) for item in buffer.storage.items} == {"{'number'}"}
+    assert buffer.sample(7).shape == (7,)

@@ -74,7 +74,7 @@ class BatchMaker:
         with local.lock:
             draw = self._draw(size)
             rows, info = self._gather(draw)
-        return Sample(self._finish(rows), info, draw.last)
+        return Sample(self._finish(rows, info), info, draw.last)
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -159,7 +159,7 @@ class BatchMaker:
                 if stamp != parts.stamp:
                     return None
                 rows, info = self._gather(draw)
-            return Sample(self._finish(rows), info, draw.last)
+            return Sample(self._finish(rows, info), info, draw.last)
 
         queue.submit(make, stamp=stamp, size=size, before=before, rng_after=parts.rng_state())
 
@@ -208,17 +208,27 @@ class BatchMaker:
         info = {keys.INDEX: index, "row": numbers} | known
         # the first question is a tenth of the second, which an abstract class answers
         if type(rows) is TensorDict or isinstance(rows, TensorDictBase):
-            if len(rows.batch_size) > 1:
-                index, numbers = _spread(index, rows), _spread(numbers, rows)
-            insert(rows, (keys.INDEX,), index)
-            insert(rows, keys.ROW, numbers)
-            if known and self._info_in_sample:
-                insert_info(rows, known)
+            self._name(rows, index, numbers, known)
             if "slices" in known:
                 mark_slices(rows, known["slices"], sampler.truncated_key, sampler.end_keys)
         elif "slices" in known and isinstance(storage, TensorStorage):
             rows = self._marked(storage, rows, known["slices"])
         return rows, info
+
+    def _name(
+        self,
+        rows: TensorDictBase,
+        index: torch.Tensor,
+        numbers: torch.Tensor,
+        known: dict[str, Any],
+    ) -> None:
+        """Puts index, row ids, and what the sampler knows into rows."""
+        if len(rows.batch_size) > 1:
+            index, numbers = _spread(index, rows), _spread(numbers, rows)
+        _put(rows, (keys.INDEX,), index)
+        _put(rows, keys.ROW, numbers)
+        if known and self._info_in_sample:
+            insert_info(rows, known)
 
     def _marked(self, storage: TensorStorage, rows: Any, slices: Slices) -> Any:
         """Slices of trees or classes, in those of the marked leaves that they have."""
@@ -229,10 +239,14 @@ class BatchMaker:
         mark_slices(cells, slices, sampler.truncated_key, sampler.end_keys)
         return structure.put_together(cells.select(*leaves))
 
-    def _finish(self, rows: Any) -> Any:
+    def _finish(self, rows: Any, info: dict[str, Any]) -> Any:
         parts = self._parts
         if parts.collate is not None:
-            rows = parts.collate(rows)
+            is_list, rows = isinstance(rows, list), parts.collate(rows)
+            # tensordicts of a list are one only now
+            if is_list and isinstance(rows, TensorDictBase) and len(rows) == len(info["row"]):
+                known = {key: info[key] for key in info.keys() - {keys.INDEX, "row"}}
+                self._name(rows, info[keys.INDEX], info["row"], known)
         if parts.transform.changes:
             rows = parts.transform.apply_to(rows, parts.storage)
         if self._pins and hasattr(rows, "pin_memory"):
@@ -240,11 +254,19 @@ class BatchMaker:
         return rows
 
 
+def _put(rows: TensorDictBase, path: tuple[str, ...], value: torch.Tensor) -> None:
+    """Puts an entry that fits into rows; elements that differ in shape are a lazy stack."""
+    if type(rows) is TensorDict:
+        insert(rows, path, value)
+    else:
+        rows.set(path, value)
+
+
 def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
     """Puts what a sampler knows into a sample, if it is one value a row or one for all."""
     for key, value in known.items():
         if type(value) is torch.Tensor and value.shape == rows.batch_size and rows.device is None:
-            insert(rows, as_tuple(key), value)
+            _put(rows, as_tuple(key), value)
             continue
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):
             continue
@@ -252,7 +274,7 @@ def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
         if not leaf.ndim:
             leaf = leaf.expand(len(rows)).clone()
         if len(leaf) == len(rows):
-            insert(rows, as_tuple(key), _spread(leaf, rows) if leaf.ndim == 1 else leaf)
+            _put(rows, as_tuple(key), _spread(leaf, rows) if leaf.ndim == 1 else leaf)
 
 
 def _spread(numbers: torch.Tensor, rows: TensorDictBase) -> torch.Tensor:

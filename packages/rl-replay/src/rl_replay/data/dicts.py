@@ -20,6 +20,9 @@ _FLAGS = frozenset({*keys.DONE_KEYS, keys.IS_INIT})
 _SINGLETON = _FLAGS | {keys.REWARD}
 """Leaves that end in a singleton dimension in tensordicts, where a dict may have numbers."""
 
+_ROOTS = ((), (keys.NEXT,))
+"""Where the flags of the rows themselves are."""
+
 _NUMBERS = frozenset("fiub")  # kinds of numpy that rewards are cast from
 
 
@@ -39,7 +42,7 @@ class RowDict:
             name = path[-1]
             # one environment may return 0, -100 and np.float64(0.5) as rewards
             made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
-            made = _flag(path, made) if name in _FLAGS else made
+            made = _flag(path, made, dims) if name in _FLAGS else made
             leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
         shapes = {leaf.shape[:dims] for leaf in leaves.values()}
         if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
@@ -51,8 +54,15 @@ class RowDict:
         return build(nest(leaves), shape)
 
 
-def _flag(path: tuple[str, ...], leaf: torch.Tensor) -> torch.Tensor:
-    """A flag as bool: arrays of datasets hold 0 and 1, as floats or bytes."""
+def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
+    """A flag as bool, one a row: arrays of datasets hold 0 and 1, as floats or bytes."""
+    # a flag of a group, as of agents, is one for each member
+    if path[:-1] in _ROOTS and leaf.shape[dims:].numel() > 1:
+        raise ValueError(
+            f"{'.'.join(path)!r} has shape {list(leaf.shape)}, and a row has one flag: for the "
+            "rows of several environments use extend(), or a storage with ndim=2, whose columns "
+            "are environments."
+        )
     if leaf.dtype is torch.bool:
         return leaf
     flag = leaf != 0

@@ -189,7 +189,7 @@ class Structure:
             raise _too_few(batch, arrangement.ndim, self.element)
         named = is_time(data, len(shape) - 1)
         if plain or isinstance(data, TensorDictBase):
-            data = _without_sample_keys(data)
+            data = without_sample_keys(data)
         else:
             data = build(dict(data.items()), data.batch_size)
         length = shape[-1]
@@ -276,7 +276,8 @@ def _with_class(cells: TensorDictBase, name: str) -> Any:
     return container(name).from_tensordict(cells)
 
 
-def _without_sample_keys(data: TensorDictBase) -> TensorDictBase:
+def without_sample_keys(data: TensorDictBase) -> TensorDictBase:
+    """Rows without the entries that only samples have."""
     names = _names(data)
     if keys.INDEX not in names and keys.PRIORITY_WEIGHT not in names:
         group = data.get(keys.COLLECTOR) if keys.COLLECTOR in names else None

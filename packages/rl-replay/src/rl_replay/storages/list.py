@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import is_tensor_collection
+from tensordict import TensorDictBase, is_tensor_collection
 
+from rl_layout import keys
+from rl_replay.data.structure import without_sample_keys
 from rl_replay.edges import edge
 from rl_replay.storages.storage import Storage
 from rl_slabs import Span
@@ -124,13 +126,23 @@ class ListStorage(Storage):
 
 def _items(data: Any) -> list[Any]:
     if isinstance(data, torch.Tensor) or is_tensor_collection(data):
-        return list(data.unbind(0))
+        return list(_unnamed(data).unbind(0))
     if isinstance(data, list | tuple | set | frozenset | range | np.ndarray):
-        return list(data)
+        return [_unnamed(item) for item in data]
     raise TypeError(
         f"expected a list, tuple, set, range, array, tensor or tensordict of elements, got "
         f"{type(data).__name__}: use add() for one element."
     )
+
+
+def _unnamed(item: Any) -> Any:
+    """Tensordicts without what a sample says of its rows; anything else as it is."""
+    if not isinstance(item, TensorDictBase):
+        return item
+    stored = without_sample_keys(item)
+    if stored is not item and (group := stored.get(keys.COLLECTOR, None)) is not None:
+        stored = stored.exclude(keys.COLLECTOR) if group.is_empty() else stored
+    return stored
 
 
 def _places(span: Span) -> Iterable[int]:
