@@ -19,6 +19,11 @@ FAULTS = {
         ValueError,
         r"_step must return batch size \(\): got \(3,\)",
     ),
+    "an entry next": (
+        lambda after: TensorDict({"next": after}),
+        ValueError,
+        "_step must return .* at the root: got an entry 'next'",
+    ),
     "no flags": (lambda after: after.exclude(*DONE_KEYS), KeyError, "'done' is missing"),
     "no reward": (lambda after: after.exclude("reward"), KeyError, "'reward' is missing"),
     "no observation": (

@@ -37,3 +37,12 @@ def test_a_missing_spec_is_named():
     for name in ("observation_spec", "action_spec"):
         with pytest.raises(AttributeError, match=f"EnvBase has no {name}"):
             getattr(EnvBase(), name)
+
+
+def test_specs_before_the_batch_size_are_refused():
+    class Hasty(EnvBase):
+        def __init__(self):
+            self.observation_spec = Unbounded((1,))
+
+    with pytest.raises(RuntimeError, match=r"call super\(\).__init__\(batch_size=...\) first"):
+        Hasty()

@@ -205,3 +205,12 @@ def test_a_root_without_done_flags_goes_on():
 def test_a_single_row_that_is_done_is_stepped_by_step_alone():
     env = EpisodeStepEnv([(2, "terminated")])
     assert env.step(env.rand_action(over(env)))["next", "observation"].tolist() == [0, 3]
+
+
+def test_an_entry_that_resets_lack_is_warned_of_as_it_makes_a_lazy_stack():
+    class Tells(EpisodeStepEnv):
+        def _step(self, tensordict):
+            return super()._step(tensordict).set("told", torch.ones(1))
+
+    with pytest.warns(UserWarning, match=r"\['told'\] are in some steps only.*Give each a spec"):
+        Tells([(9, "terminated")]).rollout(3)

@@ -8,7 +8,8 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from rl_envs.env.interface import Environment
-from rl_tensordict import UnfitValue
+from rl_layout import keys
+from rl_tensordict import UnfitValue, find
 from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array
 from rl_transforms import StepCounter, Transform
@@ -162,5 +163,11 @@ def check_returned(env: Environment, returned: Any, what: str) -> TensorDictBase
     sizes, expected = returned.batch_size, env.batch_size
     if sizes != expected and (env.batch_locked or sizes[len(sizes) - len(expected) :] != expected):
         msg = f"{name} must return batch size {tuple(expected)}: got {tuple(sizes)}."
+        raise ValueError(msg)
+    if what == "step" and find(returned, (keys.NEXT,)) is not None:
+        msg = (
+            f"{name} must return observations, rewards and done flags at the root: got an entry "
+            f"'next'. Return what you put there."
+        )
         raise ValueError(msg)
     return returned

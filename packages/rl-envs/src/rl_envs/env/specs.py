@@ -244,6 +244,12 @@ class EnvSpecs:
 
     def _whole(self, spec: TensorSpec, key: str, *, column: bool = False) -> Composite:
         """Write a spec as a locked tree `[*B]`, its leaves ending in size 1 on request."""
+        if not hasattr(self, "batch_size"):
+            msg = (
+                f"{type(self).__name__}.__init__ sets the {key} spec before the environment has a "
+                f"batch size: call super().__init__(batch_size=...) first."
+            )
+            raise RuntimeError(msg)
         if isinstance(spec, Composite):
             whole = spec.clone()
             if whole.shape[: len(self.batch_size)] != self.batch_size:

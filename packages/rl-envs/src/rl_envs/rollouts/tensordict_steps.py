@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from rl_envs.env.done import ends
@@ -14,6 +15,7 @@ from rl_envs.env.interface import Environment
 from rl_envs.rollouts.policy_plan import PolicyPlan, failure_note
 from rl_envs.rollouts.request import Goal
 from rl_layout import keys, refuse_shared_states
+from rl_tensordict import NestedKey
 from rl_tensordict.types import Array, KeyPath
 
 
@@ -71,8 +73,23 @@ class TensorDictSteps:
         if set_truncated:
             self._steps[-1] = truncate(self._steps[-1], self.env.done_groups)
         batch = TensorDict.maybe_dense_stack(self._steps, len(self.env.batch_size))
+        if isinstance(batch, LazyStackedTensorDict) and self.env.layout.has_fixed_forms:
+            _warn_of_gaps(self._steps, {keys.as_key(key) for key, _ in self.env.layout.shown})
         batch.names = [*[None] * len(self.env.batch_size), keys.TIME]
         return batch
+
+
+def _warn_of_gaps(steps: list[TensorDictBase], shown: set[NestedKey]) -> None:
+    """Warn of entries without a spec that only some steps have: they make a lazy stack."""
+    held = [{keys.as_key(key) for key, _ in keys.leaves(step)} for step in steps]
+    gaps = sorted(set().union(*held) - held[0].intersection(*held) - shown, key=str)
+    if gaps:
+        msg = (
+            f"{gaps} are in some steps only, so the batch is a lazy stack, which is slow. Give "
+            f"each a spec and return it from _reset and _step, or leave it out; let the policy "
+            f"write the same keys each time."
+        )
+        warnings.warn(msg, UserWarning, stacklevel=2)
 
 
 def _first_action(policy: Any, root: TensorDictBase) -> TensorDictBase | None:
