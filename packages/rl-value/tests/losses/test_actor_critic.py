@@ -146,6 +146,7 @@ def test_losses_of_the_actor_have_gradients_under_torch_func():
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*no step of this batch counts")
 @pytest.mark.parametrize(
     "change",
     [

@@ -194,6 +194,7 @@ def test_reductions_are_mean_sum_and_none(loss_class):
         loss_class(actor, net, reduction="median")
 
 
+@pytest.mark.filterwarnings("ignore:.*no step of this batch counts")
 def test_the_mask_may_be_another_or_none():
     batch, actor, net = flat_batch(), discrete(), critic()
     batch["mine"] = torch.arange(9) < 4
@@ -228,6 +229,7 @@ def test_steps_of_frames_that_are_lost_do_not_count():
         PPOLoss(actor, net)(batch)
 
 
+@pytest.mark.filterwarnings("ignore:.*no step of this batch counts")
 def test_a_batch_of_padding_leaves_the_weight_of_the_divergence():
     batch = flat_batch()
     batch["logits"] = torch.randn(9, 3, dtype=torch.float64)

@@ -27,6 +27,14 @@ def not_finite(results: Mapping[str, Tensor], everywhere: bool) -> list[str]:
     ]
 
 
+def is_nothing(results: Mapping[str, Tensor]) -> bool:
+    """Whether all scalar losses are exactly 0, as where no step counts; no device is waited for."""
+    if is_transformed():
+        return False
+    losses = [value for name, value in results.items() if name.startswith("loss")]
+    return all(not value.ndim and value.is_cpu and value.item() == 0 for value in losses)
+
+
 def reason_of(
     batch: TensorDictBase,
     read: Iterable[NestedKey],

@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, TensorDictParams
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from rl_tensordict import NestedKey, UnfitValue, build
 from rl_tensordict.arguments import check_choice, check_type, drop_useless, refuse_unknown
@@ -28,7 +29,7 @@ from rl_value.estimators import (
 )
 from rl_value.estimators.explanation import described
 from rl_value.estimators.key_map import KeyMap
-from rl_value.losses.finite_check import not_finite, reason_of
+from rl_value.losses.finite_check import is_nothing, not_finite, reason_of
 from rl_value.masked_means import Reduction, reduce
 
 
@@ -102,6 +103,7 @@ class LossModule(NamedModule):
         TypeError: `check_finite` is neither a flag nor None.
     """
 
+    _has_warned = False
     default_estimator = ValueEstimators.GAE
     estimators: tuple[ValueEstimators, ...] = tuple(ValueEstimators)
 
@@ -207,6 +209,20 @@ class LossModule(NamedModule):
         )
         warnings.warn(msg, UserWarning, stacklevel=3)
 
+    def _warn_of_nothing(self, batch: TensorDictBase) -> None:
+        """Say once that no step of a batch counts."""
+        counted = self.counted(batch)
+        if self._has_warned or counted is None or bool(counted.any()):
+            return
+        self._has_warned = True
+        key = "" if self.loss_mask_key == "auto" else f" {self.loss_mask_key!r} is False in all."
+        msg = (
+            f"{type(self).__name__}: no step of this batch counts, of {counted.numel()}, so the "
+            f"loss is 0 and nothing is learned.{key} Steps without a next observation, padding, "
+            "and steps burnt in are left out: explain(batch) says which."
+        )
+        warnings.warn(msg, UserWarning, stacklevel=4)
+
     def counted(self, batch: TensorDictBase) -> Tensor | None:
         """Steps that the loss is about, bool ``[*B, T]`` or ``[*B, T, *G]``; None where all are."""
         check_tensordict(batch)
@@ -268,6 +284,8 @@ class LossModule(NamedModule):
             reason = reason_of(batch, self.in_keys, self.optional_keys, counted, self)
             msg = f"{type(self).__name__}: {', '.join(bad)} is NaN or infinite: {reason}. "
             raise UnfitValue(msg + "check_finite=False lets it pass.")
+        if self.check_finite is not False and is_nothing(results):
+            self._warn_of_nothing(batch)
         if self._selected is not None:
             results = {key: results[key] for key in self._selected if isinstance(key, str)}
         return build(results, torch.Size([]))
@@ -275,6 +293,12 @@ class LossModule(NamedModule):
 
 def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:
     """Copy a network as a target network: the same values, no gradients."""
+    if any(is_lazy(one) for one in network.parameters()):
+        msg = (
+            "the network has lazy layers, whose sizes are not known yet: call it once, as "
+            "env.rollout(1, policy) does, before it is given to a loss or an optimizer."
+        )
+        raise ValueError(msg)
     return deepcopy(network).requires_grad_(False)
 
 
