@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_layout import check_layout, step_mdp
+from rl_layout import Segments, check_layout, step_mdp
 from rl_layout.testing import EndKind, trajectories
 from rl_specs import Binary, Composite, Unbounded
 from rl_transforms import EndOfLife
@@ -93,6 +93,18 @@ def test_mark_done_terminates_sampled_rows_at_a_lost_life():
     assert ended["next", "done"].flatten().tolist() == [False, True, False, True]
     assert rows["next", "done"].flatten().tolist() == [False, False, False, True]
     check_layout(rows).raise_if_broken()
+
+
+def test_mark_done_starts_another_segment_behind_a_lost_life_in_a_slice():
+    rows = torch.cat([played([3, 3, 2, 2, 1]), played([2, 1, 1])])
+    rows["collector", "slice_ids"] = torch.tensor([0] * 4 + [1] * 2)
+    rows["is_init"] = flag(True, False, False, False, True, False)
+    ended = EndOfLife(mark_done=True)(rows)
+    assert ended["is_init"].flatten().tolist() == [True, False, True, False, True, True]
+    assert rows["is_init"].flatten().tolist() == [True, False, False, False, True, False]
+    assert Segments.of(ended).lengths.tolist() == [2, 2, 1, 1]
+    alone = EndOfLife(mark_done=True)(rows.exclude(("collector", "slice_ids")))
+    assert torch.equal(alone["is_init"], rows["is_init"])  # drawn one by one: nothing follows
 
 
 def test_mark_done_is_refused_outside_a_buffer():

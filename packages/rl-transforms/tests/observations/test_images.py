@@ -119,3 +119,17 @@ def test_specs_of_unknown_sizes_and_bad_settings_are_refused():
         Resize(3, interpolation="best")
     with pytest.raises(ValueError, match=r"channels, height, width\]: got \[2, 7\]"):
         changed(CenterCrop(3), images(2, 7))
+
+
+@pytest.mark.parametrize("make", [lambda: Resize(8), lambda: CenterCrop(2)], ids=["resize", "crop"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_that_come_last_are_refused(make, channels):
+    screen = torch.zeros(2, 21, 16, channels, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"whose channels come last. Put ToTensorImage"):
+        make().apply_leaf(screen)
+    assert make().apply_leaf(screen.movedim(-1, -3)).shape[:2] == (2, channels)
+
+
+def test_grey_bytes_are_rounded():
+    white = torch.full((3, 2, 2), 255, dtype=torch.uint8)
+    assert GrayScale().apply_leaf(white).flatten().tolist() == [255] * 4

@@ -24,7 +24,8 @@ class EndOfLife(Transform):
     observation, not a done flag. On sampled rows it writes the same from the lives in them, where
     it is not there yet. With `mark_done`, in a buffer only, they also end there: ``terminated`` and
     ``done`` are set, so that a learner treats a life as an episode; stored rows do not change. A
-    truncated step stays truncated.
+    truncated step stays truncated. In slices the row after it is marked ``is_init``: a recurrent
+    network starts there from the state that is stored in it.
 
     Args:
         eol_key: the flag, bool in the shape of the done flag.
@@ -85,7 +86,18 @@ class EndOfLife(Transform):
                 truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
                 ended = lost_life if truncated is None else lost_life & ~truncated
             changes[key] = flag | ended
-        return with_entries(marked, changes)
+        return with_entries(marked, changes | self._starts(batch, lost_life))
+
+    def _starts(self, batch: TensorDictBase, lost_life: Tensor) -> dict[NestedKey, Tensor]:
+        """The marks of first rows of slices, and of the rows that follow a lost life in one."""
+        key = sibling(self.done_key, keys.IS_INIT)
+        first, slices = batch.get(key, None), batch.get(keys.SLICE_IDS, None)
+        if first is None or slices is None or first.shape != lost_life.shape or batch.ndim != 1:
+            return {}
+        follows = torch.zeros_like(first)
+        same = (slices[1:] == slices[:-1]).reshape(-1, *[1] * (first.ndim - 1))
+        follows[1:] = lost_life[:-1] & same
+        return {key: first | follows}
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
         """Clear the flag in the rows that were reset.

@@ -139,7 +139,7 @@ class GrayScale(ImageTransform):
         red, green, blue = image.unbind(-3)
         # [..., H, W] each, summed in place in the one new tensor
         grey = (red * LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
-        return grey.to(value.dtype).unsqueeze(-3)
+        return _back(grey, value.dtype).unsqueeze(-3)
 
 
 class Resize(ImageTransform):
@@ -177,7 +177,11 @@ class Resize(ImageTransform):
         self.interpolation = interpolation
 
     def apply_leaf(self, value: Tensor) -> Tensor:
-        """Change one image."""
+        """Change one image.
+
+        Raises:
+            ValueError: it has no channels, or they come last.
+        """
         _image_sizes(value)
         if value.shape[-2:] == (self.h, self.w):
             return value
@@ -252,7 +256,14 @@ def _image_sizes(value: Tensor) -> tuple[int, int]:
     if value.ndim < 3:
         msg = f"expected an image [..., channels, height, width]: got {list(value.shape)}."
         raise ValueError(msg)
-    return value.shape[-2], value.shape[-1]
+    channels, height, width = value.shape[-3:]
+    if width in (1, 3) and min(channels, height) > 4:
+        msg = (
+            f"expected an image [..., channels, height, width]: got {list(value.shape)}, whose "
+            "channels come last. Put ToTensorImage in front, or move them: value.movedim(-1, -3)."
+        )
+        raise ValueError(msg)
+    return height, width
 
 
 def _back(value: Tensor, dtype: torch.dtype) -> Tensor:
