@@ -7,9 +7,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_layout import set_recurrent_mode
 from rl_policies import (
+    IndependentNormal,
     MaskedCategorical,
     OneHotCategorical,
     ProbabilisticActor,
+    TanhNormal,
 )
 from rl_policies.distributions import (
     MaskedOneHotCategorical,
@@ -100,3 +102,23 @@ def test_code_that_may_not_look_draws_as_before():
     assert vmap(lambda logits: (refuse_nan(logits), logits)[1])(NAN).shape == (2, 3)
     compiled = torch.compile(draw_one_hot, backend="eager", fullgraph=True)
     assert compiled(NAN, torch.int64)[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("bounds", [None, (-2.0, 2.0), (-1.0, 1.0)])
+@pytest.mark.parametrize("scale", [-1.0, torch.nan])
+def test_policies_whose_scales_are_no_scales_do_not_act(bounds, scale):
+    net = TensorDictModule(
+        lambda x: (x, torch.where(x > 0, scale, 1.0)), ["observation"], ["loc", "scale"]
+    )
+    actor = ProbabilisticActor(
+        net,
+        in_keys=["loc", "scale"],
+        distribution_class=IndependentNormal if bounds is None else TanhNormal,
+        distribution_kwargs={} if bounds is None else {"low": bounds[0], "high": bounds[1]},
+        default_interaction_type=InteractionType.RANDOM,
+        return_log_prob=True,
+    )
+    with torch.no_grad():
+        assert actor.step(-torch.ones(3, 2))[-1].isfinite().all()
+        with pytest.raises(RuntimeError, match=r"nan in 1 of 3 rows.*a scale is negative"):
+            actor.step(torch.tensor([[-1.0, -1], [1, -1], [-1, -1]]))

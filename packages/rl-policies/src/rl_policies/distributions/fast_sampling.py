@@ -18,7 +18,7 @@ from torch.distributions import Categorical
 
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, placed
-from rl_policies.distributions.nan_check import refuse_nan
+from rl_policies.distributions.nan_check import refuse_nan, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
 
@@ -134,7 +134,9 @@ def _log_density(surprise: Tensor, constant: float) -> Tensor:
     total, whole = surprise.sum(-1), -constant * surprise.shape[-1]
     if torch.compiler.is_compiling():
         return torch.rsub(total, whole)
-    return _number(whole, total.dtype) - total
+    log_density = _number(whole, total.dtype) - total
+    refuse_nan_density(log_density)
+    return log_density
 
 
 @cache
