@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.samplers.explicit_boundaries import ExplicitBoundaries
+from rl_replay.samplers.lone_rows import LoneRows
 from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
@@ -90,6 +91,7 @@ class TrajectorySampler(Sampler):
         self.end_keys = [as_key(as_tuple(key)) for key in end_keys]
         self.truncated_key = None if truncated_key is None else as_key(as_tuple(truncated_key))
         self._given: ExplicitBoundaries | None = None
+        self._lone_rows = LoneRows()
         if ends is not None or trajectories is not None:
             self._given = ExplicitBoundaries(ends=ends, trajectories=trajectories)
             if self.id_keys or self.end_keys:
@@ -161,6 +163,8 @@ class TrajectorySampler(Sampler):
             index = self._given.index(storage)
         places = self.choose(index, count, length)
         numbers, slices = index.rows(*places), Slices(places.lengths)
+        if length > 1 and self._given is None and len(numbers) == len(places.lengths):
+            self._lone_rows.look(storage, index, numbers)
         return slices.pad(numbers, length) if self.pad_output else (numbers, slices)
 
     @abstractmethod
