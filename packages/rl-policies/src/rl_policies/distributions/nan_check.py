@@ -31,17 +31,19 @@ def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
 
 def refuse_nan_density(log_density: Tensor) -> None:
     """Raise for NaN among log-densities ``[*B]`` of what was drawn, on the CPU."""
-    if not can_look(log_density):
+    if not _can_read(log_density):
         return
-    if isnan((log_density if log_density.numel() == 1 else log_density.sum()).item()):
-        count = int(log_density.isnan().sum())
-        if count:  # infinities of both signs add up to NaN too
-            msg = (
-                f"cannot draw with these parameters: the log-probability is nan in {count} of "
-                f"{log_density.numel()} rows, as where a scale is negative or loc is nan. Let the "
-                "network end in exp or softplus for the scale, and look at its weights."
-            )
-            raise RuntimeError(msg)
+    total = log_density if log_density.numel() == 1 else log_density.sum()
+    if not isnan(total.item()) or not can_look(log_density):
+        return
+    count = int(log_density.isnan().sum())
+    if count:  # infinities of both signs add up to NaN too
+        msg = (
+            f"cannot draw with these parameters: the log-probability is nan in {count} of "
+            f"{log_density.numel()} rows, as where a scale is negative or loc is nan. Let the "
+            "network end in exp or softplus for the scale, and look at its weights."
+        )
+        raise RuntimeError(msg)
 
 
 def can_look(values: Tensor) -> bool:
