@@ -153,7 +153,7 @@ def layer_contracts() -> str:
         f"layers = {layers}",
     ]
     for name in PACKAGES:
-        allowed = declared(name, extras=True)
+        allowed = [module(distribution) for distribution in declared(name, extras=True)]
         lines += [
             "[[tool.importlinter.contracts]]",
             f'name = "{name} imports only heavy libraries that it declares"',

@@ -1,5 +1,8 @@
-"""Logs, curves and videos of runs, written in a thread of their own."""
+"""Evaluations of policies; logs, curves and videos of runs, written in a thread of their own."""
 
+from rl_record.evaluation.background import BackgroundEvaluator
+from rl_record.evaluation.evaluation import Evaluation
+from rl_record.evaluation.evaluator import Evaluator
 from rl_record.loggers.choice import make_logger
 from rl_record.loggers.csv_file import CSVLogger
 from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings, Sink, Video
@@ -9,8 +12,11 @@ from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLo
 from rl_record.run import Curve, Run, read_run
 
 __all__ = [
+    "BackgroundEvaluator",
     "CSVLogger",
     "Curve",
+    "Evaluation",
+    "Evaluator",
     "Event",
     "Histogram",
     "JSONLLogger",

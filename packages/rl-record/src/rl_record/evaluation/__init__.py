@@ -1,0 +1,1 @@
+"""Episodes played to measure a policy."""
