@@ -13,6 +13,7 @@ from rl_replay.ensembles.storage import StorageEnsemble
 from rl_replay.ensembles.writer import WriterEnsemble
 from rl_replay.ranking.max_value_writer import TensorDictMaxValueWriter
 from rl_replay.samplers import (
+    ConsumingSampler,
     PrioritizedSampler,
     PrioritizedSliceSampler,
     RandomSampler,
@@ -20,6 +21,7 @@ from rl_replay.samplers import (
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    StalenessAwareSampler,
     mark_slices,
 )
 from rl_replay.storages import (
@@ -39,6 +41,7 @@ from rl_replay.writers import (
 )
 
 __all__ = [
+    "ConsumingSampler",
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
@@ -55,6 +58,7 @@ __all__ = [
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
+    "StalenessAwareSampler",
     "Storage",
     "StorageEnsemble",
     "TensorDictMaxValueWriter",

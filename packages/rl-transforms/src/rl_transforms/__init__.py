@@ -50,6 +50,7 @@ from rl_transforms.rewards.rewards import (
 from rl_transforms.sampling.burn_in import BurnIn
 from rl_transforms.sampling.crop import RandomCropTensorDict
 from rl_transforms.sampling.hindsight import HindsightRelabel, HindsightStrategy
+from rl_transforms.sampling.policy_age import PolicyAgeFilter
 from rl_transforms.transform import Place, Transform
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "ObservationNorm",
     "PermuteTransform",
     "Place",
+    "PolicyAgeFilter",
     "RandomCropTensorDict",
     "RemoveEmptySpecs",
     "RenameTransform",

@@ -27,6 +27,7 @@ from rl_replay.data.collate import Collate, stacked
 from rl_replay.data.pytree import count_elements
 from rl_replay.edges import edge, folder_name
 from rl_replay.samplers import Sampler
+from rl_replay.samplers.consuming import consuming
 from rl_replay.storages import ListStorage, Storage
 from rl_replay.writers import RoundRobinWriter, Writer
 from rl_slabs import Span
@@ -59,6 +60,7 @@ class ReplayBuffer:
             `torch.compile` need; otherwise leaves are views into the gathered rows.
         shared: Share the rows with the processes that the buffer is passed to, several of which may
             write at a time; `LazyTensorStorage` says how the capacity is divided.
+        consume_after_n_samples: Draw each row so many times at most: a `ConsumingSampler`.
 
     Attributes:
         first_rows_timeout: Seconds that `sample` waits for the first row. 0 unless a producer that
@@ -97,7 +99,9 @@ class ReplayBuffer:
         generator: torch.Generator | None = None,
         contiguous: bool = False,
         shared: bool = False,
+        consume_after_n_samples: int | None = None,
     ) -> None:
+        sampler = consuming(consume_after_n_samples, sampler, prefetch)
         local = ProcessLocal(positive(prefetch, "prefetch") if prefetch else 0)
         self._parts = BufferParts(
             local,

@@ -1,0 +1,29 @@
+"""Rows that were written since the last look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from rl_slabs import Window
+from rl_tensordict.types import Ints
+
+
+class Arrivals:
+    """The ids of new rows, lane by lane; each once."""
+
+    def __init__(self, state: Mapping[int, int] | None = None) -> None:
+        self._next: dict[int, int] = {int(lane): int(row) for lane, row in (state or {}).items()}
+
+    def state(self) -> dict[int, int]:
+        """The id that the next row of each lane will have."""
+        return dict(self._next)
+
+    def take(self, window: Window) -> Iterator[tuple[int, Ints]]:
+        """Each lane with the ids, int64 `[n]`, of its rows that were not there before."""
+        for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
+            begin, end = max(first, self._next.get(lane, first)), first + count
+            if begin < end:
+                self._next[lane] = end
+                yield lane, np.arange(begin, end)

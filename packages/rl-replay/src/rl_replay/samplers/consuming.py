@@ -1,0 +1,189 @@
+"""Rows that are drawn a number of times and then no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from rl_replay.edges import edge
+from rl_replay.samplers.arrivals import Arrivals
+from rl_replay.samplers.rows import RandomSampler
+from rl_replay.samplers.sampler import Sampler
+from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import check_whole
+from rl_tensordict.types import Ints
+
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
+NOTHING = np.empty(0, np.int64)
+
+
+class ConsumingSampler(Sampler):
+    """Draws each row a number of times at most: uniformly among those that are left.
+
+    A batch holds no row twice, and is shorter where fewer are left. Rows stay where they are, and
+    can be indexed, until they are overwritten. Iterating over the buffer ends when none is left;
+    counts are those of this process.
+
+    Args:
+        max_sample_count: How often each row is drawn.
+
+    Attributes:
+        ran_out: Whether no row was left after the last batch.
+
+    Raises:
+        ValueError: A count below 1.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+        >>> sampler = ConsumingSampler()
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=3)
+        >>> _ = buffer.extend(torch.arange(5))
+        >>> [len(batch) for batch in buffer]
+        [3, 2]
+    """
+
+    proven: ClassVar[bool] = True
+
+    def __init__(self, max_sample_count: int = 1) -> None:
+        check_whole("max_sample_count", max_sample_count, 1)
+        self.max_sample_count = max_sample_count
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget which rows were drawn."""
+        self.ran_out = False
+        self._arrivals = Arrivals()
+        self._pool = _Pool()
+
+    @edge
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Draw rows that are left.
+
+        Raises:
+            ValueError: None is left; it is a `RuntimeError` too.
+        """
+        pool, ring = self._pool, storage.ring
+        for _, numbers in self._arrivals.take(ring.window()):
+            pool.add(numbers, np.zeros_like(numbers))
+        if len(pool) > 2 * storage.max_size:  # most were overwritten
+            rows, drawn = pool.take(np.arange(len(pool)))
+            live = ring.is_live(torch.from_numpy(rows)).numpy()
+            pool.add(rows[live], drawn[live])
+        found, counts = [NOTHING], [NOTHING]
+        missing = batch_size
+        while missing and len(pool):
+            rows, drawn = pool.take(_distinct(len(pool), missing, self.generator))
+            live = ring.is_live(torch.from_numpy(rows)).numpy()
+            found.append(rows[live])
+            counts.append(drawn[live] + 1)
+            missing -= int(live.sum())
+        rows, drawn = np.concatenate(found), np.concatenate(counts)
+        if not len(rows):
+            raise UnfitValue(
+                f"every row was drawn {self.max_sample_count} times: write more, or sample less."
+            )
+        again = drawn < self.max_sample_count
+        pool.add(rows[again], drawn[again])
+        self.ran_out = not len(pool)
+        return torch.from_numpy(rows), {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows that are left, and how often each was drawn."""
+        pool = self._pool
+        left = {"rows": torch.tensor(pool.rows), "drawn": torch.tensor(pool.drawn)}
+        return {**left, "next": self._arrivals.state(), "ran_out": self.ran_out}
+
+    @edge
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from the rows that another sampler has left.
+
+        Args:
+            state: What its `state_dict` returned.
+        """
+        self._pool = _Pool()
+        self._pool.add(*(torch.as_tensor(state[name]).numpy() for name in ("rows", "drawn")))
+        self._arrivals = Arrivals(state["next"])
+        self.ran_out = bool(state["ran_out"])
+
+    def stats(self) -> dict[str, float]:
+        """How many rows are left, overwritten ones among them."""
+        return {"left": len(self._pool)}
+
+    def __repr__(self) -> str:
+        return f"ConsumingSampler(max_sample_count={self.max_sample_count})"
+
+
+def consuming(count: int | None, sampler: Sampler | None, prefetch: int | None) -> Sampler | None:
+    """The sampler of a buffer's `consume_after_n_samples`; raise where it goes with no other."""
+    if count is None:
+        return sampler
+    if sampler is not None and type(sampler) is not RandomSampler:
+        raise ValueError(
+            f"consume_after_n_samples={count} is a sampler of its own, and {sampler} was given "
+            "too: leave one of them out, or pass sampler=ConsumingSampler(...)."
+        )
+    if prefetch:
+        raise ValueError(
+            f"consume_after_n_samples={count} with prefetch={prefetch}: batches made ahead would "
+            "count as drawn. Leave prefetch out."
+        )
+    return ConsumingSampler(count)
+
+
+class _Pool:
+    """Rows in no order, and how often each was drawn; to take some costs what they are."""
+
+    def __init__(self) -> None:
+        self._held = np.zeros((2, 0), np.int64)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def rows(self) -> Ints:
+        """Their ids."""
+        return self._held[0, : self._size]
+
+    @property
+    def drawn(self) -> Ints:
+        """How often each was drawn."""
+        return self._held[1, : self._size]
+
+    def add(self, rows: Ints, drawn: Ints) -> None:
+        """Add rows."""
+        end = self._size + len(rows)
+        if end > self._held.shape[1]:
+            grown = np.zeros((2, max(end, 2 * self._size)), np.int64)
+            grown[:, : self._size] = self._held[:, : self._size]
+            self._held = grown
+        self._held[:, self._size : end] = rows, drawn
+        self._size = end
+
+    def take(self, places: Ints) -> tuple[Ints, Ints]:
+        """Remove the rows at distinct places, and return them."""
+        rows, drawn = self._held[:, places]
+        kept = self._size - len(places)
+        is_gone = np.zeros(len(places), bool)
+        is_gone[places[places >= kept] - kept] = True
+        # the last ones that stay take the places of those that go
+        self._held[:, places[places < kept]] = self._held[:, kept + np.flatnonzero(~is_gone)]
+        self._size = kept
+        return rows, drawn
+
+
+def _distinct(total: int, count: int, generator: torch.Generator | None) -> Ints:
+    """Draw distinct numbers below a total, all where they are fewer, in time of the count."""
+    if 4 * count >= total:
+        order: Ints = torch.randperm(total, generator=generator)[:count].numpy()
+        return order
+    found = torch.randint(total, (2 * count,), generator=generator).numpy()
+    _, first = np.unique(found, return_index=True)
+    distinct: Ints = found[np.sort(first)][:count]
+    if len(distinct) < count:  # fewer than half of them differ, which is rare
+        return _distinct(total, count, generator)
+    return distinct
