@@ -15,6 +15,7 @@ from rl_envs.env.partial_reset import fit_mask
 from rl_envs.rollouts.column_steps import truncate_last, why_not_shown
 from rl_envs.rollouts.policy_plan import PolicyPlan
 from rl_envs.rollouts.request import Goal, RolloutRequest
+from rl_envs.rollouts.returned_memory import ReturnedMemory
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.types import Array, KeyPath
@@ -54,11 +55,14 @@ class DeviceSteps:
         if plan is not None:
             plan.check_reads(self._shown)
         self._steps: list[Leaves] = []
+        self._memory = ReturnedMemory(env)
 
     def start(self, root: TensorDictBase | None, goal: Goal) -> int:
         """Begin at a root `[*B]`, or with a reset; returns how many steps there are."""
         self._goal = goal
         begun = self.env.reset() if root is None else root
+        if root is None:
+            self._memory.add_reset(begun)
         self._root: Leaves = {key: begun.get(key) for key in self._shown}
         return 0
 
@@ -91,6 +95,7 @@ class DeviceSteps:
             derived = derive_flags(flags, (), "step", waits=False)
             after |= {(name,): flag for name, flag in zip(keys.DONE_KEYS, derived, strict=True)}
             after |= {key: self._column(after[key]) for key, _ in layout.reward}
+        self._memory.add_step(after, t)
         self._steps.append(self._root | {(keys.NEXT, *key): leaf for key, leaf in after.items()})
         return False
 
@@ -129,6 +134,7 @@ class DeviceSteps:
 
     def batch(self, num_steps: int, *, set_truncated: bool = False) -> TensorDictBase:
         """Stack the steps to a batch `[*B, T]`."""
+        self._memory.check()
         time = len(self.env.batch_size)
         columns = {key: torch.stack([s[key] for s in self._steps], time) for key in self._steps[0]}
         sizes = torch.Size((*self.env.batch_size, num_steps))

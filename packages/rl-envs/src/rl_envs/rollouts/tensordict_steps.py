@@ -14,8 +14,9 @@ from rl_envs.env.done import ends
 from rl_envs.env.interface import Environment
 from rl_envs.rollouts.policy_plan import PolicyPlan, failure_note
 from rl_envs.rollouts.request import Goal
+from rl_envs.rollouts.returned_memory import ReturnedMemory
 from rl_layout import keys, refuse_shared_states
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, find
 from rl_tensordict.types import Array, KeyPath
 
 
@@ -31,11 +32,14 @@ class TensorDictSteps:
             self._policy = env.rand_action
         refuse_shared_states({"policy": self._policy})
         self._steps: list[TensorDictBase] = []
+        self._memory = ReturnedMemory(env)
 
     def start(self, root: TensorDictBase | None, goal: Goal) -> int:
         """Begin at a root `[*B]`, or with a reset; returns how many steps there are."""
         self._goal = goal
         begun = self.env.reset() if root is None else root
+        if root is None:
+            self._memory.add_reset(begun)
         # a policy writes to it, and it may be the caller's; roots that follow name no device
         self._root = begun.copy().clear_device_()
         return 0
@@ -49,6 +53,8 @@ class TensorDictSteps:
     def step(self, t: int) -> bool:
         """Take step t; returns whether a row may be done."""
         self._steps.append(self.env.step(self._root))
+        after = find(self._steps[t], (keys.NEXT,))
+        self._memory.add_step({key: find(after, key) for key, _ in self.env.layout.after}, t)
         return True
 
     def advance(self, t: int) -> None:
@@ -70,6 +76,7 @@ class TensorDictSteps:
 
     def batch(self, num_steps: int, *, set_truncated: bool = False) -> TensorDictBase:
         """Stack the steps to a batch `[*B, T]`."""
+        self._memory.check()
         if set_truncated:
             self._steps[-1] = truncate(self._steps[-1], self.env.done_groups)
         batch = TensorDict.maybe_dense_stack(self._steps, len(self.env.batch_size))
