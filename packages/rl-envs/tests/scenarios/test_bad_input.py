@@ -285,3 +285,76 @@ def test_a_partial_reset_with_done_flags_in_groups_leaves_the_other_rows(kind):
     assert root["agents", "done"][..., 0].tolist() == [[False] * 4, [True] * 3 + [False]]
     assert root["is_init"].flatten().tolist() == [True, False]
     assert root["agents", "is_init"][..., 0].tolist() == [[True] * 4, [False] * 4]
+
+
+class Drifts(gymnasium.Env):
+    """Shows uint8 at first, and halves from its second step on."""
+
+    observation_space = spaces.Box(0, 255, (2,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.count = 0
+        return np.ones(2, np.uint8), {}
+
+    def step(self, action):
+        self.count += 1
+        return self.seen(), 0.0, False, False, {}
+
+    def seen(self):
+        return np.ones(2, np.uint8) if self.count == 1 else np.full(2, 0.5)
+
+
+class Wider(Drifts):
+    """Shows whole numbers in another dtype, which are as good."""
+
+    def seen(self):
+        return np.full(2, 200.0 + self.count)
+
+
+TOLD = r"observation: expected uint8 as the space says, got float64 from 0.5 to 0.5"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda kind: GymEnv(kind()),
+        lambda kind: SerialEnv(2, lambda: GymEnv(kind())),
+        lambda kind: TransformedEnv(GymEnv(kind()), StepCounter()),
+    ],
+    ids=["one", "serial", "transformed"],
+)
+def test_observations_in_another_dtype_than_at_the_start_are_refused_or_exact(make):
+    with make(Drifts) as env, pytest.raises(TypeError, match=TOLD):
+        env.rollout(3)
+    with make(Wider) as env:
+        seen = env.rollout(3)["next", "observation"]
+        assert seen.dtype == torch.uint8
+        assert seen.unique().tolist() == [201, 202, 203]
+
+
+class Elsewhere(CountingEnv):
+    """Returns an entry on another device from its second step on."""
+
+    name = "observation"
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        if after["observation"].item() > 1:
+            after[self.name] = after[self.name].to("meta")
+        return after
+
+
+class RewardsElsewhere(Elsewhere):
+    name = "reward"
+
+
+@pytest.mark.parametrize("kind", [Elsewhere, RewardsElsewhere])
+def test_outputs_on_another_device_than_at_the_start_are_refused(kind):
+    told = f"step '{kind.name}': expected it on cpu, where the environment lives, got it on meta"
+    with pytest.raises(ValueError, match=told):
+        kind(5).rollout(4)
+    env = kind(5)
+    step = env.rand_step(env.reset())
+    with pytest.raises(ValueError, match=told):
+        env.rand_step(env.next_root(step))

@@ -107,6 +107,22 @@ def check_leaves(
                 check_leaves(leaves, part, lead, what)
             continue
         check_form(key, spec, value, lead, what)
+        check_device(key, spec, value, what)
+
+
+def check_device(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) -> None:
+    """Raise for a value on another device than its spec, which is where the environment lives."""
+    expected = spec.device
+    if not isinstance(value, Tensor) or expected is None or value.device == expected:
+        return
+    if value.device.type == expected.type and expected.index is None:
+        return
+    msg = (
+        f"{what} {keys.as_key(key)!r}: expected it on {expected}, where the environment lives, got "
+        f"it on {value.device}. Return it there, as by .to({str(expected)!r}), or make the "
+        f"environment with device={str(value.device)!r}."
+    )
+    raise ValueError(msg)
 
 
 def parts_of_stack(

@@ -280,9 +280,9 @@ class GymBinding:
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether it is done."""
         observation, reward, terminated, truncated = self.env._take(self._action_at(t))
-        for _, column, path, write, shape in self._seen:
+        for _, column, path, write, form in self._seen:
             value = value_at(observation, path) if path else observation
-            if type(value) is np.ndarray and value.shape == shape:
+            if type(value) is np.ndarray and (value.shape, value.dtype) == form:
                 column[t] = value
             else:  # converted, or refused
                 write(column[t, ...], value)

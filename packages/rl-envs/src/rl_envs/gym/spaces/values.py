@@ -27,8 +27,23 @@ def writer_of_space(space: Space, key: tuple[str, ...]) -> Callable[[Array, Any]
             msg = f"{key[-1] if len(key) == 1 else key!r}: expected shape {row.shape}, got {shape}."
             raise ValueError(msg)
         row[...] = value - start if has_start else value
+        if row.dtype.kind in "iub" and not has_start and _is_rounded(row, value):
+            found = np.asarray(value)
+            msg = (
+                f"{key[-1] if len(key) == 1 else key!r}: expected {row.dtype} as the space says, "
+                f"got {found.dtype} from {found.min()} to {found.max()}, which it cannot hold. "
+                f"Return {row.dtype}, or give the space dtype {found.dtype}."
+            )
+            raise TypeError(msg)
 
     return write
+
+
+def _is_rounded(row: Array, value: Any) -> bool:
+    """Whether a row holds other numbers than the value of another dtype that was written to it."""
+    if not isinstance(value, np.ndarray) or value.dtype == row.dtype:
+        return False
+    return not np.can_cast(value.dtype, row.dtype, "safe") and bool((row != value).any())
 
 
 def is_copied(space: Space) -> bool:
