@@ -312,7 +312,7 @@ class Wider(Drifts):
         return np.full(2, 200.0 + self.count)
 
 
-TOLD = r"observation: expected uint8 as the space says, got float64 from 0.5 to 0.5"
+TOLD = r"'observation': expected uint8 as the space says, got float64 from 0.5 to 0.5"
 
 
 @pytest.mark.parametrize(

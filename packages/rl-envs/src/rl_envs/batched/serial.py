@@ -81,6 +81,7 @@ class SerialEnv(EnvBase):
         self._own_rows = self._has_steps_of(SerialEnv)
         self.native_rows = self._own_rows and all(env.native_rows for env in self.envs)
         self.reads_actions_only = all(env.reads_actions_only for env in self.envs)
+        self.marks_missing = any(env.marks_missing for env in self.envs)
         self.check_values = all(env.check_values for env in self.envs)
         self.flags_agree = all(env.flags_agree for env in self.envs)
 

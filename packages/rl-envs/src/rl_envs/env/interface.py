@@ -43,6 +43,7 @@ class Environment(Protocol):
     native_rows: bool
     reads_actions_only: bool
     resets_by_stepping: bool
+    marks_missing: bool
     leftover: Any  # SurplusSteps of the last rollout, or None
     reached: TensorDictBase | None
     is_closed: bool

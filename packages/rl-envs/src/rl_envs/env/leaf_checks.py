@@ -115,7 +115,7 @@ def check_device(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) 
     expected = spec.device
     if not isinstance(value, Tensor) or expected is None or value.device == expected:
         return
-    if value.device.type == expected.type and expected.index is None:
+    if expected.index is None and value.device.type == expected.type:
         return
     msg = (
         f"{what} {keys.as_key(key)!r}: expected it on {expected}, where the environment lives, got "

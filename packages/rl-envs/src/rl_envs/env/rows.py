@@ -27,6 +27,8 @@ class EnvRows:
             Transforms around it may read more.
         resets_by_stepping: whether a row that is done is reset while the others step, which is no
             step of its own: its binding marks such rows in `("collector", "mask")`.
+        marks_missing: whether it may lack the last observations of episodes: its binding marks such
+            rows in `("collector", "next_missing")`.
         leftover: steps after the end of the last rollout of such an environment, or None.
         reached: the last step `[*B]` of the last rollout, where a transform of finished rows has
             removed entries that the next step starts from; otherwise None.
@@ -40,6 +42,7 @@ class EnvRows:
     native_rows: bool = False
     reads_actions_only: bool = False
     resets_by_stepping: bool = False
+    marks_missing: bool = False
     leftover: Any = None
     reached: TensorDictBase | None = None
 

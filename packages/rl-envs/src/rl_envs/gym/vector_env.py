@@ -19,6 +19,7 @@ from rl_envs.env.foreign import require_env
 from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.env.seeds import next_seed
+from rl_envs.gym.final_observations import MissingObservations
 from rl_envs.gym.info import InfoKeys, ShowVectorInfo
 from rl_envs.gym.pixels import check_renders
 from rl_envs.gym.spaces.specs import spec_under
@@ -115,6 +116,9 @@ class GymVectorEnv(EnvBase):
         takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._keeps_final = mode == AutoresetMode.SAME_STEP
         self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
+        # Gymnasium's own give the last observations, others may not
+        self.marks_missing = self._keeps_final and not takes_masks
+        self.missing = MissingObservations(type(env.unwrapped).__name__)
         # rows that are only reset are told from steps by a binding alone
         self._own_rows = self._has_steps_of(GymVectorEnv) or self.resets_by_stepping
         self.native_rows = self.reads_actions_only = self._own_rows
@@ -286,6 +290,8 @@ class VectorBinding(RowBinding):
         names = ("reward", "terminated", "truncated", "done")
         flags = [np.moveaxis(after.get((name,), self._spare)[:, :, 0], 1, 0) for name in names]
         self._reward, self._terminated, self._truncated, self._done = flags
+        missing = root.get(keys.NEXT_MISSING)
+        self._missing = None if missing is None else np.moveaxis(missing, 1, 0)
 
     def reset(self, t: int, mask: Array | None) -> None:
         """Reset the rows of a mask, or all, and write column t of the root."""
@@ -313,12 +319,34 @@ class VectorBinding(RowBinding):
         for _, column, path, write in self._seen:
             if column is not None:
                 write(column[:, t], value_at(env._shown, path))
-                if env._keeps_final:
-                    # the real last observations, where Gymnasium has put those of its resets
-                    for i in np.flatnonzero(env.over_rows):
-                        write(column[i, t, ...], value_at(info["final_obs"][i], path))
+        if env._keeps_final:
+            self._write_final(t, info)
         self._done[t] = env.over_rows
         return 1 in env.over_rows.tobytes()  # any() takes ten times as long
+
+    def _write_final(self, t: int, info: Any) -> None:
+        """Write the real last observations, where the vector has put those after its resets."""
+        if self._missing is not None:
+            self._missing[t] = False
+        over = np.flatnonzero(self.env.over_rows)
+        if not over.size:
+            return
+        given, has_given = info.get("final_obs"), info.get("_final_obs")
+        is_there = [
+            given is not None and given[i] is not None and (has_given is None or bool(has_given[i]))
+            for i in over
+        ]
+        for root, column, path, write in self._seen:
+            for i, is_known in zip(over, is_there, strict=True):
+                if is_known and column is not None:
+                    write(column[i, t, ...], value_at(given[i], path))
+                elif root is not None and column is not None:
+                    column[i, t] = root[i, t]  # no observation of the next episode
+        missing = over[np.logical_not(is_there)]
+        if self._missing is not None:
+            self._missing[t, missing] = True
+        if missing.size:
+            self.env.missing.note(missing, are_marked=self._missing is not None)
 
 
 class NextStepBinding(VectorBinding):

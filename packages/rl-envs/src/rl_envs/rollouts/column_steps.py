@@ -88,6 +88,8 @@ class ColumnSteps:
         self._written = {key for key, _ in env.layout.action}
         if self._is_ragged:
             self.columns.add(keys.MASK, torch.Size(), torch.bool)
+        if env.marks_missing:
+            self.columns.add(keys.NEXT_MISSING, torch.Size(), torch.bool)
         self._read = [key for key, _ in env.layout.shown]  # given to a policy of unknown keys
         if plan is not None and plan.in_keys is not None:
             plan.check_reads(self._read)

@@ -69,8 +69,7 @@ class TransformedBinding:
         self._time = len(self._rows)
         self._given: set[KeyPath] = set()  # what the policy writes under "next"
         self._root, self._after = dict(root), dict(after)
-        steps = {array.shape[self._time] for array in (*root.values(), *after.values())}
-        self._num_steps = max(steps)
+        self._num_steps = max(a.shape[self._time] for a in (*root.values(), *after.values()))
         base = self.base
         shown = dict(base.layout.shown)
         self._raw_root = {key: self._own(key, leaf, root) for key, leaf in shown.items()}
@@ -92,7 +91,8 @@ class TransformedBinding:
             if key in root and key in after and self._raw_root.get(key) is not root[key]
         ]
         self._carries = self._passive_columns()
-        inside = {**self._raw_root, **self._actions}
+        marks: RowArrays = {key: root[key] for key in root if key == keys.NEXT_MISSING}
+        inside: dict[KeyPath, Array] = {**self._raw_root, **self._actions, **marks}
         # where rows are reset while others step: bool [B, T], False where a row was only reset,
         # and the observations of those rows
         self._real: Array | None = None

@@ -90,6 +90,7 @@ class TransformedEnv(EnvBase):
         self.batch_locked = base_env.batch_locked
         self.check_values = base_env.check_values
         self.resets_by_stepping = base_env.resets_by_stepping
+        self.marks_missing = base_env.marks_missing
         self._split: dict[tuple[int, ...], tuple[EnvBase, Compose]] = {}
         # an environment that continues without a reset lacks what the transforms write at one
         self.is_started = started and not given

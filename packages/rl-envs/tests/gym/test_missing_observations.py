@@ -1,0 +1,118 @@
+"""Vectors that reset rows in the same step, with and without the last observations of episodes."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from tensordict.nn import TensorDictModule
+
+from rl_envs import GymVectorEnv, SerialEnv, TransformedEnv
+from rl_layout import check_layout
+from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
+
+SEEN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+MISSING = ("collector", "next_missing")
+
+
+class Counters(VectorEnv):
+    """Row i shows (i, step) and ends after i + 2 steps; resets in the same step."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs=2, gives=()):
+        self.num_envs, self.gives = num_envs, gives  # the rows whose last observations it gives
+        self.single_observation_space, self.single_action_space = SEEN, spaces.Discrete(2)
+
+    def seen(self):
+        return np.stack([np.arange(self.num_envs), self.count], 1).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = np.zeros(self.num_envs, np.int64)
+        return self.seen(), {}
+
+    def step(self, actions):
+        self.count += 1
+        over, last = self.count == np.arange(self.num_envs) + 2, self.seen()
+        self.count[over] = 0
+        final = np.full(self.num_envs, None, object)
+        has_final = over & np.isin(np.arange(self.num_envs), self.gives)
+        for row in np.flatnonzero(has_final):
+            final[row] = last[row]
+        info = {"final_obs": final, "_final_obs": has_final} if has_final.any() else {}
+        return self.seen(), np.ones(self.num_envs), over, np.zeros_like(over), info
+
+
+def make(gives=(), around=None):
+    env = GymVectorEnv(Counters(gives=gives))
+    return env if around is None else TransformedEnv(env, around())
+
+
+def play(env, steps=6):
+    policy = TensorDictModule(
+        lambda seen: torch.eye(2, dtype=torch.bool)[torch.zeros(len(seen), dtype=torch.int64)],
+        ["observation"],
+        ["action"],
+    )
+    return env.rollout(steps, policy, break_when_any_done=False)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [None, RewardSum, lambda: Compose(InitTracker(), StepCounter())],
+    ids=["bare", "waits", "in step"],
+)
+@pytest.mark.parametrize("gives", [(), (1,), (0, 1)])
+def test_rows_without_their_last_observation_are_marked_and_no_others(gives, around):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch, whole = play(make(gives, around)), play(make((0, 1), around))
+    done = batch["next", "done"].squeeze(-1)
+    expected = done.clone()
+    expected[[*gives]] = False
+    assert torch.equal(batch[MISSING], expected)
+    assert not whole[MISSING].any()
+    same = (batch["next", "observation"] == whole["next", "observation"]).all(-1)
+    assert torch.equal(same, ~expected)  # what is not marked is real
+    rows, steps = done.nonzero(as_tuple=True)
+    assert (whole["next", "observation"][rows, steps, 1] == rows + 2).all()
+    assert not check_layout(whole).findings
+    assert not check_layout(batch).findings
+
+
+def test_a_switch_of_the_simulator_is_named_once():
+    env = make()
+    with pytest.warns(UserWarning, match=r"Counters resets .* gives no 'final_obs'") as found:
+        play(env)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play(env)
+    assert len(found) == 1
+    assert "compute_final_obs=True in Isaac Lab" in str(found[0].message)
+    assert "next_missing" in str(found[0].message)
+
+
+def test_steps_by_hand_cannot_be_marked_and_are_refused():
+    env = make()
+    root = env.rand_action(env.reset())
+    _, root = env.step_and_maybe_reset(root)
+    with pytest.raises(RuntimeError, match="Use rollout or a collector, which mark such rows"):
+        env.step(env.rand_action(root))
+
+
+def test_gymnasium_gives_them_and_nothing_is_marked():
+    env = GymVectorEnv("CartPole-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    assert MISSING not in play(env, 30).keys(True)
+
+
+def test_vectors_in_a_serial_environment_are_marked_too():
+    env = SerialEnv(2, make)
+    with pytest.warns(UserWarning, match="final_obs"):
+        batch = play_random(env)
+    assert torch.equal(batch[MISSING], batch["next", "done"].squeeze(-1))
+
+
+def play_random(env):
+    return env.rollout(6, break_when_any_done=False)
