@@ -12,7 +12,7 @@ from rl_specs import Unbounded
 class Counts(EnvBase):
     """Shows how often it was stepped, in some buffers that it writes to in turn."""
 
-    def __init__(self, number=1, *, copies=False, by_numpy=False, waits=True):
+    def __init__(self, number=1, *, copies=0, by_numpy=False, waits=True):
         super().__init__()
         self.observation_spec, self.action_spec = Unbounded((2,)), Unbounded((1,))
         self.waits_for_device = self.check_values = waits
@@ -29,7 +29,7 @@ class Counts(EnvBase):
         else:
             buffer.fill_(self.count)
         self.count += 1
-        return buffer.clone() if self.copies else buffer
+        return buffer.clone() if self.count <= self.copies else buffer
 
     def _reset(self, tensordict, **kwargs):
         if tensordict is not None and not tensordict["_reset"].any():
@@ -51,22 +51,21 @@ class Counts(EnvBase):
 def test_views_of_one_buffer_are_refused_by_the_names_of_both(number, by_numpy, waits):
     env = Counts(number, by_numpy=by_numpy, waits=waits)
     told = f"Counts returned 'observation' of a reset and 'observation' of step {number - 1} in one"
-    with pytest.raises(ValueError, match=told):
+    if number == 1 and not by_numpy:  # the environment notices as soon as torch counts the write
+        told = "Counts._step changed 'observation' in place"
+    with pytest.raises((ValueError, RuntimeError), match=told):
         env.rollout(5)
 
 
 def test_a_buffer_of_later_steps_is_found_by_the_count_of_writes():
-    env = Counts(1)
-    root = env.rand_action(env.reset())
-    first = torch.full((2,), 7.0)
-    root["observation"] = first
-    with pytest.raises(ValueError, match="'observation' of step 0 and 'observation' of step 1"):
-        env.rollout(3, tensordict=root, auto_reset=False)
+    told = "'observation' of step 1 and 'observation' of step 3 in one memory"
+    with pytest.raises(ValueError, match=told):
+        Counts(2, copies=2).rollout(5)
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["tensordicts", "tensors"])
 def test_copies_and_constants_are_what_the_batch_holds(waits):
-    batch = Counts(copies=True, waits=waits).rollout(4)
+    batch = Counts(copies=9, waits=waits).rollout(4)
     assert batch["observation"][:, 0].tolist() == [0, 1, 2, 3]
     assert batch["next", "observation"][:, 1].tolist() == [1, 2, 3, 4]
     assert batch["next", "reward"].flatten().tolist() == [1, 1, 1, 1]

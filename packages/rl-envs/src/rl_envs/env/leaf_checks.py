@@ -115,8 +115,8 @@ def check_device(key: tuple[str, ...], spec: TensorSpec, value: Any, what: str) 
     expected = spec.device
     if not isinstance(value, Tensor) or expected is None or value.device == expected:
         return
-    if expected.index is None and value.device.type == expected.type:
-        return
+    if torch.device(expected.type) == expected and value.device.type == expected.type:
+        return  # which of them was not said
     msg = (
         f"{what} {keys.as_key(key)!r}: expected it on {expected}, where the environment lives, got "
         f"it on {value.device}. Return it there, as by .to({str(expected)!r}), or make the "
