@@ -28,6 +28,7 @@ from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction, kept, reduce
+from rl_value.single_rows import warn_of_single_rows
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
 
@@ -183,6 +184,7 @@ class ActorCriticLoss(LossModule):
         """
         if self._is_recurrent:
             refuse_time_unless_last(tensordict)
+            warn_of_single_rows(tensordict)
         advantage = self._advantage(tensordict)
         counted = self.counted(tensordict)
         with set_recurrent_mode(True):

@@ -43,6 +43,7 @@ from rl_value.losses.loss import (
 )
 from rl_value.losses.regression import DISTANCES, distance
 from rl_value.masked_means import Reduction, kept, reduce
+from rl_value.single_rows import warn_of_single_rows
 
 SPACES = ("one_hot", "categorical")
 DEFAULT_CALLS = ValueCallConfig()
@@ -201,6 +202,8 @@ class DQNLoss(LossModule):
         Marks in the batch the steps without a target that it does not mark yet.
         """
         check_writable(batch)
+        if self._roles.states:
+            warn_of_single_rows(batch)
         turned, moved = self._turned(batch)
         if torch.compiler.is_compiling() and self._has_fixed_shape(turned):
             found = self._placed(StaticTransitions.of(turned, self.entries, moved))
