@@ -88,6 +88,22 @@ def test_such_an_environment_conforms():
     check_conformance(lambda: transformed(Duel))
 
 
+def test_flags_of_a_group_that_the_done_spec_lacks_are_refused():
+    # no root would hold them, and losses would count steps of players that are out
+    class Flagged(Duel):
+        def _step(self, tensordict):
+            return (
+                super()
+                ._step(tensordict)
+                .set(("players", "terminated"), torch.ones(2, 1, dtype=torch.bool))
+            )
+
+    with pytest.raises(
+        KeyError, match=r"'players', 'terminated'\) is a done flag that done_spec lacks"
+    ):
+        Flagged().rollout(2)
+
+
 def test_entries_of_another_length_leave_the_sizes_of_their_group():
     class Shared(Duel):
         def __init__(self):

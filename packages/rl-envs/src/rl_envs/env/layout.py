@@ -170,6 +170,7 @@ class EnvLayout:
         """Check what a step returned, and complete its flags, in place."""
         lead = self.lead_of(after)
         self.fit_groups(after, lead)
+        self._refuse_unknown_flags(after)
         self.fit_columns(after, lead)
         self.complete_done(after, self.groups, "step", waits=waits, agree=agree)
         check_leaves(self.after, after, lead, "step")
@@ -211,6 +212,26 @@ class EnvLayout:
                 held = (entry for entry in group.values() if hasattr(entry, "shape"))
                 if all(entry.shape[: len(sizes)] == sizes for entry in held):
                     group.batch_size = sizes
+
+    def _refuse_unknown_flags(self, after: TensorDictBase) -> None:
+        """Raise for done flags of a group that has none by its spec: no root would hold them."""
+        for path in self._groups_without_flags:
+            group = find(after, path)
+            told = (
+                ()
+                if group is None
+                else (n for n in keys.DONE_KEYS if find(group, (n,)) is not None)
+            )
+            for name in told:
+                msg = (
+                    f"step: {(*path, name)!r} is a done flag that done_spec lacks, so that nothing "
+                    "would say which members are out. Add it to done_spec, or leave it out."
+                )
+                raise KeyError(msg)
+
+    @cached_property
+    def _groups_without_flags(self) -> list[KeyPath]:
+        return [path for path in self.group_sizes if path not in self.groups]
 
     @cached_property
     def _groups_inside_out(self) -> list[tuple[KeyPath, torch.Size]]:
