@@ -67,6 +67,8 @@ def test_merge_rows_accepts_any_trailing_shape():
 
 def test_errors_name_the_key_and_the_present_keys():
     assert "'x' is missing: there are ('group', 'a')" in missing("It", "x", nested()).args[0]
+    assert "Did you mean" not in missing("It", "x", nested()).args[0]
+    assert missing("It", "a", nested()).args[0].endswith("Did you mean ('group', 'a')?")
     assert "Call reset first" in not_reset(nested(), "x", nested()).args[0]
 
 

@@ -54,10 +54,13 @@ def without_entries(batch: TensorDictBase, dropped: Iterable[NestedKey]) -> Tens
 
 
 def missing(who: object, key: NestedKey, *batches: TensorDictBase) -> KeyError:
-    """Make the KeyError for a missing key; it lists the keys that there are."""
+    """Make the KeyError for a missing key; it lists the keys that there are, and those alike."""
     name = who if isinstance(who, str) else type(who).__name__
-    found = [str(as_key(leaf)) for batch in batches for leaf, _ in leaves(batch)]
-    return KeyError(f"{name}: {key!r} is missing: there are {', '.join(found) or 'no entries'}.")
+    names = [leaf for batch in batches for leaf, _ in leaves(batch)]
+    found = ", ".join(str(as_key(leaf)) for leaf in names) or "no entries"
+    alike = [repr(as_key(leaf)) for leaf in names if leaf[-1] == as_tuple(key)[-1]]
+    hint = f" Did you mean {' or '.join(alike)}?" if alike else ""
+    return KeyError(f"{name}: {key!r} is missing: there are {found}.{hint}")
 
 
 def required(who: object, batch: TensorDictBase, key: NestedKey) -> torch.Tensor:
