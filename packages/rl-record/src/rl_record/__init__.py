@@ -10,6 +10,7 @@ from rl_record.loggers.jsonl import JSONLLogger
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLogger
 from rl_record.run import Curve, Run, read_run
+from rl_record.video.recorder import VideoRecorder
 
 __all__ = [
     "BackgroundEvaluator",
@@ -29,6 +30,7 @@ __all__ = [
     "TensorboardLogger",
     "TrackioLogger",
     "Video",
+    "VideoRecorder",
     "WandbLogger",
     "make_logger",
     "read_run",
