@@ -36,12 +36,14 @@ from rl_policies import OneHotCategorical, ProbabilisticActor
 from rl_recurrent import GRUModule
 
 NAME, ROUNDS = "CartPole-v1", 15
+# the last two are of batch_costs.py
+TABLES = ["all", "one", "recurrent", "workers", "profile", "memory", "batches", "vectors"]
 
 
-def network() -> nn.Module:
+def network(width: int = 64) -> nn.Module:
     """The policy's network: 4 observations to 2 logits."""
-    sizes = [nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2)]
-    return nn.Sequential(*sizes)
+    hidden = [nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*hidden, nn.Linear(width, 2))
 
 
 def actor(net: nn.Module) -> ProbabilisticActor:
@@ -105,8 +107,10 @@ class ByHand:
         return over
 
 
-def one_by_hand(net: nn.Module, num_steps: int) -> Iterator[int]:
-    """One environment, with plain numbers where a vector has arrays."""
+def one_by_hand(
+    net: nn.Module, num_steps: int, hand_out: Callable[[dict[str, np.ndarray]], object] = len
+) -> Iterator[int]:
+    """One environment, with plain numbers where a vector has arrays; batches are handed out."""
     env, loop = gymnasium.make(NAME), ByHand(net, 1, num_steps)
     obs, _ = env.reset(seed=0)
     traj_id, step, fresh = 0, 0, True
@@ -129,6 +133,7 @@ def one_by_hand(net: nn.Module, num_steps: int) -> Iterator[int]:
                 step += 1
                 if fresh:
                     obs, traj_id, step = env.reset()[0], traj_id + 1, 0
+        hand_out(cols)
         yield num_steps
 
 
@@ -175,11 +180,11 @@ def vector_by_hand(net: nn.Module, num_envs: int, num_steps: int) -> Iterator[in
         yield len(kept["obs"])
 
 
-def ours(env: Any, net: nn.Module, frames: int) -> Iterator[int]:
+def ours(env: Any, net: nn.Module, frames: int, buffer: Any = None) -> Iterator[int]:
     """Batches of our collector."""
-    collector = Collector(env, actor(net), frames_per_batch=frames)
+    collector = Collector(env, actor(net), frames_per_batch=frames, replay_buffer=buffer)
     for batch in collector:
-        yield batch.numel()
+        yield frames if batch is None else batch.numel()
 
 
 def peer(num_envs: int, net: nn.Module, frames: int) -> Iterator[int]:
@@ -431,23 +436,6 @@ def one_process(net: nn.Module, has_peer: bool) -> None:
     show("64 environments in one native vector, 8,192 steps a batch", found)
 
 
-def by_batch_size(net: nn.Module) -> None:
-    """What a batch costs, by its frames: one environment, compared with the loop by hand."""
-    print("\none environment: what a batch costs, in time of this thread")
-    for frames in (1, 4, 16, 64, 256):
-        loops = one_by_hand(net, frames), ours(GymEnv(NAME), net, frames)
-        count = max(1, 64 // frames)  # a turn of a loop is 64 frames or more
-
-        def turn(loop: Iterator[int], count: int = count) -> None:
-            for _ in range(count):
-                next(loop)
-
-        calls = [partial(turn, loop) for loop in loops]
-        hand, own = medians_us(4 * ROUNDS, *calls, clock=time.thread_time)
-        note = f"{own / hand:6.2f} times {hand / count:7.0f} us by hand"
-        report(f"a batch of {frames} frames", own / count, note=note)
-
-
 def with_state(has_peer: bool) -> None:
     """The table of a GRU policy."""
     nets = nn.Linear(4, 32), nn.GRU(32, 32, batch_first=True), nn.Linear(32, 2)
@@ -484,8 +472,6 @@ def main(wanted: str) -> None:
         show_memory()  # first, while this process is small
     if wanted in ("all", "one"):
         one_process(net, has_peer)
-    if wanted in ("all", "batches"):
-        by_batch_size(net)
     if wanted in ("all", "recurrent"):
         with_state(has_peer)
     if wanted in ("all", "profile"):
@@ -496,7 +482,6 @@ def main(wanted: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    tables = ["all", "one", "batches", "recurrent", "workers", "profile", "memory"]
-    parser.add_argument("table", nargs="?", default="all", choices=tables)
+    parser.add_argument("table", nargs="?", default="all", choices=TABLES)
     with session(parser) as given:
         main(given.table)
