@@ -4,6 +4,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_existing
 from torch import nn
 
+from rl_layout import recurrent_mode
 from rl_value.direct_call import output_of, outputs_from
 
 
@@ -39,6 +40,24 @@ def test_tensors_give_what_the_batch_of_them_gives(make):
     assert list(given) == [("x",)]
     with pytest.raises(KeyError, match="'z' is missing"):
         outputs_from(network, [(given, 3)], "z")
+
+
+def test_the_network_is_called_once_for_each_of_its_inputs_in_recurrent_mode():
+    modes = []
+    net = TensorDictModule(lambda x: (modes.append(recurrent_mode()), x * 2)[1], ["x"], ["y"])
+    one, three = {("x",): torch.ones(1, 1)}, {("x",): torch.full((3, 1), 3.0)}
+    first, second = outputs_from(net, [(one, 1), (three, 3)], "y")
+    assert first.tolist() == [[2.0]]
+    assert second.tolist() == [[6.0], [6.0], [6.0]]
+    assert modes == [True, True]
+
+
+def test_parameters_take_the_place_of_the_networks_own():
+    net = TensorDictModule(nn.Linear(2, 2), ["x"], ["y"])
+    params = TensorDict.from_module(net).clone().zero_()
+    (found,) = outputs_from(net, [({("x",): batch()["x"]}, 3)], "y", params)
+    assert found.eq(0).all()
+    assert not output_of(net, batch(), "y").eq(0).all()
 
 
 def with_hook(network, calls):

@@ -86,6 +86,7 @@ def test_observations_are_not_compared_where_markers_prove_neighbours():
     assert must_compare_observations(batch.exclude(keys.COLLECTOR), 0)
     bare = unnamed(batch)
     assert must_compare_observations(bare)
+    assert not must_compare_observations(bare.exclude(keys.NEXT))
     for key in (keys.TRAJ_IDS, keys.TRAJ_STEP):
         assert must_compare_observations(bare.clone(False).set(key, batch[key]))
     assert not must_compare_observations(batch.select(keys.TRAJ_IDS, keys.TRAJ_STEP))

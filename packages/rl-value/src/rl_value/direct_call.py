@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor, nn
 
+from rl_layout import set_recurrent_mode
 from rl_tensordict import (
     ModuleCalls,
     NestedKey,
@@ -64,15 +65,21 @@ def outputs_from(
     network: TensorDictModuleBase,
     given: Iterable[tuple[Mapping[KeyPath, Tensor], int]],  # inputs [K, ...] by key, and K
     wanted: NestedKey,
+    params: TensorDictBase | None = None,
 ) -> list[Tensor]:
-    """Evaluate a network once for each of some inputs, as `output_of` does on a batch."""
-    calls, found = ModuleCalls(network, watch=False), []
-    is_flat, key = calls.is_forward(), as_tuple(wanted)
-    for inputs, size in given:
-        made = _run(network, calls, inputs).get(key) if is_flat else None
-        if not isinstance(made, Tensor) or made.ndim < 2:  # `forward` may say what is wrong with it
-            made = _output(network, calls, build(nest(inputs), torch.Size([size])), wanted)
-        found.append(made)
+    """Evaluate a network once for each of some inputs, in recurrent mode, by its parameters."""
+    swapped: Any = (
+        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
+    )
+    found = []
+    with swapped, set_recurrent_mode(True):
+        calls, key = ModuleCalls(network, watch=False), as_tuple(wanted)
+        is_flat = calls.is_forward()
+        for inputs, size in given:
+            made = _run(network, calls, inputs).get(key) if is_flat else None
+            if not isinstance(made, Tensor) or made.ndim < 2:  # `forward` may say why it refuses it
+                made = _output(network, calls, build(nest(inputs), torch.Size([size])), wanted)
+            found.append(made)
     return found
 
 

@@ -284,10 +284,10 @@ def _gae_of_rows(
     advantage, out = empty_rows(reward, dim)
     target, targets = empty_rows(reward, dim)
     cut = cuts_of(reward.shape[dim], ended, done)
-    if decay and is_of_use(LOOPS, size):  # with no decay not even what is not finite is carried
-        given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
-        if run_compiled(LOOPS, "gae_rows", size, *given):
-            return advantage, target
+    given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
+    # with no decay not even what is not finite is carried
+    if decay and run_compiled(LOOPS, "gae_rows", size, *given):
+        return advantage, target
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
         delta = ahead * gamma
         np.copyto(delta, 0, where=ended)

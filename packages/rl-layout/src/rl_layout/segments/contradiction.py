@@ -287,8 +287,6 @@ class _Pairs:
 
 def _observations(batch: TensorDictBase) -> Iterator[tuple[NestedKey, tuple[Tensor, Tensor]]]:
     """Leaves at the root with an equal twin under ``"next"``: key, observation, next one."""
-    if keys.NEXT not in batch.keys():  # noqa: SIM118 - a tensordict iterates rows
-        return
     for key in batch.keys(include_nested=True, leaves_only=True):
         parts = keys.as_tuple(key)
         if parts[0] in (keys.NEXT, keys.COLLECTOR) or not is_observed(parts):

@@ -219,7 +219,8 @@ def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
 
     Returns:
         False where ids and steps are both stored, where a sampler has proved the neighbours
-        (``("collector", "slice_ids")``), and where the dimension is named ``"time"``.
+        (``("collector", "slice_ids")``), where the dimension is named ``"time"``, and where
+        nothing is stored under ``"next"``.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -237,10 +238,11 @@ def must_compare_observations(batch: TensorDictBase, dim: int = -1) -> bool:
     if find(batch, keys.SLICE_IDS) is not None:
         return False
     names = names_of(batch)
-    if names is None:
-        return True
-    check_dim(dim, batch.batch_size)
-    return names[dim] != keys.TIME
+    if names is not None:
+        check_dim(dim, batch.batch_size)
+        if names[dim] == keys.TIME:
+            return False
+    return keys.NEXT in batch.keys()  # noqa: SIM118 - a tensordict iterates rows
 
 
 def batch_shape(batch: TensorDictBase) -> torch.Size:

@@ -239,8 +239,6 @@ def may_contradict(batch: TensorDictBase) -> bool:
     """Tell whether segment ends depend on comparing observations, which needs the host."""
     if not batch.batch_size or batch.batch_size[-1] < 2 or not must_compare_observations(batch):
         return False
-    after = batch.get(keys.NEXT, None)
-    if after is None:
-        return False
+    after = batch.get(keys.NEXT)
     flags = (*keys.DONE_KEYS, keys.REWARD, keys.IS_INIT)
     return any(name in batch.keys() and name not in flags for name in after.keys())  # noqa: SIM118

@@ -7,7 +7,6 @@ from tensordict.nn import TensorDictModule
 from rl_layout import Segments
 from rl_layout.synthetic import trajectories
 from rl_value.estimators.bootstrapping.next_values import (
-    evaluate,
     input_leaves,
     lacks_next,
     roles_of,
@@ -78,11 +77,3 @@ def test_slots_of_no_step_are_read_as_one_row_of_zeros():
     ((inputs, size),) = SlotReader(leaves, segments, one_step_slots(segments), None).inputs()
     assert size == 1
     assert inputs["observation",].tolist() == [[0.0, 0.0]]
-
-
-def test_evaluate_calls_the_network_once_for_each_of_its_inputs():
-    net = TensorDictModule(lambda x: x * 2, ["x"], ["y"])
-    one, three = {("x",): torch.ones(1, 1)}, {("x",): torch.full((3, 1), 3.0)}
-    first, second = evaluate(net, [(one, 1), (three, 3)], "y", None)
-    assert first.tolist() == [[2.0]]
-    assert second.tolist() == [[6.0], [6.0], [6.0]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import keys, set_recurrent_mode
+from rl_layout import keys
 from rl_layout.internals import array_of
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
@@ -135,13 +134,13 @@ class ValueCalls:
         return self.target_params is None and self.config.single_call
 
     def now(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
-        """The output for each of some inputs; see `evaluate`."""
-        return evaluate(self.network, given, self.wanted, self.params)
+        """The output for each of some inputs; see `outputs_from`."""
+        return outputs_from(self.network, given, self.wanted, self.params)
 
     def later(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
         """The same by the parameters for next observations."""
         params = self.params if self.target_params is None else self.target_params
-        return evaluate(self.network, given, self.wanted, params)
+        return outputs_from(self.network, given, self.wanted, params)
 
 
 def unroll_steps(
@@ -255,20 +254,6 @@ def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     elif stand_in is not None:  # the stand-in is no value of the next state
         after_ends = blank(after_ends, stand_in)
     return UnrolledValues(now, _following(ahead, lasts, after_ends), missing, None, substituted)
-
-
-def evaluate(
-    network: TensorDictModuleBase,
-    given: Iterable[tuple[Mapping[KeyPath, Tensor], int]],  # inputs [K, ...] by key, and K
-    wanted: NestedKey,
-    params: TensorDictBase | None,
-) -> list[Tensor]:
-    """Evaluate a network in recurrent mode, once for each of some inputs."""
-    swapped: Any = (
-        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
-    )
-    with swapped, set_recurrent_mode(True):
-        return outputs_from(network, given, wanted)
 
 
 def blank(values: Tensor, rows: Tensor) -> Tensor:
