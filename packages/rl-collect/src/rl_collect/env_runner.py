@@ -47,6 +47,11 @@ class EnvRunner:
         return self._is_playing and self.env.batch_locked and self.env.moves != self._moves
 
     @property
+    def has_copied(self) -> bool:
+        """Whether the last batch is a copy of columns, which lie on the CPU."""
+        return self._holder is not None
+
+    @property
     def root(self) -> TensorDictBase | None:
         """The root that the next step starts from; None where that is a reset."""
         if self._holder is not None:

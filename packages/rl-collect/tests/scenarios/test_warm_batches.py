@@ -80,6 +80,19 @@ def test_a_warm_batch_of_a_transformed_environment_is_not_set_up_again(transform
     assert found.total() <= 2.4 * MOST_CALLS
 
 
+def test_a_warm_batch_takes_the_short_ways_where_nothing_stands_against_them():
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    acting = TensorDictSequential(
+        TensorDictModule(network, ["observation"], ["logits"]), policy().module[1]
+    )
+    found = calls_of(warm(cart_pole(), acting).next)
+    assert found["Layers.unpack.<locals>.run"] == 4  # without torch's call of each layer
+    # observations of the dtype of their space are copied, batches on the CPU are moved nowhere,
+    # and outputs that fit their columns are written by the function that is bound to them
+    longer = ["writer_of_space.<locals>.write", "mover.<locals>.move", "Columns.writer"]
+    assert not any(name.startswith(tuple(longer)) for name in found)
+
+
 def test_every_step_of_a_longer_batch_costs_the_same():
     few, more = (calls_of(warm(cart_pole(), policy(), n).next).total() for n in (1, 5))
     assert more - few <= 4 * 16

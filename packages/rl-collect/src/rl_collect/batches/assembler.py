@@ -24,7 +24,7 @@ from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import find, lies_on, put, put_leaves
+from rl_tensordict import find, put, put_leaves
 from rl_tensordict.types import Flags
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -283,7 +283,9 @@ class BatchAssembler:
     def _moved(self, batch: TensorDictBase) -> TensorDictBase:
         if self._options.compact_obs:
             batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
-        return batch if lies_on(batch, self._storing) else self._move(batch)
+        if self._runner.has_copied and self._storing.type == "cpu":
+            return batch
+        return self._move(batch)
 
 
 def in_range(name: str, call: F, *, is_on: bool) -> F:

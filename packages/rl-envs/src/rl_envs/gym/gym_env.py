@@ -255,14 +255,10 @@ class GymBinding:
     def __init__(self, env: GymEnv, root: RowArrays, after: RowArrays) -> None:
         self.env = env
         self._action_at = _reader(env, root)
+        copied = env._copied & after.keys()
+        forms = {key: (after[key].shape[1:], after[key].dtype) for key in copied}
         self._seen = [
-            (
-                root[key],
-                after[key],
-                path,
-                write,
-                after[key].shape[1:] if key in env._copied else None,
-            )
+            (root[key], after[key], path, write, forms.get(key))
             for key, path, write in env._writers
             if key in root and key in after
         ]
