@@ -1,5 +1,6 @@
 """Environments that speak tensordicts."""
 
+from rl_envs.agents.pettingzoo_env import PettingZooEnv
 from rl_envs.batched.parallel import ParallelEnv
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.env.env import EnvBase
@@ -30,6 +31,7 @@ __all__ = [
     "GymVectorEnv",
     "ParallelEnv",
     "Pendulums",
+    "PettingZooEnv",
     "PolicyPlan",
     "RandomPolicy",
     "RolloutPlayer",

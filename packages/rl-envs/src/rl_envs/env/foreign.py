@@ -20,16 +20,9 @@ def advice_for(given: Any) -> str:
     """What makes an environment of ours of that of another library."""
     # PettingZoo's are known by what they have: it is not imported for a message
     if hasattr(given, "possible_agents"):
-        group = (
-            "write an EnvBase that lays the agents along a dimension of one group, as "
-            "'Multi-agent environments' in the documentation of rl-envs shows."
+        return (
+            "PettingZooEnv(env) makes one of PettingZoo's, whose agents act together or in turns."
         )
-        if hasattr(given, "agent_selection") or hasattr(given, "agent_iter"):
-            return (
-                "Its agents take turns (PettingZoo's AEC), and a step takes the actions of all: "
-                f"call pettingzoo.utils.aec_to_parallel(env), and {group}"
-            )
-        return f"It steps agents by name (PettingZoo's parallel API): {group}"
     if isinstance(given, VectorEnv):
         return "GymVectorEnv(env) makes one of a vector of Gymnasium."
     if isinstance(given, gymnasium.Env):

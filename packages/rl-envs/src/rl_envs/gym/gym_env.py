@@ -21,6 +21,7 @@ from rl_envs.env.interface import Binding
 from rl_envs.env.rendering import frame_of
 from rl_envs.gym import simulator_state
 from rl_envs.gym.info import InfoKeys
+from rl_envs.gym.missions import with_texts
 from rl_envs.gym.pixels import check_renders
 from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import Space, assemble, check_keys, leaves_of_space, value_at
@@ -35,9 +36,10 @@ class GymEnv(EnvBase):
     """A Gymnasium environment.
 
     Observations are under `"observation"`, those of a `Dict` space under their own names, and
-    choices among them are int64 numbers. The action is under `"action"`: one-hot bool, or numbers
-    on request. Rewards are float32 `[1]`. The final observation of an episode is always the real
-    one.
+    choices among them are int64 numbers. Texts, missions of MiniGrid too, are the numbers of their
+    characters: `Alphabet(env.observation_space["mission"]).text_of(...)` reads them. The action is
+    under `"action"`: one-hot bool, or numbers on request. Rewards are float32 `[1]`. The final
+    observation of an episode is always the real one.
 
     Args:
         env: an id that `gymnasium.make` knows, or an environment already made.
@@ -93,7 +95,8 @@ class GymEnv(EnvBase):
         self._seed: int | None = None
         self._is_over = False
         one_hot = not categorical_action_encoding
-        seen, acted = self.env.observation_space, self.env.action_space
+        seen, acted = with_texts(self.env.observation_space), self.env.action_space
+        self.observation_space = seen
         shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
         check_keys(shown, taken)
         self.observation_spec = spec_under("observation", seen)

@@ -1,0 +1,155 @@
+"""PettingZoo environments, of agents that act together or in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+
+from rl_envs.agents.groups import AgentGroup, groups_by_space
+from rl_envs.env.env import EnvBase
+from rl_layout import keys
+from rl_specs import Binary, Composite
+from rl_tensordict import build
+
+
+class PettingZooEnv(EnvBase):
+    """An environment of PettingZoo: agents with the same spaces are rows of one group.
+
+    Observations are under `("agents", "observation")` `[A, ...]`, the parts of a `Dict` space under
+    their own names, actions under `("agents", "action")`. `("agents", "mask")`, bool `[A, 1]`, says
+    who acts: agents that are out repeat their last observation and flags, get reward 0, and their
+    action is ignored. The root is done when every agent is out, and terminated if all of them were.
+
+    Where agents take turns (PettingZoo's AEC), a step is the turn of one agent, whom the mask
+    names; rewards are those that it has given to each. Losses count the rows of agents that act.
+
+    Args:
+        env: of PettingZoo, parallel or AEC. It is known by its methods; nothing is imported.
+        groups: the agents of each group by its name. Where None all agents are one group,
+            `"agents"`, if they have the same spaces, and else one for each kind of spaces, with the
+            name that its agents have in common.
+        categorical_action_encoding: take choices as int64 numbers instead of one-hot vectors.
+
+    Attributes:
+        groups: the groups, by name.
+
+    Raises:
+        TypeError: it is no environment of PettingZoo.
+        ValueError: the agents of a group have different spaces, or not every agent is in one group.
+
+    Example:
+        >>> from pettingzoo.butterfly import pistonball_v6  # doctest: +SKIP
+        >>> env = PettingZooEnv(pistonball_v6.parallel_env())  # doctest: +SKIP
+        >>> env.rollout(3)["agents", "observation"].shape  # doctest: +SKIP
+        torch.Size([3, 20, 457, 120, 3])
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        *,
+        categorical_action_encoding: bool = False,
+    ) -> None:
+        super().__init__()
+        if not hasattr(env, "possible_agents"):
+            msg = f"expected an environment of PettingZoo: got {type(env).__name__}."
+            raise TypeError(msg)
+        self.env = env
+        self._in_turns = hasattr(env, "agent_iter")
+        self._seed: int | None = None
+        named = groups_by_space(env) if groups is None else groups
+        listed = sorted(agent for agents in named.values() for agent in agents)
+        if listed != sorted(env.possible_agents):
+            msg = f"groups: expected each of {list(env.possible_agents)} once, got {dict(named)}."
+            raise ValueError(msg)
+        one_hot = not categorical_action_encoding
+        self.groups = {
+            name: AgentGroup.of(env, name, agents, one_hot=one_hot)
+            for name, agents in named.items()
+        }
+        parts = self.groups.items()
+        self.observation_spec = Composite({name: group.observation for name, group in parts})
+        self.action_spec = Composite({name: group.action for name, group in parts})
+        self.reward_spec = Composite({name: group.reward for name, group in parts})
+        root = {name: Binary(shape=(1,), dtype=torch.bool) for name in keys.DONE_KEYS}
+        self.done_spec = Composite({**{name: group.done for name, group in parts}, **root})
+        self._seen: dict[str, Any] = {}
+        self._flags: dict[str, tuple[bool, bool]] = {}
+
+    @property
+    def stepped_objects(self) -> Iterator[object]:
+        """The environment of PettingZoo."""
+        yield getattr(self.env, "unwrapped", self.env)
+
+    def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        found = self.env.reset(seed=self._seed, **kwargs)
+        self._seed = None
+        self._flags = dict.fromkeys(self.env.possible_agents, (False, False))
+        self._seen = {} if self._in_turns else dict(found[0])
+        self._look()
+        return self._shown()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        chosen: dict[str, Any] = {}
+        for name, group in self.groups.items():
+            chosen |= group.actions(tensordict.get(name), self._acting())
+        rewards = self._turn(chosen) if self._in_turns else self._together(chosen)
+        after = self._shown()
+        for name, group in self.groups.items():
+            after.get(name).update(group.results(rewards, self._flags))
+        over = torch.tensor([not self._going()])
+        ended = torch.tensor([all(flags[0] for flags in self._flags.values())])
+        after.set(keys.TERMINATED, over & ended)
+        return after.set(keys.TRUNCATED, over & ~ended)
+
+    def _together(self, chosen: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Step all agents that are in."""
+        rewards: Mapping[str, Any]
+        seen, rewards, terminated, truncated, _ = self.env.step(chosen)
+        self._seen |= seen
+        for agent in seen:
+            self._flags[agent] = bool(terminated[agent]), bool(truncated[agent])
+        return rewards
+
+    def _turn(self, chosen: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Step the agent whose turn it is; agents that are out leave before the next turn."""
+        env = self.env
+        env.step(chosen[env.agent_selection])
+        rewards = dict(env.rewards)
+        self._look()
+        for agent in list(env.agents):
+            self._flags[agent] = bool(env.terminations[agent]), bool(env.truncations[agent])
+        while env.agents and any(self._flags[env.agent_selection]):
+            env.step(None)
+        return rewards
+
+    def _look(self) -> None:
+        if self._in_turns:
+            self._seen |= {agent: self.env.observe(agent) for agent in self.env.agents}
+
+    def _going(self) -> list[str]:
+        return [agent for agent in self.env.agents if not any(self._flags[agent])]
+
+    def _acting(self) -> list[str]:
+        if self._in_turns:
+            return [self.env.agent_selection] if self.env.agents else []
+        return self._going()
+
+    def _shown(self) -> TensorDictBase:
+        acting = self._acting()
+        groups = {name: one.shown(self._seen, acting) for name, one in self.groups.items()}
+        return build(groups, self.batch_size)
+
+    def _set_seed(self, seed: int) -> None:
+        self._seed = int(np.uint32(seed))  # what generators of numpy before Gymnasium take
+
+    def _close(self) -> None:
+        self.env.close()
+
+    def __repr__(self) -> str:
+        return f"PettingZooEnv({self.env}, groups={list(self.groups)})"
