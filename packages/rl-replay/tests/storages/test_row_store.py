@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from rl_replay.storages.row_store import OneRow, PlainRows
+from rl_replay.storages.row_store import PlainOneRow, PlainRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.internals import TensordictReader
 
@@ -27,9 +27,9 @@ def test_the_cost_of_a_row_is_rounded_up_to_whole_words() -> None:
 
 def test_a_staged_row_is_written_to_its_position() -> None:
     rows = Rows.zeros(SCHEMA, 5)
-    one_row = OneRow(rows, TensordictReader(rows.schema))
+    one_row = PlainOneRow(rows, TensordictReader(rows.schema))
     taken = one_row.take(TensorDict({"reward": torch.ones(1)}))
     assert taken is not None
     assert taken["reward"].tolist() == [1.0]
-    one_row.write(2)
+    one_row.write(2, 2, np.zeros(1, np.int32))
     assert rows.read(2)["reward"].tolist() == [1.0]

@@ -22,7 +22,8 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl_replay.storages.row_store import OneRow, _copy_each, _copy_one_by_one
+from rl_replay.data.staged_row import copy_each, copy_one_by_one
+from rl_replay.storages.row_store import PlainOneRow
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS
 from rl_slabs.rows.tensordict_leaves import TensordictReader
@@ -123,7 +124,7 @@ def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
     row = TensorDict({"a": torch.ones(3)})
     schema = RowSchema({"a": (torch.float32, (3,))})
     with torch.inference_mode(first):
-        one_row = OneRow(Rows.zeros(schema, 2), TensordictReader(schema))
+        one_row = PlainOneRow(Rows.zeros(schema, 2), TensordictReader(schema))
     with torch.inference_mode(not first):
         found = one_row.take(row)
     assert found is not None
@@ -152,8 +153,8 @@ def test_a_row_that_does_not_fit_changes_nothing(leaf: torch.Tensor, error: type
 def test_leaves_are_copied_alike_with_and_without_one_call_for_all() -> None:
     sources = [torch.rand(3), torch.tensor(7), torch.ones(2, dtype=torch.bool)]
     once, each = ([torch.zeros_like(leaf) for leaf in sources] for _ in range(2))
-    _copy_each(once, sources)
-    _copy_one_by_one(each, sources)
+    copy_each(once, sources)
+    copy_one_by_one(each, sources)
     for one, other, source in zip(once, each, sources, strict=True):
         assert torch.equal(one, source)
         assert torch.equal(other, source)

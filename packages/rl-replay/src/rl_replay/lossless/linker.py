@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
+from rl_replay.data.bits import same_bits
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.observations import (
     Observations,
@@ -29,9 +30,9 @@ Back = NDArray[np.integer[Any]]
 class _Batch(NamedTuple):
     """Written rows that no older row is linked to yet."""
 
-    positions: Ints  # [n]
+    place: slice | Ints  # Their positions, [n]
     numbers: range
-    back: Ints  # [n]
+    back: Back  # [n], distances to the predecessors: 0 for none, -1 for padding
 
 
 class SuccessorLinker:
@@ -61,23 +62,30 @@ class SuccessorLinker:
     def write(
         self,
         rows: slice | torch.Tensor,
-        positions: Ints,
         numbers: range,
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
     ) -> None:
-        """Implements `LosslessRows.write`; `positions` are the same rows as `rows`."""
-        leaves, observes = self._leaves(cells, len(positions))
-        # [n], distances to the predecessors: 0 for none, -1 for padding
-        distances = np.asarray(back, dtype=np.int64)
-        observed = self._observed_in(leaves, len(positions), observes)
-        target, linked = self._within(leaves, distances, observed)
-        following = positions[target]
-        addresses = np.where(linked, self.addresses.of_rows(following), 0).astype(np.int32)
-        self.addresses.record(self.addresses.distances(positions, following)[linked])
-        in_slots = np.flatnonzero(observed & ~linked)
+        """Implements `LosslessRows.write`; a slice has no step."""
+        place = rows if isinstance(rows, slice) else rows.cpu().numpy()
+        leaves, observes = self._leaves(cells, len(back))
+        observed = self._observed_in(leaves, len(back), observes)
+        joined = self._joined(place, back) if observed is None else None
+        if joined is not None and isinstance(place, slice):
+            linked = self._linked_neighbours(joined, leaves)
+            # each row that is not linked gets a slot
+            first = self.addresses.of_rows(place.start + len(back) - len(joined))
+            addresses = np.arange(first, first + len(back), dtype=np.int32)
+            distances: Any = np.full(int(linked.any()), len(back) - len(joined))
+        else:
+            target, linked = self._within(leaves, back.astype(np.int64), observed)
+            following = _at(place, target)
+            addresses = np.where(linked, self.addresses.of_rows(following), 0).astype(np.int32)
+            positions = _at(place, np.arange(len(back)))
+            distances = self.addresses.distances(positions, following)[linked]
+        self.addresses.record(distances)
+        in_slots = (~linked if observed is None else observed & ~linked).nonzero()[0]
         lane = numbers.start >> LANE_SHIFT
-        place = rows if isinstance(rows, slice) else positions
         self._make_room(lane, place, len(in_slots))
         if in_slots.size:
             slots = self._side.take(lane, len(in_slots))
@@ -88,19 +96,22 @@ class SuccessorLinker:
             leaves[SUCCESSOR] = addresses if self._on_host else torch.from_numpy(addresses)
         self._rows.put(rows, [leaves[path] for path in self._stored])
         if self.layout.apart:
-            self.addresses.set(positions, addresses)
+            self.addresses.set(place, addresses)
         elif not self._on_host:
             self.addresses.values[place] = addresses
-        self.misses |= not observed.all()
+        self.misses |= observed is not None and not observed.all()
         # only now: a write that fails above leaves nothing to link
-        self._unlinked[lane] = _Batch(positions, numbers, distances)
+        self.note_unlinked(place, numbers, back)
+
+    def note_unlinked(self, place: slice | Ints, numbers: range, back: Back) -> None:
+        """Records rows that were written, to which older ones are to be linked."""
+        self._unlinked[numbers.start >> LANE_SHIFT] = _Batch(place, numbers, back)
 
     def link_predecessors(self, numbers: range, back: Back | None = None) -> None:
         """Implements `LosslessRows.link_predecessors`."""
         if back is not None:
             there = np.arange(numbers.start, numbers.stop)
-            distances = np.asarray(back, dtype=np.int64)
-            self._link_batch(_Batch(self.addresses.places(there), numbers, distances))
+            self._link_batch(_Batch(self.addresses.places(there), numbers, back))
             return
         lane = numbers.start >> LANE_SHIFT
         batch = self._unlinked.get(lane)
@@ -119,14 +130,20 @@ class SuccessorLinker:
     def _link_batch(self, batch: _Batch) -> None:
         # rows below this id are overwritten by the batch itself
         oldest = batch.numbers.stop - self.addresses.lane_rows
+        place, usual = batch.place, self._on_host and not self.layout.has_steps
+        if usual and len(batch.back) == 1 and isinstance(place, slice):
+            self._link_one(place.start, batch.numbers.start, int(batch.back[0]))
+            return
         if self.reach == 1:
-            rows = np.flatnonzero(batch.back > np.arange(len(batch.back)))
+            # only as many rows as the longest distance may reach back to one before the batch
+            longest = max(int(batch.back.max()), 0)
+            rows = np.flatnonzero(batch.back[:longest] > np.arange(len(batch.back[:longest])))
             numbers = batch.numbers.start + rows - batch.back[rows]
             rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
             if rows.size:
-                self.link(batch.positions[rows], numbers, 1, missing=self.misses)
+                self.link(_at(batch.place, rows), numbers, 1, missing=self.misses)
             return
-        rows, distances = np.arange(len(batch.positions)), batch.back
+        rows, distances = np.arange(len(batch.back)), batch.back.astype(np.int64)
         numbers = batch.numbers.start + rows
         # n-step rows: `reach` steps back along the links, as their next observation is that far
         # away
@@ -136,11 +153,31 @@ class SuccessorLinker:
             rows, numbers = rows[there], numbers[there]
             older = numbers < batch.numbers.start
             missing = self.misses and step == 1
-            self.link(batch.positions[rows[older]], numbers[older], step, missing=missing)
+            self.link(_at(batch.place, rows[older]), numbers[older], step, missing=missing)
             # without the links of older rows the walk ends after one step
             if not rows.size or self.back is None:
                 break
             distances = self.back[self.addresses.places(numbers)].astype(np.int64)
+
+    def _link_one(self, position: int, number: int, distance: int) -> None:
+        """`link` for the row that one row continues."""
+        table, before = self.addresses, number - distance
+        if distance <= 0 or before <= number - table.lane_rows:
+            return
+        place = table.place(before)
+        address = int(table.values[place])
+        slot = table.slots(address)
+        if address == 0 and not self.misses:
+            return
+        if address and (slot < 0 or self._side.owners[slot] != before):
+            return
+        if address and not self.observations.is_equal(position, slot):
+            return
+        table.record_one(position - place)
+        # the new address first: a released slot may be taken at once
+        table.values[place] = table.of_rows(position)
+        if address:
+            self._side.release_one(place // table.lane_rows, slot)
 
     def clear(self) -> None:
         """Implements `LosslessRows.clear`."""
@@ -191,17 +228,39 @@ class SuccessorLinker:
 
     def _observed_in(
         self, leaves: dict[KeyPath, Any], count: int, observes: bool
-    ) -> NDArray[np.bool_]:
-        """Which rows of a batch have a next observation, bool `[n]`."""
+    ) -> NDArray[np.bool_] | None:
+        """Which rows of a batch have a next observation, bool `[n]`; None where all have one."""
         if not observes:
             return np.zeros(count, dtype=np.bool_)
         mark = None if self.layout.has_mark else leaves.get(NEXT_MISSING)
-        if mark is None:
-            return np.ones(count, dtype=np.bool_)
-        return ~bits(mark)
+        return None if mark is None else ~bits(mark)
+
+    def _joined(self, place: slice | Ints, back: Back) -> NDArray[np.bool_] | None:
+        """Which rows have their successor in the batch, if it is equally far from all of them.
+
+        Bool, for all but the last rows, which have none; None where the distance differs.
+        """
+        if not self._on_host or self.layout.has_steps or not isinstance(place, slice):
+            return None
+        shift = int(back.max())
+        if not 0 < shift < len(back):
+            return None
+        joined: NDArray[np.bool_] = back[shift:] == shift
+        return joined if np.count_nonzero(joined) == np.count_nonzero(back > 0) else None
+
+    def _linked_neighbours(
+        self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]
+    ) -> NDArray[np.bool_]:
+        """Which rows are linked to their successor: its observation is equal, bit for bit."""
+        count, ahead = len(joined), len(leaves[self._stored[0]]) - len(joined)
+        linked = np.zeros(count + ahead, dtype=np.bool_)
+        for pair in self.layout.pairs:
+            joined &= same_bits(leaves[pair.next][:count], leaves[pair.root][ahead:])
+        linked[:count] = joined
+        return linked
 
     def _within(
-        self, leaves: dict[KeyPath, Any], back: Ints, observed: NDArray[np.bool_]
+        self, leaves: dict[KeyPath, Any], back: Ints, observed: NDArray[np.bool_] | None
     ) -> tuple[Ints, NDArray[np.bool_]]:
         """The successor of each row in the batch, and whether its observation is equal."""
         steps = None
@@ -210,6 +269,8 @@ class SuccessorLinker:
             # bounded: a corrupt step count must not make every later link walk the whole ring
             self.reach = max(self.reach, min(int(steps.max(initial=1)), self.addresses.lane_rows))
         target = successors(back, steps)
+        if observed is None:
+            observed = np.ones(len(back), dtype=np.bool_)
         # without a next observation there are no bits to compare: the markers decide
         linked = (target >= 0) & ~observed
         if steps is not None:
@@ -227,7 +288,7 @@ class SuccessorLinker:
     def _make_room(self, lane: int, place: slice | Ints, count: int) -> None:
         """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
         addresses = self.addresses.values[place]
-        in_slots = self.addresses.in_slots(addresses)
+        in_slots = self.addresses.in_slots(addresses).nonzero()[0]
         freed = self.addresses.slots(addresses[in_slots])
         # secured before anything is released: a full disk leaves the old rows whole
         wanted = max(0, count - len(freed))
@@ -237,11 +298,21 @@ class SuccessorLinker:
             self._side.secure(lane, wanted)
         if freed.size:
             # no row names a slot any more before it is given back
-            if isinstance(place, slice):
-                place = np.arange(place.start, place.stop, place.step)
             self.touches += 1
-            self.addresses.set(place[in_slots], np.zeros(len(freed), dtype=np.int32))
+            self.addresses.set(_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
+
+    def make_room_for_one(self, lane: int, position: int) -> None:
+        """`_make_room` for one slot."""
+        address = int(self.addresses.values[position])
+        owned = address >= self.addresses.first_slot
+        if not owned and not self._side.secure(lane, 1):
+            self._side.rebuild(lane, self.addresses.slots_of_lane(lane))
+            self._side.secure(lane, 1)
+        self.touches += 1
+        if owned:
+            self.addresses.values[position] = 0
+            self._side.release_one(lane, self.addresses.slots(address))
 
     def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""
@@ -293,3 +364,8 @@ class SuccessorLinker:
             leaves = self.observations.stored(following)
             self.observations.fill(slots, numbers[here], leaves, np.arange(len(slots)))
             self.addresses.set(places[here], self.addresses.of_slots(slots))
+
+
+def _at(place: slice | Ints, rows: Ints) -> Ints:
+    """The positions of some rows of a batch that is at some place."""
+    return rows + place.start if isinstance(place, slice) else place[rows]

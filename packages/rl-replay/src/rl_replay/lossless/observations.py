@@ -90,6 +90,12 @@ class Observations:
             same &= equal.cpu().numpy()
         return same
 
+    def is_equal(self, position: int, slot: int) -> bool:
+        """`equal` for one row on the host."""
+        assert self._columns is not None  # the caller looked
+        pairs = self._columns
+        return all(one[position].tobytes() == two[slot].tobytes() for one, two in pairs)
+
     def steps(self, positions: Ints) -> Ints:
         """How far the next observations of n-step rows are away."""
         steps = gather(self._view.get(STEPS_TO_NEXT_OBS), positions)

@@ -15,7 +15,7 @@ from rl_slabs.internals import LANE_MASK, LANE_SHIFT, Memory
 from rl_tensordict.types import Ints
 
 AnyAddresses = NDArray[np.integer[Any]]
-AnyArray = TypeVar("AnyArray", NDArray[Any], torch.Tensor)
+AnyArray = TypeVar("AnyArray", int, NDArray[Any], torch.Tensor)
 
 _FEW_DISTANCES = 64
 
@@ -75,13 +75,15 @@ class Addresses(AddressCode):
         # others, or if they are too many to scan
         self._distances: set[int] | None = set() if alone else None
 
-    def set(self, positions: Ints, addresses: AnyAddresses) -> None:
+    def set(self, positions: slice | Ints, addresses: AnyAddresses) -> None:
         """Writes the addresses of some rows."""
         self.values[positions] = addresses
         if not self._on_host:
-            device, places = self._live.device, torch.from_numpy(positions)
-            values = torch.from_numpy(addresses.astype(np.int32))
-            self._live[places.to(device)] = values.to(device)
+            device, values = self._live.device, torch.from_numpy(addresses.astype(np.int32))
+            if isinstance(positions, slice):
+                self._live[positions] = values.to(device)
+            else:
+                self._live[torch.from_numpy(positions).to(device)] = values.to(device)
 
     def slots_of_lane(self, lane: int) -> Ints:
         """The slots that rows of a lane name."""
@@ -92,6 +94,10 @@ class Addresses(AddressCode):
         """The positions of row ids."""
         lanes = (numbers >> LANE_SHIFT) * self.lane_rows
         return lanes + (numbers & LANE_MASK) % self.lane_rows
+
+    def place(self, number: int) -> int:
+        """The position of one row id."""
+        return (number >> LANE_SHIFT) * self.lane_rows + (number & LANE_MASK) % self.lane_rows
 
     def distances(self, earlier: Ints, later: Ints) -> Ints:
         """Distances from earlier to later positions round the ring."""
@@ -118,6 +124,12 @@ class Addresses(AddressCode):
         self._distances.update(np.unique(distances).tolist())
         if len(self._distances) > _FEW_DISTANCES:
             self._distances = None
+
+    def record_one(self, away: int) -> None:
+        """Records the distance between two positions."""
+        distance = away if away >= 0 else away + self.count
+        if self._distances is not None and distance not in self._distances:
+            self.record(np.array([distance]))
 
     def predecessors_of(self, positions: Ints, numbers: Ints) -> tuple[Ints, Ints]:
         """The rows that name some rows: their positions and row ids."""
@@ -259,6 +271,25 @@ class OverflowTable:
         words[_TOP] = top + count - again
         old = self._stack[base + spare - again : base + spare]
         return np.concatenate([old, np.arange(base + top, base + top + count - again)])
+
+    def take_one(self, lane: int) -> int:
+        """`take` for one slot, whose memory was secured."""
+        words, base = self._words[lane], lane * self._slots
+        spare = int(words[_SPARE])
+        if spare:
+            words[_SPARE] = spare - 1
+            return int(self._stack[base + spare - 1])
+        top = int(words[_TOP])
+        words[_TOP] = top + 1
+        return base + top
+
+    def release_one(self, lane: int, slot: int) -> None:
+        """`release` for one slot."""
+        words, base = self._words[lane], lane * self._slots
+        spare = int(words[_SPARE])
+        self.owners[slot] = FREE
+        self._stack[base + spare] = slot
+        words[_SPARE] = spare + 1
 
     def release(self, lane: int, slots: Slots) -> None:
         """Releases slots, which no row addresses any more."""

@@ -121,11 +121,9 @@ class LosslessRows:
     ) -> None:
         """Writes a batch into a span; all checks precede the first changed byte."""
         chosen = select(rows, self._count)[0]
-        if isinstance(chosen, slice):
-            self.linker.write(chosen, np.arange(*_ends(chosen)), numbers, cells, back)
-            return
-        index, _ = self._index(rows)
-        self.linker.write(index, index.cpu().numpy(), numbers, cells, back)
+        if not isinstance(chosen, slice) or chosen.step != 1:
+            chosen = self._index(rows)[0]
+        self.linker.write(chosen, numbers, cells, back)
 
     def link_predecessors(
         self, numbers: range, back: NDArray[np.integer[Any]] | None = None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.data.row_reader import RowReader
+from rl_replay.data.staged_row import StagedRow
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
 from rl_slabs import Rows, RowSchema, Slab
@@ -127,68 +128,48 @@ class PlainRows:
         return {"row_bytes": self.schema.nbytes}
 
 
-class OneRow:
-    """Reads single rows into a staging row, and copies it into the store."""
+class OneRow(Protocol):
+    """Reads single rows into a staging row, and copies it into a store."""
 
-    # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
-    # all of them.
+    def take(self, data: Any) -> ValidatedLeaves | None:
+        """Reads a tensordict or a dict; None unless it fits."""
+        ...
+
+    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
+        """Copies the row that was read last into the store."""
+        ...
+
+
+class PlainOneRow:
+    """Single rows for `PlainRows`."""
 
     def __init__(self, rows: Rows, reader: RowReader) -> None:
-        self._reader = reader
-        fields = rows.schema.fields
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
             apart = Rows.zeros(rows.schema, 1)
             live = apart.view()
-            self._views = [live.get(field.key)[0] for field in fields if field.offset is not None]
-        columns = apart.columns()
-        self._row = ValidatedLeaves({f.key: columns[f.key].reshape(f.shape) for f in fields})
-        self._staged = [(f.key, self._row[f.key]) for f in fields if f.offset is not None]
-        self._packed = [number for number, f in enumerate(fields) if f.offset is not None]
-        self._large = [
-            (number, f.key, rows.columns()[f.key])
-            for number, f in enumerate(fields)
-            if f.offset is None
-        ]
+        fields = rows.schema.fields
+        packed = {f.path: live.get(f.key)[0] for f in fields if f.offset is not None}
+        self._staged, self._row = StagedRow(reader, fields, packed), ValidatedLeaves()
+        self._rows, columns = rows, rows.columns()
+        self._large = [(f.key, columns[f.key]) for f in fields if f.offset is None]
         self._words = None if rows.packed is None else rows.packed.numpy()
         self._word = None if apart.packed is None else apart.packed.numpy()[0]
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads a tensordict or a dict into the staging row."""
-        leaves = self._reader.tensors(data, 0)
-        if leaves is None:
-            return self._take_arrays(self._reader.of(data, 0))
-        try:
-            for number, key, _ in self._large:
-                self._row[key] = leaves[number].numpy()
-            packed = [leaves[number] for number in self._packed] if self._large else leaves
-            _copy_each(self._views, packed)
-        except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
-            return None
-        return self._row
+        """Reads a tensordict or a dict; None unless it fits."""
+        found = self._staged.take(data)
+        if found is not None:
+            self._row = found
+        return found
 
-    def _take_arrays(self, arrays: ValidatedLeaves | None) -> ValidatedLeaves | None:
-        if arrays is None:
-            return None
-        for key, staged in self._staged:
-            staged[...] = arrays[key]
-        for _, key, _ in self._large:
-            self._row[key] = arrays[key]
-        return self._row
-
-    def write(self, position: int) -> None:
-        """Copies the staging row into the store."""
+    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
+        """Copies the row that was read last into the store."""
+        del number, back
+        self._rows.touches += 1
         if self._words is not None:
             self._words[position] = self._word
-        for _, key, column in self._large:
+        for key, column in self._large:
             column[position] = self._row[key]
-
-
-def _copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    for target, source in zip(targets, sources, strict=True):
-        target.copy_(source)
-
-
-_copy_each = getattr(torch, "_foreach_copy_", _copy_one_by_one)
 
 
 Back = NDArray[np.int32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -16,10 +16,11 @@ from rl_replay.data.row_reader import RowReader
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, contradictions
+from rl_replay.lossless.one_row import LosslessOneRow
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
-from rl_replay.storages.row_store import OneRow, PlainRows, RowStore
+from rl_replay.storages.row_store import OneRow, PlainOneRow, PlainRows, RowStore
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple
@@ -94,8 +95,7 @@ class RowTable:
         plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
         if plain and not structure.element and not (once is not None and once.may_miss):
             self.reader = RowReader(layout.schema, structure)
-            if isinstance(store, PlainRows):
-                self.one_row = OneRow(store.rows, self.reader)
+            self.one_row = _one_row(store, self.reader)
 
     def append(
         self,
@@ -105,19 +105,48 @@ class RowTable:
         marks: MarkerKeys | None = None,
     ) -> Span:
         """Writes rows after the newest ones; `marks` are their marker columns if not the usual."""
-        store, count = self.store, extent.count
-        require_room(session.ring, count, session.ring.span_limit)
-        links = session.begin(count)
-        touches, span, keys = store.touches, None, links.keys
-        try:
-            span = session.ring.reserve(count)
-            found = self.match(links, leaves, extent, span, marks)
+
+        def match(links: Links, span: Span) -> Predecessors:
+            return self.match(links, leaves, extent, span, marks)
+
+        def write(span: Span, found: Predecessors) -> None:
+            given = leaves
             if marks is not None and isinstance(leaves, Leaves):
                 new = {path for key, path in marks.paths if key not in self.layout.schema}
-                leaves = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
+                given = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
+            self.store.write(span.rows, span.numbers, given, found.back)
+
+        require_room(session.ring, extent.count, session.ring.span_limit)
+        return self._append(session, extent.count, match, write)
+
+    def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
+        """`append` for the row that `one_row` has read."""
+
+        def match(links: Links, span: Span) -> Predecessors:
+            return links.match_one(row.__getitem__, span.numbers.start)
+
+        def write(span: Span, found: Predecessors) -> None:
+            one_row.write(span.rows.start, span.numbers.start, found.back)  # type: ignore[union-attr]  # one row is a slice
+
+        return self._append(session, 1, match, write)
+
+    def _append(
+        self,
+        session: WriteSession,
+        count: int,
+        match: Callable[[Links, Span], Predecessors],
+        write: Callable[[Span, Predecessors], None],
+    ) -> Span:
+        """Reserves rows, writes and publishes them; restores what an interrupt leaves behind."""
+        store, span = self.store, None
+        links = session.begin(count)
+        touches, keys = store.touches, links.keys
+        try:
+            span = session.ring.reserve(count)
+            found = match(links, span)
             # order: bytes, links, publication, links of older rows; a reader sees only published
             # rows
-            store.write(span.rows, span.numbers, leaves, found.back)
+            write(span, found)
             session.doubt()
             links.write(span, found)
             session.before_publish()
@@ -134,27 +163,6 @@ class RowTable:
             session.comparisons.add(found.contradictions)
         if self._watched:
             self._watch(session.ring, count)
-        return span
-
-    def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
-        """`append` for the row that `one_row` has read."""
-        links = session.begin(1)
-        span, touched = None, False
-        try:
-            span = session.ring.reserve(1)
-            found = links.match_one(row.__getitem__, span.numbers.start)
-            # from here on the old row may be gone
-            touched = True
-            one_row.write(span.rows.start)  # type: ignore[union-attr]  # one row is a slice
-            session.doubt()
-            links.write(span, found)
-            session.ring.publish(1)
-            session.published(span, found)
-        except BaseException:
-            session.recover(span, touched=touched)
-            raise
-        finally:
-            session.end()
         return span
 
     def match(
@@ -311,6 +319,13 @@ class RowTable:
                 "observations that are stored once, are fixed when they are written. Give the "
                 "other leaves alone."
             )
+
+
+def _one_row(store: RowStore, reader: RowReader) -> OneRow | None:
+    if isinstance(store, PlainRows):
+        return PlainOneRow(store.rows, reader)
+    near = isinstance(store, LosslessRows) and not store.layout.has_steps
+    return LosslessOneRow(store, reader) if near else None  # type: ignore[arg-type]
 
 
 def require_room(ring: Ring, count: int, limit: int) -> None:

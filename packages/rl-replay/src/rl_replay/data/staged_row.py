@@ -1,0 +1,68 @@
+"""One row, read from a tensordict or a dict, that is to be written next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rl_replay.data.row_reader import RowReader
+from rl_slabs import Field
+from rl_slabs.internals import ValidatedLeaves, bits_of, carrier
+from rl_tensordict.types import KeyPath
+
+
+class StagedRow:
+    """Reads single rows into packed rows of their own, which one copy takes to their place."""
+
+    # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
+    # all of them.
+
+    def __init__(
+        self, reader: RowReader, fields: Sequence[Field], packed: Mapping[KeyPath, torch.Tensor]
+    ) -> None:
+        self._reader = reader
+        numbered = list(enumerate(fields))
+        self._packed = [number for number, field in numbered if field.path in packed]
+        self._large = [(number, f.key) for number, f in numbered if f.path not in packed]
+        self._views = [packed[field.path] for field in fields if field.path in packed]
+        arrays = {
+            field.key: bits_of(packed[field.path], carrier(field.dtype))
+            for field in fields
+            if field.path in packed
+        }
+        self._arrays = list(arrays.items())
+        self._row = ValidatedLeaves(arrays)
+
+    def take(self, data: Any) -> ValidatedLeaves | None:
+        """The leaves of a tensordict or a dict, until the next one comes; None unless they fit."""
+        leaves = self._reader.tensors(data, 0)
+        if leaves is None:
+            return self._take_arrays(self._reader.of(data, 0))
+        try:
+            for number, key in self._large:
+                self._row[key] = leaves[number].numpy()
+            packed = [leaves[number] for number in self._packed] if self._large else leaves
+            copy_each(self._views, packed)
+        except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
+            return None
+        return self._row
+
+    def _take_arrays(self, given: ValidatedLeaves | None) -> ValidatedLeaves | None:
+        if given is None:
+            return None
+        for key, array in self._arrays:
+            array[...] = given[key]
+        for _, key in self._large:
+            self._row[key] = given[key]
+        return self._row
+
+
+def copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copies leaves where torch has no call for all of them."""
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+copy_each = getattr(torch, "_foreach_copy_", copy_one_by_one)

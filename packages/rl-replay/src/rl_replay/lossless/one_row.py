@@ -1,0 +1,78 @@
+"""Writes one row so that its observations are stored once, without arrays of one element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_replay.data.row_reader import RowReader
+from rl_replay.data.staged_row import StagedRow
+from rl_replay.lossless.layout import SUCCESSOR
+from rl_replay.lossless.rows import LosslessRows
+from rl_slabs import Rows
+from rl_slabs.internals import LANE_SHIFT, ValidatedLeaves
+
+
+class LosslessOneRow:
+    """`SuccessorLinker.write` for a row that has a next observation one step away, on the host."""
+
+    def __init__(self, store: LosslessRows, reader: RowReader) -> None:
+        layout, side = store.layout, store.side
+        self._linker, self._side, self._addresses = store.linker, side, store.addresses
+        with torch.inference_mode(mode=False):  # such tensors may be written in either mode
+            row, slot = Rows.zeros(layout.stored, 1), Rows.zeros(side.schema, 1)
+            rows, slots = row.view(), slot.view()
+        row_columns, slot_columns = store.rows.columns(), side.rows.columns()
+        packed, self._large, self._large_next = {}, [], []
+        names = {p.next: p.root if store.joined else (p.name,) for p in layout.pairs}
+        for field in layout.given.fields:
+            name = names.get(field.path)
+            place = layout.stored[field.path] if name is None else side.schema[name]
+            if place.offset is not None:
+                packed[field.path] = (rows if name is None else slots).get(place.key)[0]
+            elif name is None:
+                self._large.append((field.key, row_columns[place.key]))
+            else:
+                self._large_next.append((field.key, slot_columns[place.key]))
+        self._staged = StagedRow(reader, layout.given.fields, packed)
+        self._successor = None if layout.apart else row.columns()[SUCCESSOR[0]]
+        self._row, self._rows = _words(row), _words(store.rows)
+        self._slot, self._slots = _words(slot), _words(side.rows)
+        self._leaves = ValidatedLeaves()
+
+    def take(self, data: Any) -> ValidatedLeaves | None:
+        """Reads a tensordict or a dict into the staging row and slot."""
+        found = self._staged.take(data)
+        if found is not None:
+            self._leaves = found
+        return found
+
+    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
+        """Copies the staging row and slot into the store, next observations first."""
+        side, lane = self._side, number >> LANE_SHIFT
+        self._linker.make_room_for_one(lane, position)
+        slot = side.take_one(lane)
+        if self._slots is not None and self._slot is not None:
+            self._slots[slot] = self._slot[0]
+        for key, column in self._large_next:
+            column[slot] = self._leaves[key]
+        # last, so that no reader takes a half written slot for whole
+        side.owners[slot] = number
+        address = self._addresses.of_slots(slot)
+        if self._successor is not None:
+            self._successor[0] = address
+        if self._rows is not None and self._row is not None:
+            self._rows[position] = self._row[0]
+        for key, column in self._large:
+            column[position] = self._leaves[key]
+        if self._successor is None:
+            self._addresses.values[position] = address
+        place, numbers = slice(position, position + 1), range(number, number + 1)
+        self._linker.note_unlinked(place, numbers, back)
+
+
+def _words(rows: Rows) -> NDArray[np.int64] | None:
+    return None if rows.packed is None else rows.packed.numpy()
