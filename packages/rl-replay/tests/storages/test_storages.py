@@ -170,8 +170,8 @@ def test_rows_that_are_taken_apart_at_once_are_stored_as_others_are(gone, sizes)
     for part in batch[: sum(sizes)].split(list(sizes)):
         first, second = quick.extend(part), slow.extend(part)
         assert first.numbers == second.numbers
-        assert quick.session.table.reader is not None
-        slow.session.table.reader = None  # from here on it takes the long way
+        assert quick.session.table.readers is not None
+        slow.session.table.readers = None  # from here on it takes the long way
     rows = torch.arange(len(quick))
     assert len(quick) == len(slow) == min(1000, sum(sizes))
     assert (quick.read(rows) == slow.read(rows)).all()

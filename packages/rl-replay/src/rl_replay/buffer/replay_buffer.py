@@ -210,7 +210,7 @@ class ReplayBuffer:
                 return int(index) if storage.ndim == len(index) == 1 else index
             span = storage.add(data)
             self._note_write()
-        if storage.columns:
+        if storage.arrangement.ndim > 1 and storage.columns:
             return coordinates(storage, _positions(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 

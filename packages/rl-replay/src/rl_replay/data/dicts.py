@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_replay.data.pytree import take_apart
+from rl_replay.data.pytree import Branch, take_apart
+from rl_replay.data.structure import Structure
 from rl_slabs import RowSchema
-from rl_slabs.internals import ValidatedLeaves, name_of
+from rl_slabs.internals import ValidatedLeaves, carrier, name_of
 from rl_tensordict import build, nest
 
 _FLAGS = frozenset({*keys.DONE_KEYS, keys.IS_INIT})
@@ -73,22 +74,31 @@ def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
 
 
 class DictReader:
-    """Reads dicts whose leaves match a schema exactly, in one pass."""
+    """Reads dicts whose leaves match a schema exactly, in one pass; the rest is left to others."""
 
-    def __init__(self, schema: RowSchema, *, as_tensordict: bool) -> None:
-        self._as_tensordict = as_tensordict  # whether they are read as `RowDict` is
+    def __init__(self, schema: RowSchema, structure: Structure) -> None:
+        tree = structure.tree
+        # rows are read as `RowDict` is, or as the trees that they are
+        self._as_tensordict = structure.form == "tensordict"
+        known = self._as_tensordict or (isinstance(tree, Branch) and tree.is_of_dicts)
+        # numpy has no name for the dtypes that are carried as integers
+        known &= all(carrier(field.dtype) is field.dtype for field in schema.fields)
+        self._kind = (RowDict if self._as_tensordict else dict) if known else None
         self._places: dict[str, Any] = {}
-        for field in schema.fields:
+        for field in schema.fields if known else ():
             group = self._places
             for name in field.path[:-1]:
                 group = group.setdefault(name, {})
             group[field.path[-1]] = field, np.dtype(name_of(field.dtype))
 
-    def of(self, data: Mapping[str, Any], dims: int) -> ValidatedLeaves | None:
-        """The leaves, with 0 or 1 batch dimensions; None if the general way is to look at them."""
+    def of(self, data: Any, dims: int) -> ValidatedLeaves | None:
+        """The leaves, with 0 or 1 batch dimensions."""
+        if type(data) is not self._kind:
+            return None
+        entries = data.entries if isinstance(data, RowDict) else data
         found, lead = ValidatedLeaves(), list[tuple[int, ...]]([()][dims:])
         try:
-            fits = self._collect(data, self._places, lead, found)
+            fits = self._collect(entries, self._places, lead, found)
         except (TypeError, ValueError, RuntimeError, OverflowError):
             return None
         return found if fits and len(lead[0]) == dims else None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from rl_replay.data.row_reader import RowReader
+from rl_replay.data.dicts import DictReader
 from rl_slabs import Field
-from rl_slabs.internals import ValidatedLeaves, bits_of, carrier
+from rl_slabs.internals import TensordictReader, ValidatedLeaves, bits_of, carrier
 from rl_tensordict.types import KeyPath
+
+
+class Readers(NamedTuple):
+    """What reads rows that match a schema exactly."""
+
+    tensordicts: TensordictReader | None  # None for trees
+    dicts: DictReader
 
 
 class StagedRow:
@@ -20,9 +27,12 @@ class StagedRow:
     # all of them.
 
     def __init__(
-        self, reader: RowReader, fields: Sequence[Field], packed: Mapping[KeyPath, torch.Tensor]
+        self,
+        readers: Readers,
+        fields: Sequence[Field],
+        packed: Mapping[KeyPath, torch.Tensor],
     ) -> None:
-        self._reader = reader
+        self._tensordicts, self._dicts = readers
         numbered = list(enumerate(fields))
         self._packed = [number for number, field in numbered if field.path in packed]
         self._large = [(number, f.key) for number, f in numbered if f.path not in packed]
@@ -37,9 +47,9 @@ class StagedRow:
 
     def take(self, data: Any) -> ValidatedLeaves | None:
         """The leaves of a tensordict or a dict, until the next one comes; None unless they fit."""
-        leaves = self._reader.tensors(data, 0)
+        leaves = None if self._tensordicts is None else self._tensordicts.tensors(data, 0)
         if leaves is None:
-            return self._take_arrays(self._reader.of(data, 0))
+            return self._take_arrays(self._dicts.of(data, 0))
         try:
             for number, key in self._large:
                 self._row[key] = leaves[number].numpy()

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.data.row_reader import RowReader
-from rl_replay.data.staged_row import StagedRow
+from rl_replay.data.staged_row import Readers, StagedRow
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Rows
@@ -19,7 +18,7 @@ from rl_slabs.internals import LANE_SHIFT, ValidatedLeaves
 class LosslessOneRow:
     """`SuccessorLinker.write` for a row that has a next observation one step away, on the host."""
 
-    def __init__(self, store: LosslessRows, reader: RowReader) -> None:
+    def __init__(self, store: LosslessRows, readers: Readers) -> None:
         layout, side = store.layout, store.side
         self._linker, self._side, self._addresses = store.linker, side, store.addresses
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
@@ -37,7 +36,7 @@ class LosslessOneRow:
                 self._large.append((field.key, row_columns[place.key]))
             else:
                 self._large_next.append((field.key, slot_columns[place.key]))
-        self._staged = StagedRow(reader, layout.given.fields, packed)
+        self._staged = StagedRow(readers, layout.given.fields, packed)
         self._successor = None if layout.apart else row.columns()[SUCCESSOR[0]]
         self._row, self._rows = _words(row), _words(store.rows)
         self._slot, self._slots = _words(slot), _words(side.rows)

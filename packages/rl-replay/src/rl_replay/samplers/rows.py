@@ -123,4 +123,4 @@ class RandomSampler(Sampler):
         Raises:
             ValueError: The storage is empty.
         """
-        return storage.ring.window().draw(batch_size, generator=self.generator), {}
+        return storage.session.ring.window().draw(batch_size, generator=self.generator), {}

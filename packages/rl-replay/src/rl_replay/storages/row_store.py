@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.data.row_reader import RowReader
-from rl_replay.data.staged_row import StagedRow
+from rl_replay.data.staged_row import Readers, StagedRow
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
 from rl_slabs import Rows, RowSchema, Slab
@@ -143,13 +142,13 @@ class OneRow(Protocol):
 class PlainOneRow:
     """Single rows for `PlainRows`."""
 
-    def __init__(self, rows: Rows, reader: RowReader) -> None:
+    def __init__(self, rows: Rows, readers: Readers) -> None:
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
             apart = Rows.zeros(rows.schema, 1)
             live = apart.view()
         fields = rows.schema.fields
         packed = {f.path: live.get(f.key)[0] for f in fields if f.offset is not None}
-        self._staged, self._row = StagedRow(reader, fields, packed), ValidatedLeaves()
+        self._staged, self._row = StagedRow(readers, fields, packed), ValidatedLeaves()
         self._rows, columns = rows, rows.columns()
         self._large = [(f.key, columns[f.key]) for f in fields if f.offset is None]
         self._words = None if rows.packed is None else rows.packed.numpy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.checkpoint.contents import Contents, FillRows, join
-from rl_replay.data.row_reader import RowReader
+from rl_replay.data.dicts import DictReader
+from rl_replay.data.staged_row import Readers
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, contradictions
@@ -22,7 +24,7 @@ from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import OneRow, PlainOneRow, PlainRows, RowStore
 from rl_slabs import Span
-from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of, match_leaves
+from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
@@ -88,14 +90,25 @@ class RowTable:
         self.links = Links(span_limit, layout.marker_keys, back=back)
         self.device = store.device
         self.on_host = self.device.type == "cpu"
-        self.reader: RowReader | None = None
+        self.readers: Readers | None = None
         self.one_row: OneRow | None = None
         self._watched = layout.lossless is not None
         structure, once = layout.structure, layout.lossless
         plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
         if plain and not structure.element and not (once is not None and once.may_miss):
-            self.reader = RowReader(layout.schema, structure)
-            self.one_row = _one_row(store, self.reader)
+            schema = layout.schema
+            tensordicts = TensordictReader(schema) if structure.is_tensordict else None
+            self.readers = Readers(tensordicts, DictReader(schema, structure))
+            self.one_row = _one_row(store, self.readers)
+
+    def read(self, data: Any, dims: int) -> ValidatedLeaves | None:
+        """The leaves of rows that match the stored ones; None if the general way is to look."""
+        if self.readers is None:
+            return None
+        tensordicts, dicts = self.readers
+        if type(data) is TensorDict:
+            return None if tensordicts is None else tensordicts.of(data, dims)
+        return dicts.of(data, dims)
 
     def append(
         self,
@@ -321,11 +334,11 @@ class RowTable:
             )
 
 
-def _one_row(store: RowStore, reader: RowReader) -> OneRow | None:
+def _one_row(store: RowStore, readers: Readers) -> OneRow | None:
     if isinstance(store, PlainRows):
-        return PlainOneRow(store.rows, reader)
+        return PlainOneRow(store.rows, readers)
     near = isinstance(store, LosslessRows) and not store.layout.has_steps
-    return LosslessOneRow(store, reader) if near else None  # type: ignore[arg-type]
+    return LosslessOneRow(store, readers) if near else None  # type: ignore[arg-type]
 
 
 def require_room(ring: Ring, count: int, limit: int) -> None:

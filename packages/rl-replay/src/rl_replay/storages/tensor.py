@@ -140,7 +140,7 @@ class TensorStorage(Storage):
         if session.is_open or table is None:
             rows = data.tensordict() if isinstance(data, RowDict) else data
             return self._append(self._make(rows, None))
-        known = None if table.reader is None else table.reader.of(data, 1)
+        known = table.read(data, 1)
         if known is not None and (count := len(next(iter(known.values())))):
             named = table.links.keys.compares and isinstance(data, TensorDict) and is_time(data, 0)
             return table.append(session, known, Extent(count, 1, count, named))
@@ -175,7 +175,7 @@ class TensorStorage(Storage):
             if row is not None:
                 session.require_own()
                 return table.append_one(session, table.one_row, row)
-        known = None if table is None or table.reader is None else table.reader.of(data, 0)
+        known = None if table is None else table.read(data, 0)
         if table is not None and known is not None:
             session.require_own()
             one = ValidatedLeaves((key, array[None]) for key, array in known.items())

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_replay import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
-from rl_replay.data.dicts import RowDict
-from rl_replay.data.row_reader import RowReader
+from rl_replay.data.dicts import DictReader, RowDict
 from rl_replay.data.structure import Structure
 from rl_slabs import RowSchema
 
@@ -68,7 +67,7 @@ def test_quick_rows_are_those_of_the_general_way(kind: Any, many: bool, data: st
             found.append(str(outcome(buffer.extend if many else buffer.add, row)))
             if buffer is general and buffer.storage.session.table is not None:
                 table = buffer.storage.session.table
-                table.reader = table.one_row = None  # from here on it takes the general way
+                table.readers = table.one_row = None  # from here on it takes the general way
         assert found[0] == found[1]
     if not len(quick):
         assert not len(general)
@@ -91,7 +90,7 @@ def test_a_loop_over_an_environment_takes_the_quick_way() -> None:
             ("next", "done"): (torch.bool, (1,)),
         }
     )
-    reader = RowReader(schema, Structure("tensordict"))
+    reader = DictReader(schema, Structure("tensordict"))
     after = {"reward": np.float64(0.5), "done": False}
     row = {"observation": np.zeros(3, np.float32), "action": np.int64(1), "next": after}
     found = reader.of(RowDict(row, 0), 0)
