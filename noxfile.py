@@ -40,7 +40,7 @@ HEAVY += ["imageio_ffmpeg", "tensorboard", "trackio", "wandb"]
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
-OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/trajectory_machine"]
+OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
 OF_EXTRAS += ["rl_transforms/observations/vec_norm"]
 
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition

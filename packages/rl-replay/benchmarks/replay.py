@@ -8,10 +8,10 @@ contenders of a table take turns in an order that is drawn anew in each round, s
 machine slows them all. Each is timed twice: "warm", in blocks of calls after one that warms the
 caches up, and "cold", one call at a time, straight after another contender left the caches to it. A
 floor is what must be done in any case: rows drawn and copied out by one gather, or copied in: in
-the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows. The last floor
-of `extend` is all of it by hand, for these nine leaves alone: arrays of the tensors, copies,
-whether each row continues the one before it, and the positions that are returned; nothing is
-checked or counted.
+the packed form, and leaf by leaf, as numpy copies leaves that lie apart into rows; with numba
+installed rl-replay packs them in one pass. The last floor of `extend` is all of it by hand, for
+these nine leaves alone: arrays of the tensors, copies, whether each row continues the one before
+it, and the positions that are returned; nothing is checked or counted.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def moving(write: Callable[[int], object], capacity: int = ROWS) -> Callable[[],
 def floors(capacity: int, row_bytes: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """Drawing and gathering packed rows, and copying as many bytes as a long write has."""
     packed = Memory.private(capacity * row_bytes).array.reshape(capacity, row_bytes)
-    words, many = packed.view(np.int64), np.zeros((LONG, row_bytes // 8), dtype=np.int64)
+    words, many = packed.view(np.int64), np.ones((LONG, row_bytes // 8), dtype=np.int64)
 
     def write(start: int) -> None:
         words[start : start + LONG] = many

@@ -24,15 +24,23 @@ from rl_replay import (
     TensorDictRoundRobinWriter,
     Writer,
 )
+from rl_replay.storages.private_session import PrivateRing
 from rl_replay.testing import (
     BufferMachine,
+    LinkedRing,
+    LinksMachine,
     ListModel,
+    LosslessRing,
+    LosslessRowsMachine,
+    RingMachine,
     SharedBufferMachine,
     StorageTrajectoryMachine,
+    TrajectoryIndexMachine,
     check_sampler,
     check_storage,
     check_writer,
 )
+from rl_replay.trajectories.index import TrajectoryIndex
 
 ONCE = settings(
     max_examples=100, deadline=None, database=None, phases=[Phase.generate], print_blob=False
@@ -199,6 +207,61 @@ def test_storage_trajectory_machine_fails_on_a_broken_storage():
 
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Broken, settings=ONCE)
+
+
+class LeakyRing(PrivateRing):
+    """Forgets that rows were given back."""
+
+    def cancel(self):
+        self.publish(0)
+
+
+class ForgottenRows(LinkedRing):
+    """Links nothing across calls."""
+
+    def extend(self, batch, dim_extend=0):
+        self.links.forget()
+        return super().extend(batch, dim_extend)
+
+
+class LateIndex(TrajectoryIndex):
+    """Keeps one row too many."""
+
+    def drop_before(self, number):
+        super().drop_before(number - 1)
+
+
+class SwappedNexts(LosslessRing):
+    """Marks the wrong rows as continued."""
+
+    def extend(self, cells, *, drop_next=False):
+        super().extend(cells, drop_next=drop_next)
+        self.rows.addresses.values[:] = self.rows.addresses.values[::-1].copy()
+
+
+class BrokenRings(RingMachine):
+    make_ring = LeakyRing
+
+
+class BrokenLinks(LinksMachine):
+    def make(self, capacity, example):
+        return ForgottenRows(capacity, example)
+
+
+class BrokenIndex(TrajectoryIndexMachine):
+    def make(self, capacity):
+        return LateIndex(capacity)
+
+
+class BrokenRows(LosslessRowsMachine):
+    def make(self, capacity, seed, **kind):
+        return SwappedNexts(capacity, seed, **kind)
+
+
+@pytest.mark.parametrize("broken", [BrokenRings, BrokenLinks, BrokenIndex, BrokenRows])
+def test_machines_of_parts_fail_on_broken_ones(broken):
+    with pytest.raises((AssertionError, IndexError, ValueError)):
+        run_state_machine_as_test(broken, settings=ONCE)
 
 
 def test_list_model_holds_the_newest_rows_at_their_positions():

@@ -9,14 +9,16 @@ machine slows them all.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from bench import medians_us, report, session
+from bench import medians_us, report, session, table
 from tensordict import TensorDict
 
-from rl_slabs import Lanes, RowSchema, Slab
+from rl_slabs import Lanes, Rows, RowSchema, Slab
+from rl_slabs.internals import TensordictReader
 
 ROWS, BATCH, LONG = 1_000_000, 256, 10_000
 FLAG = (torch.bool, (1,))
@@ -145,8 +147,33 @@ def writing(slab: Slab, stored: TensorDict, peer: object | None) -> None:
     show("write 1 row", contenders)
 
 
+def packing() -> None:
+    """Leaves laid into packed rows: by the compiled loop, and leaf by leaf."""
+    leaves = TensordictReader(SCHEMA).of(steps(LONG), 1)
+    by_loop, by_leaf, copied = (Rows.zeros(SCHEMA, ROWS) for _ in range(3))
+    for _ in range(ROWS // LONG + 10):  # enough rows for the loop to be compiled
+        by_loop.write(slice(0, LONG), leaves)
+    words, source = copied.packed.numpy(), by_loop.packed[:LONG].numpy().copy()
+    places = itertools.count()
+
+    def at() -> slice:
+        start = next(places) * LONG % ROWS
+        return slice(start, start + LONG)
+
+    def copy() -> None:
+        words[at()] = source
+
+    contenders = {"one copy of the packed bytes": copy}
+    contenders["leaf by leaf, without numba"] = lambda: by_leaf.write(at(), leaves)
+    contenders["rl-slabs"] = lambda: by_loop.write(at(), leaves)
+    found = medians_us(15, *contenders.values(), warm_up=0, burst=4)  # fewer rows than compile it
+    print(f"compiled: {by_loop.is_compiled}, and {by_leaf.is_compiled} without numba")
+    table(f"pack {LONG:,} rows", dict(zip(contenders, found, strict=True)), "rl-slabs")
+
+
 def main() -> None:
     """Print the tables."""
+    packing()
     print(f"{torch.get_num_threads()} threads, {SCHEMA!r}")
     stored = steps(ROWS)
     peer = peer_buffer(ROWS)

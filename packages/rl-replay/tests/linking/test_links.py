@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tensordict import TensorDict
 
 from rl_layout import keys
@@ -17,39 +16,9 @@ from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay.linking.links import Links
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.storages.private_session import PrivateRing
+from rl_replay.testing import LinkedRing, LinksMachine
 from rl_replay.testing.reference_links import linked, rows_of
 from rl_slabs import RowSchema
-
-
-class LinkedRing:
-    """A ring and its links, and the rows that were written as a plain list."""
-
-    def __init__(self, capacity: int, example: TensorDict) -> None:
-        self.ring = PrivateRing(capacity)
-        self.links = Links(capacity, MarkerKeys.of(RowSchema.from_tensordict(example)))
-        self.history: list[TensorDict] = []
-
-    def extend(self, batch: TensorDict, dim_extend: int = 0) -> list[int]:
-        extent = Extent.of(tuple(batch.batch_size), dim_extend)
-        if dim_extend:
-            batch = batch.transpose(0, dim_extend)
-        cells = batch.reshape(-1)
-        span = self.ring.reserve(len(cells))
-        found = self.links.match(cells, extent, span.numbers)
-        self.links.write(span, found)
-        self.ring.publish(len(cells))
-        self.history += list(cells.unbind(0))
-        return found.back.tolist()
-
-    def live_links(self) -> dict[int, int]:
-        """Number of the row before, by the number of the row, where both are live."""
-        numbers = range(self.ring.first, self.ring.published)
-        back = {n: int(self.links.back[n % self.ring.capacity]) for n in numbers}
-        return {n: n - b for n, b in back.items() if b > 0 and n - b >= self.ring.first}
-
-    def expected(self) -> dict[int, int]:
-        live = range(self.ring.first, self.ring.published)
-        return linked([(n, rows_of(self.history[n].unsqueeze(0))[0]) for n in live])
 
 
 def test_neighbours_in_one_call_are_linked_up_to_their_boundary() -> None:
@@ -233,56 +202,8 @@ def test_further_ids_cut_as_well() -> None:
     assert links.match(rows, Extent.of((4,), 0), range(4)).back.tolist() == [0, 1, 0, 1]
 
 
-class Ring(RuleBasedStateMachine):
-    """Any order of writes by several producers; every pair of live rows is looked at."""
-
-    @initialize(capacity=st.integers(1, 40), lengths=st.lists(st.integers(1, 9), min_size=1))
-    def make(self, capacity: int, lengths: list[int]) -> None:
-        kinds = [EndKind(i % 3) for i in range(len(lengths))]
-        self.tapes = [
-            trajectories(lengths * 4, kinds * 4, first_id=100 * producer) for producer in range(3)
-        ]
-        self.ring = LinkedRing(capacity, self.tapes[0])
-        self.places = [0, 0, 0]
-
-    def _next(self, producer: int, count: int) -> TensorDict:
-        tape, place = self.tapes[producer], self.places[producer]
-        rows = tape[place : place + min(count, self.ring.ring.capacity)]
-        self.places[producer] += len(rows)
-        return rows
-
-    @rule(producer=st.integers(0, 2), count=st.integers(1, 12))
-    def extend(self, producer: int, count: int) -> None:
-        rows = self._next(producer, count)
-        if len(rows):
-            self.ring.extend(rows)
-
-    @rule(producer=st.integers(0, 2), count=st.integers(1, 7))
-    def lose(self, producer: int, count: int) -> None:
-        self._next(producer, count)
-
-    @rule(count=st.integers(1, 30), data=st.data())
-    def shuffled(self, count: int, data: st.DataObject) -> None:
-        rows = [row for producer in range(3) for row in self._next(producer, count).unbind(0)]
-        rows = rows[: self.ring.ring.capacity]
-        if rows:
-            order = data.draw(st.permutations(range(len(rows))))
-            self.ring.extend(TensorDict.stack([rows[i] for i in order]))
-
-    @rule()
-    def empty(self) -> None:
-        self.ring.ring.empty()
-        self.ring.links.forget()
-        self.ring.history += [None] * (self.ring.ring.published - len(self.ring.history))
-
-    @invariant()
-    def links_are_what_the_markers_say(self) -> None:
-        if hasattr(self, "ring"):
-            assert self.ring.live_links() == self.ring.expected()
-
-
-Ring.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-TestRing = Ring.TestCase
+TestLinks = LinksMachine.TestCase
+TestLinks.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
 @given(st.data())

@@ -7,323 +7,44 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tensordict import TensorDict
 
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
-from rl_slabs import Rows, RowSchema
-from rl_slabs.dtypes import carrier
-
-ID, STEP = ("collector", "traj_ids"), ("collector", "traj_step")
-STEPS = ("next", "steps_to_next_obs")
-OBSERVATIONS = {
-    "single": (torch.float32, (3,)),
-    "half": (torch.float16, (2,)),
-    "brain": (torch.bfloat16, (1,)),
-    "whole": (torch.int64, ()),
-    "flag": (torch.bool, (1,)),
-    "pixels": (torch.uint8, (5,)),
-    "frame": (torch.uint8, (3, 97)),
-    "field": (torch.float32, (7, 11)),
-    ("agents", "view"): (torch.float64, (2, 2)),
-}
-SMALL = ["single", "half", "brain", "whole", "flag", "pixels", ("agents", "view")]
-KINDS = st.sampled_from(
-    [
-        {},
-        {"by_tensors": True},
-        {"small": True},
-        {"small": True, "full": True},
-        {"small": True, "full": True, "separate": True},
-        {"small": True, "full": True, "separate": True, "by_tensors": True},
-    ]
+from rl_replay.testing import LosslessRowsMachine
+from rl_replay.testing.lossless_machine import LAYOUTS
+from rl_replay.testing.lossless_ring import (
+    ID,
+    STEP,
+    STEPS,
+    LosslessRing,
+    Producer,
+    Step,
+    observe,
 )
+from rl_slabs import Rows, RowSchema
+
+KINDS = st.sampled_from(LAYOUTS)
 
 
-def under_next(key):
-    return ("next", key) if isinstance(key, str) else ("next", *key)
-
-
-def observe(count, generator, values=3):
-    """Observations out of few, so that many are equal; NaN, -0.0 and 0.0 among the floats."""
-    leaves = {}
-    for key, (dtype, shape) in OBSERVATIONS.items():
-        chosen = torch.from_numpy(generator.integers(values, size=count))
-        menu = torch.tensor([0.0, -0.0, torch.nan] if dtype.is_floating_point else [0, 1, 0])
-        leaf = menu.to(dtype)[chosen].view(count, *[1] * len(shape)).expand(count, *shape).clone()
-        if shape and dtype.itemsize == 1 and shape[-1] > 1:
-            leaf[..., -1] = torch.from_numpy(generator.integers(2, size=count)).view(
-                count, *[1] * (len(shape) - 1)
-            )
-        leaves[key] = leaf
-    found = TensorDict({}, batch_size=[count])
-    for key, leaf in leaves.items():
-        found[key] = leaf
-    return found
-
-
-def bits(tensordict, keys):
-    """The bytes of each row, `[n]` of them."""
-    columns = []
-    for key in keys:
-        leaf = tensordict[key].contiguous()
-        flat = leaf.view(carrier(leaf.dtype)).numpy().reshape(len(leaf), -1)
-        columns.append(np.ascontiguousarray(flat).view(np.uint8))
-    whole = np.concatenate(columns, 1)
-    return [row.tobytes() for row in whole]
-
-
-class Ring:
-    """Rows of many producers in one ring, their model, and who continues whom."""
-
-    def __init__(
-        self, capacity, seed, *, n_step=1, by_tensors=False, small=False, full=False, separate=False
-    ):
-        self.capacity, self.n_step, self.full = capacity, n_step, full
-        names = SMALL if small else OBSERVATIONS
-        self.observations = {key: OBSERVATIONS[key] for key in names}
-        self.generator = np.random.default_rng(seed)
-        self.back = np.zeros(capacity, dtype=np.int32)
-        self.published, self.pending = 0, {}
-        schema = RowSchema.from_tensordict(self.cells([], [], [], []))
-        self.keys = list(schema)
-        self.rows = LosslessRows.zeros(schema, capacity, back=self.back)
-        assert (self.rows.joined, self.rows.layout.apart) == (small, full)
-        if separate:
-            layout = self.rows.layout
-            rows, slots = Rows.zeros(layout.stored, capacity), OverflowTable(layout.side, capacity)
-            self.rows = LosslessRows(layout, rows, slots, back=self.back)
-        if by_tensors:
-            go_by_tensors(self.rows)
-        self.model, self.missing = {}, set()
-
-    def cells(self, roots, nexts, names, steps):
-        count = len(names)
-        found = TensorDict({}, batch_size=[count])
-        root = torch.cat(roots) if roots else observe(0, self.generator)
-        following = torch.cat(nexts) if nexts else observe(0, self.generator)
-        for key in self.observations:
-            found[key], found[under_next(key)] = root[key], following[key]
-        found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64)
-        found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64)
-        found["next", "done"] = torch.zeros(count, 1, dtype=torch.bool)
-        if self.full:
-            found["padding"] = torch.zeros(count, 7, dtype=torch.uint8)
-        if self.n_step > 1:
-            found[STEPS] = torch.tensor(steps, dtype=torch.int64).view(count, 1)
-        return found
-
-    def extend(self, cells, *, drop_next=False):
-        """Write a batch; rows are continued by id and step, as markers say."""
-        count = len(cells)
-        numbers = range(self.published, self.published + count)
-        back = np.zeros(count, dtype=np.int32)
-        for row, number in enumerate(numbers):
-            name = int(cells[ID][row]), int(cells[STEP][row])
-            before = self.pending.pop((name[0], name[1] - 1), None)
-            if before is not None and before >= numbers.stop - self.capacity:
-                back[row] = number - before
-            self.pending[name] = number
-        positions = torch.arange(numbers.start, numbers.stop) % self.capacity
-        dropped = [under_next(key) for key in self.observations] if drop_next else []
-        given = cells.exclude(*dropped)
-        self.rows.write(positions, numbers, given, back)
-        self.back[positions.numpy()] = back
-        self.published = numbers.stop
-        self.rows.link_predecessors(numbers)
-        for row, number in enumerate(numbers):
-            self.model[number] = cells[row : row + 1].clone()
-            if drop_next:
-                self.missing.add(number)
-            before = number - int(back[row])
-            if back[row] and before in self.missing:
-                self.missing.discard(before)
-                for key in self.observations:
-                    self.model[before][under_next(key)] = cells[key][row : row + 1].clone()
-        for number in [n for n in self.model if n < self.published - self.capacity]:
-            del self.model[number]
-            self.missing.discard(number)
-
-    def update(self, numbers, cells):
-        """Write leaves of rows in place."""
-        chosen = torch.tensor(numbers)
-        positions = chosen % self.capacity
-        self.rows.update(positions, chosen, cells, self.back[positions.numpy()])
-        for row, number in enumerate(numbers):
-            for key in cells.keys(True, True):
-                self.model[number][key] = cells[key][row : row + 1].clone()
-            if under_next("single") in cells.keys(True, True):
-                self.missing.discard(number)
-
-    def clear(self):
-        """Drop every row; the next one is at the start again."""
-        self.rows.clear()
-        self.model.clear()
-        self.missing.clear()
-        self.pending.clear()
-        self.published = -(-self.published // self.capacity) * self.capacity
-
-    def numbers(self):
-        return torch.tensor(sorted(self.model), dtype=torch.int64)
-
-    def expected(self, numbers):
-        rows = torch.cat([self.model[int(number)] for number in numbers])
-        for row, number in enumerate(numbers.tolist()):
-            if number in self.missing:
-                for key, (dtype, _) in self.observations.items():
-                    void = torch.nan if dtype.is_floating_point else 0
-                    rows[under_next(key)][row] = void
-        return rows
-
-    def check(self):
-        """Every row comes back bit for bit, whole and in part, by either path."""
-        numbers = self.numbers()
-        if not len(numbers):
-            return
-        numbers = numbers[torch.from_numpy(self.generator.permutation(len(numbers)))]
-        expected = self.expected(numbers)
-        positions = numbers % self.capacity
-        found = self.rows.read(positions)
-        assert bits(found, self.keys) == bits(expected, self.keys)
-        if self.rows.misses:
-            marks = [number in self.missing for number in numbers.tolist()]
-            assert found["collector", "next_missing"].tolist() == marks
-        assert bits(self.rows.gather(positions), self.keys) == bits(expected, self.keys)
-        if not self.rows.joined:
-            plan = self.rows.plan(None)
-            packed, arrays, _ = self.rows.reader.on_device(plan, positions)
-            by_tensors = plan.unpack[False, False](packed, arrays, positions.shape)
-            assert bits(by_tensors, self.keys) == bits(expected, self.keys)
-        some = [("next", list(self.observations)[-2]), "single", ("next", "half")]
-        assert bits(self.rows.read(positions, keys=some), some) == bits(expected, some)
-        self.check_slots(numbers)
-
-    def check_slots(self, numbers):
-        """Each slot has one owner, and no other process's is in use."""
-        addresses = self.rows.successor[(numbers % self.capacity).numpy()]
-        slots = ~addresses[addresses < 0].astype(np.int64)
-        assert len(set(slots.tolist())) == len(slots) == self.rows.side.in_use()
-        assert (self.rows.side.owners[slots] == numbers.numpy()[addresses < 0]).all()
-
-
-def go_by_tensors(rows):
-    """Let compact rows on the CPU do everything as they do it on other devices."""
-    rows.side.on_host = False
-    rows.side.rows = Rows.zeros(rows.side.schema, 1)
-    rows.__init__(rows.layout, rows.rows, rows.side, back=rows.linker.back, on_host=False)
-
-
-class Producer:
-    """One environment: a trajectory of observations, of which each is the next one before."""
-
-    def __init__(self, ring, values=3, length=9):
-        self.ring, self.values, self.length = ring, values, length
-        self.identity = 0
-        self.begin()
-
-    def begin(self):
-        count = int(self.ring.generator.integers(1, self.length + 1))
-        self.seen = observe(count + 1, self.ring.generator, self.values)
-        self.identity = int(self.ring.generator.integers(1 << 60))
-        self.step, self.count = 0, count
-
-    def rows(self, count):
-        """The next `count` rows, through the ends of trajectories."""
-        found = []
-        for _ in range(count):
-            if self.step == self.count:
-                self.begin()
-            ahead = min(self.ring.n_step, self.count - self.step)
-            root = self.seen[self.step : self.step + 1]
-            following = self.seen[self.step + ahead : self.step + ahead + 1]
-            if self.ring.generator.random() < 0.1:
-                following = observe(1, self.ring.generator)  # as after a running normaliser
-            found.append((root, following, (self.identity, self.step), ahead))
-            self.step += 1
-        return found
-
-
-def joined(ring, rows):
-    roots, nexts, names, steps = zip(*rows, strict=True)
-    return ring.cells(list(roots), list(nexts), list(names), list(steps))
-
-
-class CompactMachine(RuleBasedStateMachine):
-    """Any order of what can be done to a ring, alongside a list that keeps both observations."""
-
-    @initialize(
-        seed=st.integers(0, 1 << 30),
-        capacity=st.integers(1, 23),
-        producers=st.integers(1, 4),
-        kind=KINDS,
-    )
-    def begin(self, seed, capacity, producers, kind):
-        self.ring = Ring(capacity, seed, **kind)
-        self.producers = [Producer(self.ring) for _ in range(producers)]
-
-    @rule(each=st.integers(1, 9), interleaved=st.booleans(), missing=st.booleans())
-    def extend(self, each, interleaved, missing):
-        pieces = [one.rows(each) for one in self.producers]
-        if interleaved:
-            rows = [row for together in zip(*pieces, strict=True) for row in together]
-        else:
-            rows = [row for piece in pieces for row in piece]
-        # rows that do not fit are lost, as from a producer without a reader
-        cells = joined(self.ring, rows[: self.ring.capacity])
-        self.ring.extend(cells, drop_next=missing and each % 3 == 0)
-
-    @rule(count=st.integers(1, 5), which=st.sampled_from(["roots", "nexts", "both", "one root"]))
-    def update(self, count, which):
-        alive = sorted(self.ring.model)
-        if not alive:
-            return
-        count = min(count, len(alive))
-        numbers = self.ring.generator.choice(alive, count, replace=False).tolist()
-        new, cells = observe(count, self.ring.generator), TensorDict({}, batch_size=[count])
-        one = list(self.ring.observations)[-2]
-        for key in self.ring.observations:
-            if which in ("roots", "both") or (which == "one root" and key == one):
-                cells[key] = new[key]
-            if which in ("nexts", "both"):
-                cells[under_next(key)] = new[key]
-        self.ring.update(numbers, cells)
-
-    @rule()
-    def write_back(self):
-        numbers = self.ring.numbers()
-        if len(numbers) and not self.ring.missing:
-            cells = self.ring.rows.read(numbers % self.ring.capacity)
-            self.ring.update(numbers.tolist(), cells.select(*self.ring.observations, "next"))
-
-    @rule()
-    def clear(self):
-        self.ring.clear()
-
-    @invariant()
-    def every_row_comes_back(self):
-        if hasattr(self, "ring"):
-            self.ring.check()
-
-
-TestCompactMachine = CompactMachine.TestCase
-TestCompactMachine.settings = settings(max_examples=25, stateful_step_count=15)
+TestLosslessRows = LosslessRowsMachine.TestCase
+TestLosslessRows.settings = settings(max_examples=25, stateful_step_count=15)
 
 
 @settings(max_examples=15)
 @given(st.integers(0, 1 << 30), st.integers(1, 23), st.integers(1, 4), st.integers(2, 5), KINDS)
 def test_next_observations_of_nstep_rows_come_back(seed, capacity, producers, n_step, kind):
-    ring = Ring(capacity, seed, n_step=n_step, **kind)
+    ring = LosslessRing(capacity, seed, n_step=n_step, **kind)
     environments = [Producer(ring) for _ in range(producers)]
     for each in (1, 3, 1, 7, 2):
         pieces = [environment.rows(each) for environment in environments]
         rows = [row for together in zip(*pieces, strict=True) for row in together]
-        ring.extend(joined(ring, rows[:capacity]))
+        ring.extend(ring.cells(rows[:capacity]))
         ring.check()
 
 
 def rows_of(ring, count, **options):
-    return joined(ring, Producer(ring, **options).rows(count))
+    return ring.cells(Producer(ring, **options).rows(count))
 
 
 def plain_batch(observation, following, ids, steps, extra=()):
@@ -350,36 +71,36 @@ def put(rows, start, cells, back):
 
 
 def test_rows_of_one_trajectory_take_one_slot():
-    ring = Ring(20, 0)
+    ring = LosslessRing(20, 0)
     seen = observe(9, ring.generator)
     rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(8)]
-    ring.extend(joined(ring, rows))
+    ring.extend(ring.cells(rows))
     assert ring.rows.side.in_use() == 1
     assert ring.rows.successor[:8].tolist() == [1] * 7 + [-1]
 
 
 @pytest.mark.parametrize("environments", [1, 3, 8])
 def test_environments_that_extend_one_step_at_a_time_take_one_slot_each(environments):
-    ring = Ring(40, 0)
+    ring = LosslessRing(40, 0)
     seen = [observe(41, ring.generator) for _ in range(environments)]
     for step in range(40 // environments):
         rows = [
             (one[step : step + 1], one[step + 1 : step + 2], (number, step), 1)
             for number, one in enumerate(seen)
         ]
-        ring.extend(joined(ring, rows))
+        ring.extend(ring.cells(rows))
     assert ring.rows.side.in_use() == environments
     ring.check()
 
 
 def test_a_successor_that_comes_any_number_of_extends_later_is_named():
-    ring = Ring(50, 0)
+    ring = LosslessRing(50, 0)
     seen = observe(3, ring.generator)
-    ring.extend(joined(ring, [(seen[0:1], seen[1:2], (5, 0), 1)]))
+    ring.extend(ring.cells([Step(seen[0:1], seen[1:2], (5, 0), 1)]))
     for _ in range(4):
         ring.extend(rows_of(ring, 7, length=1))
     before = ring.rows.side.in_use()
-    ring.extend(joined(ring, [(seen[1:2], seen[2:3], (5, 1), 1)]))
+    ring.extend(ring.cells([Step(seen[1:2], seen[2:3], (5, 1), 1)]))
     assert ring.rows.successor[0] == 29
     assert ring.rows.side.in_use() == before
     ring.check()
@@ -430,11 +151,11 @@ def test_rows_that_lie_further_apart_than_most_are_found_round_the_end_of_the_ri
 
 
 def test_a_trajectory_as_long_as_the_ring_may_be_overwritten_whole():
-    ring = Ring(7, 0)
+    ring = LosslessRing(7, 0)
     seen = observe(40, ring.generator)
     for start in range(0, 35, 7):
         rows = [(seen[t : t + 1], seen[t + 1 : t + 2], (5, t), 1) for t in range(start, start + 7)]
-        ring.extend(joined(ring, rows))
+        ring.extend(ring.cells(rows))
         ring.check()
     assert ring.rows.side.in_use() == 1
 
@@ -449,7 +170,7 @@ def test_rows_that_a_batch_itself_overwrites_are_not_named():
 
 
 def test_slots_of_overwritten_rows_are_used_again():
-    ring = Ring(12, 0)
+    ring = LosslessRing(12, 0)
     for _ in range(30):
         ring.extend(rows_of(ring, 4, length=1))  # no row ever follows another
         ring.check()
@@ -457,11 +178,11 @@ def test_slots_of_overwritten_rows_are_used_again():
 
 
 def test_the_touched_slots_are_the_most_that_were_in_use_at_once():
-    ring = Ring(200, 0)
+    ring = LosslessRing(200, 0)
     environments = [Producer(ring, length=20) for _ in range(4)]
     most = 0
     for _ in range(150):
-        ring.extend(joined(ring, [row for one in environments for row in one.rows(1)]))
+        ring.extend(ring.cells([row for one in environments for row in one.rows(1)]))
         most = max(most, ring.rows.side.in_use())
     # a step is written before the slots of the step before are free
     assert ring.rows.side.used_up_to(0) <= most + 4
@@ -545,14 +266,14 @@ def test_rows_of_interleaved_environments_find_their_own_next_observations(envir
 
 
 def test_nstep_rows_name_the_row_so_many_steps_further_on():
-    ring = Ring(40, 0, n_step=3)
+    ring = LosslessRing(40, 0, n_step=3)
     seen = observe(31, ring.generator)
     rows = [
         (seen[t : t + 1], seen[min(t + 3, 30) : min(t + 3, 30) + 1], (5, t), min(3, 30 - t))
         for t in range(30)
     ]
     for start in range(0, 30, 2):  # two rows an extend: every successor comes later
-        ring.extend(joined(ring, rows[start : start + 2]))
+        ring.extend(ring.cells(rows[start : start + 2]))
     ring.check()
     # the last three rows look at the observation after the trajectory, which no row holds
     assert ring.rows.successor[:27].tolist() == [3] * 27
@@ -560,13 +281,13 @@ def test_nstep_rows_name_the_row_so_many_steps_further_on():
 
 
 def test_nstep_rows_of_one_extend_are_linked_as_well():
-    ring = Ring(40, 0, n_step=4)
+    ring = LosslessRing(40, 0, n_step=4)
     seen = observe(21, ring.generator)
     rows = [
         (seen[t : t + 1], seen[min(t + 4, 20) : min(t + 4, 20) + 1], (5, t), min(4, 20 - t))
         for t in range(20)
     ]
-    ring.extend(joined(ring, rows))
+    ring.extend(ring.cells(rows))
     ring.check()
     assert ring.rows.successor[:16].tolist() == [4] * 16
 

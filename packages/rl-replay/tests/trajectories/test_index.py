@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import invariant
 
-from rl_replay.testing.reference_index import ReferenceIndex
+from rl_replay.testing import TrajectoryIndexMachine
+from rl_replay.testing.index_machine import trajectories_in
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import (
     BROKEN,
@@ -26,13 +27,6 @@ def array(*numbers):
     return np.array(numbers, dtype=np.int64)
 
 
-def chains(index):
-    slots = index.slots()
-    lengths = index.lengths_of(slots)
-    numbers = index.rows(slots, np.zeros_like(slots), lengths)
-    return sorted(map(tuple, np.split(numbers, lengths.cumsum())[:-1]))
-
-
 def interleaved(capacity, backs):
     """An index and its source, with `backs` appended one array after another."""
     index, stored = TrajectoryIndex(capacity), np.zeros(capacity, dtype=np.int32)
@@ -43,116 +37,10 @@ def interleaved(capacity, backs):
     return index, stored
 
 
-class Lives(RuleBasedStateMachine):
-    """Rows of several producers in any order, with lost links, copies, padding and wraps."""
-
-    @initialize(capacity=st.integers(1, 40), few=st.integers(0, 5))
-    def begin(self, capacity, few):
-        self.index, self.reference = TrajectoryIndex(capacity), ReferenceIndex(capacity)
-        self.index.writers[0].few_runs = few
-        self.back = np.zeros(capacity, dtype=np.int32)
-        self.open = []  # rows without a successor
-        self.newest = {}  # of each producer
-
-    def write(self, back):
-        first = self.index.indexed()
-        self.index.append(first, np.array(back, dtype=np.int32))
-        self.reference.append(first, back)
-        self.back[np.arange(first, first + len(back)) % self.index.capacity] = back
-
-    def follow(self, number, before):
-        """The distance to a row that is still to be continued, else 0."""
-        if before not in self.open:
-            self.open.append(number)
-            return 0
-        self.open.remove(before)
-        self.open.append(number)
-        return number - before
-
-    @rule(producers=st.lists(st.integers(0, 4), min_size=1, max_size=40))
-    def extend_by_producers(self, producers):
-        """Each row continues the last one of its producer."""
-        back, first = [], self.index.indexed()
-        for number, producer in enumerate(producers[: self.index.capacity], first):
-            back.append(self.follow(number, self.newest.get(producer)))
-            self.newest[producer] = number
-        self.write(back)
-
-    @rule(length=st.integers(1, 40), stride=st.integers(1, 7), cut=st.integers(1, 12))
-    def extend_at_a_stride(self, length, stride, cut):
-        """Environments side by side, a trajectory ending every `cut` rows."""
-        first, back = self.index.indexed(), []
-        for place in range(min(length, self.index.capacity)):
-            before = None if place % cut == cut - 1 else first + place - stride
-            back.append(self.follow(first + place, before))
-        self.write(back)
-
-    @rule(length=st.integers(1, 40), stride=st.integers(1, 3))
-    def extend_padded(self, length, stride):
-        first, back = self.index.indexed(), []
-        for place in range(min(length, self.index.capacity)):
-            real = place % 3 < 2
-            back.append(self.follow(first + place, first + place - stride) if real else -1)
-        self.write(back)
-
-    @rule(data=st.data())
-    def extend_in_any_order(self, data):
-        """As where samples are stored again: a row continues any that is still to be continued."""
-        first, back = self.index.indexed(), []
-        for number in range(first, first + data.draw(st.integers(0, self.index.capacity))):
-            before = data.draw(st.sampled_from([None, *self.open[-6:]]))
-            back.append(self.follow(number, before))
-        self.write(back)
-
-    @rule(share=st.floats(0, 1.2))
-    def drop(self, share):
-        low = self.index.low()
-        number = low + int(share * (self.index.indexed() - low))
-        self.index.drop_before(number)
-        self.reference.drop_before(number)
-
-    @rule()
-    def forget_and_catch_up(self):
-        low, high = self.index.low(), self.index.indexed()
-        self.index.clear()
-        self.index.catch_up(self.back, Window((low,), (high - low,)))
-
-    @invariant()
-    def everything_is_as_row_by_row(self):
-        index, reference = self.index, self.reference
-        wanted = reference.chains()
-        assert chains(index) == wanted
-        assert (index.low(), index.indexed()) == (reference.low, reference.indexed)
-        assert sorted(index.lengths()) == sorted(map(len, wanted))
-        assert (len(index), index.steps) == (len(wanted), sum(map(len, wanted)))
-        index.check(self.back)
-
-    @rule(k=st.integers(1, 9))
-    def look_around(self, k):
-        rows = {
-            row: (chain, place)
-            for chain in self.reference.chains()
-            for place, row in enumerate(chain)
-        }
-        numbers = np.arange(self.index.low() - 2, self.index.indexed() + 2)
-        slots, offsets = self.index.locate(numbers)
-        after, is_after = self.index.after(numbers, k)
-        before, is_before = self.index.before(numbers, k)
-        heads = {}
-        for i, row in enumerate(numbers.tolist()):
-            chain, place = rows.get(row, ((row,), 0))
-            assert offsets[i] == (place if row in rows else -1)
-            assert heads.setdefault(slots[i], chain) == chain or row not in rows
-            assert is_after[i] == (place + k < len(chain))
-            assert is_before[i] == (place - k >= 0)
-            assert after[i] == chain[min(place + k, len(chain) - 1)]
-            assert before[i] == chain[max(place - k, 0)]
-
-
-class LivesWithPieces(Lives):
+class Pieces(TrajectoryIndexMachine):
     """The same without rebuilding: pieces are the ones that rows joined when they came."""
 
-    forget_and_catch_up = None
+    rebuild = None
 
     @invariant()
     def pieces_are_as_row_by_row(self):
@@ -160,33 +48,33 @@ class LivesWithPieces(Lives):
         assert self.index.one_row_pieces == self.reference.one_row_pieces
 
 
-TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
-TestLivesWithPieces = LivesWithPieces.TestCase
-TestLivesWithPieces.settings = TestLives.settings
+TestTrajectoryIndex = TrajectoryIndexMachine.TestCase
+TestTrajectoryIndex.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestPieces = Pieces.TestCase
+TestPieces.settings = TestTrajectoryIndex.settings
 
 
 def test_two_environments_side_by_side_are_two_pieces():
     index, back = interleaved(12, [[0, 0, 2, 2], [2, 2, 0, 2]])
-    assert chains(index) == [(0, 2, 4), (1, 3, 5, 7), (6,)]
+    assert trajectories_in(index) == [(0, 2, 4), (1, 3, 5, 7), (6,)]
     assert (len(index), index.steps, index.pieces, index.one_row_pieces) == (3, 8, 3, 1)
     index.check(back)
 
 
 def test_a_run_that_goes_on_behind_the_seam_is_one_piece():
     index, _ = interleaved(5, [[0, 1, 1], [1, 1, 1, 1]])
-    assert chains(index) == [(2, 3, 4, 5, 6)]
+    assert trajectories_in(index) == [(2, 3, 4, 5, 6)]
     assert index.pieces == 1
 
 
 def test_what_was_overwritten_is_a_start_no_more_and_its_follower_is_one():
     index, _ = interleaved(4, [[0, 0, 2, 0], [4, 3]])
-    assert chains(index) == [(2, 5), (3,), (4,)]
+    assert trajectories_in(index) == [(2, 5), (3,), (4,)]
 
 
 def test_a_row_that_is_not_real_is_in_no_trajectory():
     index, back = interleaved(9, [[0, 1, -1, -1, 0, 1]])
-    assert chains(index) == [(0, 1), (4, 5)]
+    assert trajectories_in(index) == [(0, 1), (4, 5)]
     assert index.steps == 4
     assert index.locate(array(2, 4))[0][0] == -1
     index.check(back)
@@ -206,7 +94,7 @@ def test_an_emptied_ring_goes_on_at_a_later_number():
     index.drop_before(10)
     assert (index.low(), index.indexed(), len(index), index.steps) == (10, 10, 0, 0)
     index.append(10, array(7, 1))
-    assert chains(index) == [(10, 11)]
+    assert trajectories_in(index) == [(10, 11)]
 
 
 @given(st.integers(1, 30), st.integers(0, 70), st.integers(1, 6))
@@ -223,7 +111,7 @@ def test_catching_up_takes_in_what_stands(capacity, written, stride):
     for index in (late, often):
         index.catch_up(ring, Window((low,), (written - low,)))
         index.check(ring)
-    assert chains(late) == chains(often)
+    assert trajectories_in(late) == trajectories_in(often)
 
 
 def test_an_index_whose_change_was_cut_off_is_made_anew():
@@ -231,14 +119,14 @@ def test_an_index_whose_change_was_cut_off_is_made_anew():
     index.tables.words[0, BROKEN] = 1  # as a writer leaves it that is killed in the middle
     index.tables.pieces[:] = 77
     index.catch_up(back, Window((0,), (3,)))
-    assert chains(index) == [(0, 1), (2,)]
+    assert trajectories_in(index) == [(0, 1), (2,)]
 
 
 def test_an_index_ahead_of_its_ring_is_made_anew():
     """A writer that was killed had taken rows in that it never published."""
     index, back = interleaved(5, [[0, 1, 0, 1]])
     index.catch_up(back, Window((0,), (2,)))
-    assert chains(index) == [(0, 1)]
+    assert trajectories_in(index) == [(0, 1)]
 
 
 def test_lanes_do_not_meet():
@@ -248,7 +136,7 @@ def test_lanes_do_not_meet():
             index.append(lane * LANE + place, array(distance))
             back[4 * lane + place % 4] = distance
     high = 2 * LANE
-    assert chains(index) == [(0, 1, 2), (high + 1, high + 3), (high + 2, high + 4)]
+    assert trajectories_in(index) == [(0, 1, 2), (high + 1, high + 3), (high + 2, high + 4)]
     assert index.steps == 7
     slots, offsets = index.locate(array(2, LANE, high + 4, 3 * LANE, -1))
     assert offsets.tolist() == [2, -1, 1, -1, -1]

@@ -119,7 +119,7 @@ def test_without_llvm_numpy_writes(compiled_at_once, monkeypatch):
 @pytest.mark.parametrize("leaf", [np.ones((LEAST_ROWS, 2)), np.ones((LEAST_ROWS, 1), np.float32)])
 def test_memory_of_another_size_is_never_read(compiled_at_once, leaf):
     schema = RowSchema({"a": (torch.float32, (2,))})
-    loop, words = CopyLoop(schema), np.zeros((LEAST_ROWS, 1), dtype=np.int64)
+    loop, words = CopyLoop(schema), np.zeros((LEAST_ROWS, 1), dtype=np.int64).ctypes.data
     assert loop.bind([leaf], (), words, slice(0, LEAST_ROWS)) is None
     assert loop.bind([np.ones((LEAST_ROWS, 2), np.float32)], (), words, slice(0, LEAST_ROWS))
 

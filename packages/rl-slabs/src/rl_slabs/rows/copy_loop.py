@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,36 +46,37 @@ class CopyLoop:
         self,
         leaves: Sequence[NDArray[Any]],
         tensors: Sequence[torch.Tensor],
-        rows: NDArray[np.int64],
+        rows: int,
         index: slice | NDArray[np.int64],
     ) -> Callable[[], None] | None:
         """The copy of the packed leaves into rows that exist; None where numpy is to copy them.
 
-        `tensors`, if there are any, have the same memory and tell their address faster.
+        `rows` is the address of row 0. `tensors` are the same leaves, if they are known to fit.
         """
         count = len(leaves[0])
         loops = self._loops if self._uncompiled < 0 else self._loops_after(count)
         apart = isinstance(index, slice) and index.step not in (None, 1)
         if loops is None or count < LEAST_ROWS or apart:
             return None
-        addresses, held = [], []
-        for number, dtype, nbytes in self._leaves:
-            leaf = leaves[number]
-            if leaf.dtype != dtype or len(leaf) != count or leaf.nbytes != count * nbytes:
-                return None
-            if leaf.flags.c_contiguous and tensors:
-                addresses.append(tensors[number].data_ptr())
-                continue
-            # a copy lives as long as `copy` below
-            held.append(np.ascontiguousarray(leaf))
-            addresses.append(held[-1].ctypes.data)
-        begin = np.array(addresses, dtype=np.int64)
+        held: list[NDArray[Any]] = []
+        found = [tensors[number] for number, _, _ in self._leaves] if tensors else []
+        if found and all(tensor.is_contiguous() for tensor in found):
+            addresses = [tensor.data_ptr() for tensor in found]
+        else:
+            for number, dtype, nbytes in self._leaves:
+                leaf = leaves[number]
+                if leaf.dtype != dtype or len(leaf) != count or leaf.nbytes != count * nbytes:
+                    return None
+                held.append(np.ascontiguousarray(leaf))  # a copy lives as long as `copy` below
+            addresses = [leaf.ctypes.data for leaf in held]
+        begin = (ctypes.c_int64 * len(addresses))(*addresses)
 
         def copy() -> None:
             if isinstance(index, slice):
-                loops[0](rows[index].ctypes.data, begin.ctypes.data, count, 0)
+                first = rows + (index.start or 0) * self._schema.row_bytes
+                loops[0](first, ctypes.addressof(begin), count, 0)
             else:
-                loops[1](rows.ctypes.data, begin.ctypes.data, count, index.ctypes.data)
+                loops[1](rows, ctypes.addressof(begin), count, index.ctypes.data)
             held.clear()
 
         return copy

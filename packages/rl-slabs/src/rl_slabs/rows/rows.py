@@ -91,6 +91,7 @@ class Rows:
         }
         self._whole.attach(self._columns)
         self._loop = CopyLoop(schema)
+        self._address = 0 if self._words is None else self._words.ctypes.data
 
     @classmethod
     def zeros(
@@ -431,7 +432,7 @@ class Rows:
             return
         copy = None
         if plan is self._whole and self._words is not None and not isinstance(place, int):
-            copy = self._loop.bind(arrays, tensors, self._words, place)
+            copy = self._loop.bind(arrays, tensors, self._address, place)
         moves = [
             (cell, as_cells(arrays[number], cell.dtype) if opaque else arrays[number])
             for number, cell, opaque in plan.widest_first
