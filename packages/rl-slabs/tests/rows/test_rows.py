@@ -11,7 +11,8 @@ from tensordict import LazyStackedTensorDict, TensorDict, tensorclass
 
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS, carrier
-from rl_slabs.rows.rows import PARALLEL_ITEMS, require_inside, select, take_known_rows, take_rows
+from rl_slabs.rows.rows import PARALLEL_ITEMS, take_known_rows, take_rows
+from rl_slabs.rows.selection import require_inside, select
 
 DTYPES = sorted(set(CARRIERS) - {torch.complex32}, key=str)  # torch warns whenever it makes one
 SHAPES = [(), (1,), (3,), (2, 5)]

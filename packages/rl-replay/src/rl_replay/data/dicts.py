@@ -73,6 +73,11 @@ def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
     return flag
 
 
+def without_wrapper(data: Any) -> Any:
+    """The tensordict that a `RowDict` stands for; other data as they are."""
+    return data.tensordict() if isinstance(data, RowDict) else data
+
+
 class DictReader:
     """Reads dicts whose leaves match a schema exactly, in one pass; the rest is left to others."""
 

@@ -20,6 +20,7 @@ from rl_replay.lossless.observations import (
     successors,
 )
 from rl_replay.lossless.overflow import Addresses, OverflowTable
+from rl_replay.lossless.single_linker import SingleLinker
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict.types import Ints, KeyPath
@@ -51,6 +52,7 @@ class SuccessorLinker:
         self.layout, self.addresses, self.back = layout, addresses, back
         self.observations = Observations(layout, rows, side, on_host=on_host)
         self._rows, self._side, self._on_host = rows, side, on_host
+        self.single = SingleLinker(addresses, side, self.observations)
         self._device = side.device
         self._stored = [f.path for f in layout.stored.fields]
         self._given = [(f.path, f.key) for f in layout.given.fields]
@@ -132,7 +134,8 @@ class SuccessorLinker:
         oldest = batch.numbers.stop - self.addresses.lane_rows
         place, usual = batch.place, self._on_host and not self.layout.has_steps
         if usual and len(batch.back) == 1 and isinstance(place, slice):
-            self._link_one(place.start, batch.numbers.start, int(batch.back[0]))
+            number, distance = batch.numbers.start, int(batch.back[0])
+            self.single.link(place.start, number, distance, missing=self.misses)
             return
         if self.reach == 1:
             # only as many rows as the longest distance may reach back to one before the batch
@@ -158,26 +161,6 @@ class SuccessorLinker:
             if not rows.size or self.back is None:
                 break
             distances = self.back[self.addresses.places(numbers)].astype(np.int64)
-
-    def _link_one(self, position: int, number: int, distance: int) -> None:
-        """`link` for the row that one row continues."""
-        table, before = self.addresses, number - distance
-        if distance <= 0 or before <= number - table.lane_rows:
-            return
-        place = table.place(before)
-        address = int(table.values[place])
-        slot = table.slots(address)
-        if address == 0 and not self.misses:
-            return
-        if address and (slot < 0 or self._side.owners[slot] != before):
-            return
-        if address and not self.observations.is_equal(position, slot):
-            return
-        table.record_one(position - place)
-        # the new address first: a released slot may be taken at once
-        table.values[place] = table.of_rows(position)
-        if address:
-            self._side.release_one(place // table.lane_rows, slot)
 
     def clear(self) -> None:
         """Implements `LosslessRows.clear`."""
@@ -301,18 +284,6 @@ class SuccessorLinker:
             self.touches += 1
             self.addresses.set(_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
-
-    def make_room_for_one(self, lane: int, position: int) -> None:
-        """`_make_room` for one slot."""
-        address = int(self.addresses.values[position])
-        owned = address >= self.addresses.first_slot
-        if not owned and not self._side.secure(lane, 1):
-            self._side.rebuild(lane, self.addresses.slots_of_lane(lane))
-            self._side.secure(lane, 1)
-        self.touches += 1
-        if owned:
-            self.addresses.values[position] = 0
-            self._side.release_one(lane, self.addresses.slots(address))
 
     def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""

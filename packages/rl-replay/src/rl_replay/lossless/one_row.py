@@ -52,7 +52,12 @@ class LosslessOneRow:
     def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
         """Copies the staging row and slot into the store, next observations first."""
         side, lane = self._side, number >> LANE_SHIFT
-        self._linker.make_room_for_one(lane, position)
+        single, owned = self._linker.single, self._linker.single.owned_slot(position)
+        if owned is None:
+            single.secure(lane)
+        self._linker.touches += 1
+        if owned is not None:
+            single.release(lane, position, owned)
         slot = side.take_one(lane)
         if self._slots is not None and self._slot is not None:
             self._slots[slot] = self._slot[0]

@@ -98,7 +98,10 @@ class PlainRows:
     def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`."""
         del numbers, back
-        self.rows.write(rows, cells)
+        if isinstance(cells, ValidatedLeaves) and not isinstance(rows, int | np.ndarray):
+            self.rows.put(rows, cells)
+        else:
+            self.rows.write(rows, cells)
 
     def link_predecessors(self, numbers: range, back: NDArray[Any] | None = None) -> None:
         """Does nothing: no row depends on another."""

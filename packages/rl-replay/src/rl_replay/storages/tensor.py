@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_replay.checkpoint.contents import Contents, FillRows
-from rl_replay.data.dicts import RowDict
+from rl_replay.data.dicts import without_wrapper
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.edges import edge
@@ -138,14 +138,12 @@ class TensorStorage(Storage):
         table = session.sync()
         session.require_own()
         if session.is_open or table is None:
-            rows = data.tensordict() if isinstance(data, RowDict) else data
-            return self._append(self._make(rows, None))
+            return self._append(self._make(without_wrapper(data), None))
         known = table.read(data, 1)
         if known is not None and (count := len(next(iter(known.values())))):
             named = table.links.keys.compares and isinstance(data, TensorDict) and is_time(data, 0)
             return table.append(session, known, Extent(count, 1, count, named))
-        if isinstance(data, RowDict):
-            data = data.tensordict()
+        data = without_wrapper(data)
         structure, schema, columns = table.layout[:3]
         batch = structure.take_apart(data, self.arrangement)
         if self.ndim > 1 and columns != self.arrangement.columns(batch.shape):
@@ -175,13 +173,11 @@ class TensorStorage(Storage):
             if row is not None:
                 session.require_own()
                 return table.append_one(session, table.one_row, row)
-        known = None if table is None else table.read(data, 0)
-        if table is not None and known is not None:
+        if table is not None and (known := table.read(data, 0)) is not None:
             session.require_own()
             one = ValidatedLeaves((key, array[None]) for key, array in known.items())
             return table.append(session, one, Extent(1, 1, 1))
-        if isinstance(data, RowDict):
-            data = data.tensordict()
+        data = without_wrapper(data)
         dim = self.arrangement.dim_extend
         if is_tensor_collection(data):
             return self.extend_elements(data.unsqueeze(dim))

@@ -17,7 +17,8 @@ from rl_slabs.memory.allocation import require_memory, take_space
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.manifest import WORDS_PER_LANE, Manifest
 from rl_slabs.memory.memory import Kind, Memory
-from rl_slabs.rows.rows import RowIndex, Rows, aligned
+from rl_slabs.rows.rows import Rows, aligned
+from rl_slabs.rows.selection import RowIndex
 from rl_slabs.schema import RowSchema
 from rl_tensordict.types import NestedKey
 

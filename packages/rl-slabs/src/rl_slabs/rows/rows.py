@@ -16,19 +16,12 @@ from rl_slabs.memory.memory import Memory
 from rl_slabs.rows.block import RowBlock
 from rl_slabs.rows.copy_loop import CopyLoop
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
+from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
 from rl_slabs.rows.unpack import Plan
 from rl_slabs.schema import RowSchema
 from rl_tensordict import Leaves
 from rl_tensordict.types import KeyPath, NestedKey
-
-RowIndex = int | slice | torch.Tensor | NDArray[np.integer]
-"""One row, a slice of rows, or integers of any shape, which becomes the batch shape."""
-
-
-Selection = tuple[int | slice | torch.Tensor, torch.Size]
-"""A row, a slice without negative ends or rows `[M]`; and the batch shape of what they hold."""
-
 
 PARALLEL_ITEMS = 32768
 """From so many items on torch gathers with several threads; below it numpy takes half its time."""
@@ -302,20 +295,26 @@ class Rows:
             self._put(index, shape, plan, leaves)
 
     def put(
-        self, rows: slice | torch.Tensor, leaves: Sequence[torch.Tensor] | Sequence[NDArray[Any]]
+        self,
+        rows: slice | torch.Tensor,
+        leaves: ValidatedLeaves | Sequence[torch.Tensor] | Sequence[NDArray[Any]],
     ) -> None:
         """What `write` does, of leaves that are known to fit.
 
         Args:
             rows: A slice without negative ends, or int64 rows `[n]` that are there.
             leaves: One for each field of the schema, in its order, `[n, *shape]`. On the CPU also
-                arrays of the dtypes that `columns` has.
+                arrays of the dtypes that `columns` has, or all of them as `ValidatedLeaves`.
 
         Example:
             >>> rows = Rows.zeros(RowSchema({"reward": (torch.float32, (1,))}), 5)
             >>> rows.put(slice(0, 2), [torch.ones(2, 1)])
             >>> rows.put(slice(2, 3), [np.ones((1, 1), np.float32)])
         """
+        if isinstance(leaves, ValidatedLeaves):
+            known = [leaves[key] for key in self._whole.keys]
+            self._write_on_cpu(rows, self._whole, known, leaves.tensors)
+            return
         arrays = [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if arrays:
@@ -470,68 +469,6 @@ class Rows:
 def aligned(end: int) -> int:
     """The next aligned offset for an own array."""
     return -(-end // ALIGNMENT) * ALIGNMENT
-
-
-def select(rows: RowIndex, count: int) -> Selection:
-    """Normalises an index into `count` rows. Values in a tensor are not checked."""
-    if isinstance(rows, np.ndarray):
-        if rows.dtype.kind not in "iub":
-            raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.astype(int).")
-        rows = torch.from_numpy(rows)
-    if isinstance(rows, torch.Tensor):
-        if rows.dtype is not torch.int64:
-            rows = _as_int64(rows)
-        shape = rows.shape
-        return rows if len(shape) == 1 else rows.reshape(-1), shape
-    if isinstance(rows, slice):
-        return _select_slice(rows, count)
-    if isinstance(rows, bool | type) or not hasattr(rows, "__index__"):
-        raise TypeError(
-            f"rows must be an integer, a slice, an int64 tensor or an integer numpy array, got "
-            f"{type(rows).__name__}. Use torch.as_tensor(rows)."
-        )
-    row = rows.__index__()
-    if not 0 <= row < count:
-        raise ValueError(f"rows must be in [0, {count}), got {row}. {_from_the_end(count)}")
-    return row, torch.Size()
-
-
-def require_inside(index: torch.Tensor, count: int) -> None:
-    """Raise `ValueError` unless every row is in `[0, count)`."""
-    if index.numel() == 0:
-        return
-    low, high = (int(bound) for bound in torch.aminmax(index))
-    if low < 0 or high >= count:
-        raise ValueError(
-            f"rows must be in [0, {count}), got {low} to {high}. {_from_the_end(count)}"
-        )
-
-
-def _as_int64(rows: torch.Tensor) -> torch.Tensor:
-    if rows.dtype is torch.bool:
-        raise TypeError(
-            f"rows must be integers, got a mask of shape {list(rows.shape)}. "
-            "Use mask.nonzero().squeeze(-1)."
-        )
-    if rows.is_floating_point() or rows.is_complex():
-        raise TypeError(f"rows must be integers, got {rows.dtype}. Use rows.long().")
-    return rows.long()
-
-
-def _select_slice(rows: slice, count: int) -> Selection:
-    start = 0 if rows.start is None else rows.start
-    stop = count if rows.stop is None else rows.stop
-    step = 1 if rows.step is None else rows.step
-    if not (0 <= start <= count and 0 <= stop <= count and step > 0):
-        raise ValueError(
-            f"a slice of rows must be in [0, {count}] and step forward, got {rows}. "
-            f"{_from_the_end(count)}"
-        )
-    return slice(start, stop, step), torch.Size([len(range(start, stop, step))])
-
-
-def _from_the_end(count: int) -> str:
-    return f"Rows are counted from 0; the last one is {count - 1}."
 
 
 def take_rows(words: NDArray[np.int64], index: int | slice | torch.Tensor) -> NDArray[np.int64]:
