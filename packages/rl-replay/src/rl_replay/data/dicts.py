@@ -154,4 +154,6 @@ class DictReader:
         if self._as_tensordict and name == keys.REWARD:
             numeric = standard and array.dtype.kind in _NUMBERS
             return array.astype(kind, copy=False) if numeric else None
+        if self._as_tensordict and name in _FLAGS and array.dtype != np.bool_:
+            return None  # the general way looks whether they are flags
         return array if array.dtype == kind else None
