@@ -6,9 +6,17 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from rl_replay.data.dicts import DictReader
+from rl_replay.data.staged_row import Readers
+from rl_replay.data.structure import Structure
 from rl_replay.storages.row_store import PlainOneRow, PlainRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.internals import TensordictReader
+
+
+def readers(schema: RowSchema) -> Readers:
+    return Readers(TensordictReader(schema), DictReader(schema, Structure("tensordict")))
+
 
 SCHEMA = RowSchema({"reward": (torch.float32, (1,))})
 
@@ -27,7 +35,7 @@ def test_the_cost_of_a_row_is_rounded_up_to_whole_words() -> None:
 
 def test_a_staged_row_is_written_to_its_position() -> None:
     rows = Rows.zeros(SCHEMA, 5)
-    one_row = PlainOneRow(rows, TensordictReader(rows.schema))
+    one_row = PlainOneRow(rows, readers(rows.schema))
     taken = one_row.take(TensorDict({"reward": torch.ones(1)}))
     assert taken is not None
     assert taken["reward"].tolist() == [1.0]

@@ -22,7 +22,9 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl_replay.data.staged_row import copy_each, copy_one_by_one
+from rl_replay.data.dicts import DictReader
+from rl_replay.data.staged_row import Readers, copy_each, copy_one_by_one
+from rl_replay.data.structure import Structure
 from rl_replay.storages.row_store import PlainOneRow
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS
@@ -123,8 +125,10 @@ def test_a_row_with_a_gradient_is_stored_and_then_let_go() -> None:
 def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
     row = TensorDict({"a": torch.ones(3)})
     schema = RowSchema({"a": (torch.float32, (3,))})
+    dicts = DictReader(schema, Structure("tensordict"))
+    readers = Readers(TensordictReader(schema), dicts)
     with torch.inference_mode(first):
-        one_row = PlainOneRow(Rows.zeros(schema, 2), TensordictReader(schema))
+        one_row = PlainOneRow(Rows.zeros(schema, 2), readers)
     with torch.inference_mode(not first):
         found = one_row.take(row)
     assert found is not None
