@@ -312,3 +312,29 @@ def test_a_state_that_does_not_fit_is_refused():
         TrajectoryIndex(5).restore(index.state() | {"pieces": index.state()["pieces"][:1]})
     with pytest.raises(ValueError, match="do not fit 2 rows"):
         TrajectoryIndex(2).restore(index.state())
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("torn", [0.0, 0.2])
+def test_numba_and_numpy_walk_to_the_same_rows(monkeypatch, lanes, torn):
+    pytest.importorskip("numba")
+    rng, capacity = np.random.default_rng(7), 60
+    index = TrajectoryIndex(capacity, lanes=lanes)
+    for lane in range(lanes):
+        for _ in range(3):
+            first = index.indexed(lane) if lane == 0 else max(index.indexed(lane), lane * LANE)
+            back = rng.choice([0, 1, 1, 1, -1], 35).astype(np.int32)
+            back[0] = 0
+            back[1:][back[:-1] < 0] = 0
+            index.append(first, back)
+    for table in (index.tables.pieces, index.tables.trajectories, index.tables.piece_of):
+        wrong = rng.random(table.shape) < torn
+        table[wrong] = rng.integers(-3, 200, table.shape)[wrong]
+    numbers = rng.integers(-5, 120, 400) + LANE * rng.integers(-1, lanes + 1, 400)
+    for far in (0, 1, -2, 5):
+        found = [*index.locate(numbers), *index.after(numbers, far)]
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_replay.trajectories.index.load_compiled", lambda _: None)
+            slow = [*index.locate(numbers), *index.after(numbers, far)]
+        for one, other in zip(found, slow, strict=True):
+            assert (one == other).all()

@@ -11,7 +11,7 @@ from rl_layout.testing import environments, trajectories
 from rl_replay import LazyTensorStorage, ReplayBuffer, TrajectoryIndex
 from rl_replay.samplers import SliceSampler
 from rl_replay.testing import StorageTrajectoryMachine
-from rl_replay.trajectories.index import fill_index, pending
+from rl_replay.trajectories.bulk_append import fill_index, pending
 from rl_slabs import Window
 from rl_slabs.lanes.lane import LANE_SHIFT
 

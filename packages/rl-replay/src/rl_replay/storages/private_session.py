@@ -26,7 +26,8 @@ from rl_replay.storages.session import (
     nothing_stored,
 )
 from rl_replay.storages.table import RowTable
-from rl_replay.trajectories.index import PENDING_ROWS, TrajectoryIndex, fill_index, pending
+from rl_replay.trajectories.bulk_append import fill_index, pending
+from rl_replay.trajectories.index import PENDING_ROWS, TrajectoryIndex
 from rl_slabs import Span, Window
 from rl_tensordict import NestedKey
 from rl_tensordict.types import Ints

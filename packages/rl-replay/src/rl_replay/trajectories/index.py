@@ -6,14 +6,14 @@ wrong, which the caller must prove, but every search ends and every slot is in i
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_layout.internals import load_compiled
 from rl_replay.edges import edge
 from rl_replay.trajectories.invariants import check_invariants
 from rl_replay.trajectories.tables import (
@@ -49,13 +49,13 @@ from rl_tensordict.types import Flags, Ints
 PENDING_ROWS = 4096
 """So many rows are written before they are taken in, which costs less together than one by one."""
 
-_PIECE, _LONG = 1 << 20, 1 << 23
-
 # More than a sound table can need, which is two for each doubling of the pieces of a trajectory,
 # and again for each time that its oldest piece went while it grew.
 _MOST_JUMPS = 500
 
 _MANY = 256
+
+_NUMBA = "rl_replay.trajectories.numba_steps"
 
 
 class TrajectoryIndex:
@@ -315,6 +315,8 @@ class TrajectoryIndex:
             >>> index.locate(np.array([4, 1, 5]))
             (array([ 0,  1, -1]), array([ 2,  0, -1]))
         """
+        if (walked := self._walked(numbers, 0)) is not None:
+            return walked[0], walked[1]
         pieces, steps, real = self._steps(numbers)
         slots = pieces[:, TRAJECTORY]
         # whole rows: taking from a single column would copy all of it before
@@ -339,6 +341,8 @@ class TrajectoryIndex:
             >>> index.after(np.array([1, 3]), 1)
             (array([3, 3]), array([ True, False]))
         """
+        if (walked := self._walked(numbers, k)) is not None and walked[4]:
+            return walked[2], walked[3]
         pieces, steps, real = self._steps(numbers)
         found = self.tables.trajectories.take(pieces[:, TRAJECTORY], axis=0, mode="clip")
         # clipped to the trajectory: an absent row gives the last one on the way
@@ -364,6 +368,23 @@ class TrajectoryIndex:
             (array([0, 1]), array([ True, False]))
         """
         return self.after(numbers, -k)
+
+    def _walked(self, numbers: Ints, far: int) -> tuple[Ints, Ints, Ints, Flags, bool] | None:
+        """What a compiled loop finds of some rows; None without numba, or for other arrays."""
+        loops = load_compiled(_NUMBA)
+        if loops is None or type(numbers) is not np.ndarray or numbers.dtype != np.int64:
+            return None
+        tables = self.tables
+        found: tuple[Ints, Ints, Ints, Flags, bool] = loops.walk(
+            tables.words,
+            tables.piece_of,
+            tables.pieces,
+            tables.trajectories,
+            self.capacity,
+            np.ascontiguousarray(numbers),
+            int(far),
+        )
+        return found
 
     def _total(self, column: int) -> int:
         if self.lanes == 1:
@@ -583,38 +604,6 @@ class TrajectoryIndex:
         if rest <= 0:
             return back[start : start + count]
         return np.concatenate((back[start : base + self.capacity], back[base : base + rest]))
-
-
-def pending(index: TrajectoryIndex | None, window: Window) -> int:
-    """How many rows of a window are not indexed yet."""
-    if index is None:
-        return len(window)
-    ends = [first + count for first, count in zip(window.first, window.counts, strict=True)]
-    return sum(
-        min(max(end - index.indexed(lane), 0), window.counts[lane]) for lane, end in enumerate(ends)
-    )
-
-
-def fill_index(
-    index: TrajectoryIndex, back: NDArray[np.integer], window: Window, *, piece: int = _PIECE
-) -> None:
-    """Indexes all rows of a window; millions of rows with a progress bar, if tqdm is installed."""
-    for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
-        starts = range(max(low, index.indexed(lane)), low + count, piece)
-        for start in _shown(starts, pending(index, window)):
-            index.catch_up_lane(lane, back, low, min(start + piece, low + count))
-    index.catch_up(back, window)
-
-
-def _shown(pieces: Iterable[int], rows: int) -> Iterable[int]:
-    if rows < _LONG or importlib.util.find_spec("tqdm") is None:
-        return pieces
-    from tqdm.auto import tqdm
-
-    bar: Iterable[int] = tqdm(
-        pieces, desc="trajectories", unit_scale=_PIECE, unit=" rows", leave=False
-    )
-    return bar
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
