@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_replay.priorities.least_weight import LeastWeight
 from rl_replay.priorities.memory import (
     ALPHA,
     CLEARED,
@@ -60,7 +61,8 @@ class RowPriorities:
         seen: The window of the last `catch_up`.
         new: Row ids that it took in, from and up to, where slices are drawn; the caller clears it.
         mended: Row ids whose word was lost and written anew; the caller clears it, too.
-        heads: Row ids whose predecessor was overwritten, of slices; the caller clears it, too.
+        heads: Row ids whose predecessor was overwritten; the caller clears it, too.
+        keeps_heads: Whether the caller asks for these.
     """
 
     def __init__(self, memory: PriorityMemory) -> None:
@@ -71,11 +73,12 @@ class RowPriorities:
         self.new: list[tuple[int, int]] = []
         self.mended: list[int] = []
         self.heads: list[int] = []
+        self.keeps_heads = False
         self._saved: Saved | None = None
         self._cleared = -1.0  # the count of clears up to which `seen` is true
         self._healed = 0  # the leaf from which sums are computed next
         self._lane_size = 1  # positions of each lane
-        self._least: tuple[int, float] = (-1, 0.0)  # a position of the lowest weight, and that
+        self._least = LeastWeight()
 
     def __getstate__(self) -> PriorityMemory:
         return self.memory
@@ -89,7 +92,7 @@ class RowPriorities:
         found = RowPriorities(PriorityMemory(room, alpha=old.alpha, eps=old.eps, shared=shared))
         found.memory.board[LENGTH] = old.length
         found.load(self.save())
-        found.stale = self.stale
+        found.stale, found.keeps_heads = self.stale, self.keeps_heads
         return found
 
     def set_alpha(self, alpha: float) -> None:
@@ -98,7 +101,7 @@ class RowPriorities:
         live = np.flatnonzero(self.tree.words)
         if len(live):
             self._weigh(live, self.tree.ids[live])
-        self._least = (-1, 0.0)
+        self._least.forget()
 
     def of_slices(self, length: int) -> None:
         """Draws slices of so many rows: a row has weight once `start_at` names it.
@@ -154,7 +157,8 @@ class RowPriorities:
         lanes = list(zip(seen.first, seen.counts, window.first, window.counts, strict=True))
         for old_first, old_count, first, count in lanes:
             old_end, end = old_first + old_count, first + count
-            self._note_heads(old_first, min(first, old_end))
+            if self.keeps_heads:
+                self._note_heads(old_first, min(first, old_end))
             # where rows go on, new ones overwrite those that are a revolution older
             goes_on = first <= old_end and not highest_of_stored
             self._drop(max(old_first, end - each) if goes_on else old_first, min(first, old_end))
@@ -216,7 +220,7 @@ class RowPriorities:
             priorities = priorities[same | self._regain(ring, row_ids, priorities, ~same)]
             self.stale += len(same) - len(priorities)
         self.memory.raise_highest(priorities)
-        self._note_least(positions)
+        self._least.note(self.tree, positions)
 
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
@@ -243,18 +247,7 @@ class RowPriorities:
 
     def lowest_probability(self, ring: Ring) -> float:
         """The probability of the row that is drawn least often."""
-        # a row of the lowest weight is drawn in at most one of N draws, and overwritten once in a
-        # revolution of the ring: so the search among all rows is rare
-        position, weight = self._least
-        weights = self.tree.weights
-        if position < 0 or weights[position] != weight:
-            weight = float(weights[weights > 0].min())
-            rows = np.flatnonzero(weights == np.float32(weight))
-            rows = rows[rows < ring.capacity]
-            # of several the one that is overwritten last
-            position = int(rows[ring.numbers_at(torch.from_numpy(rows)).argmax()])
-            self._least = position, weight
-        return weight / self.tree.total
+        return self._least.find(self.tree, ring) / self.tree.total
 
     def forget_highest(self) -> None:
         """The highest priority is that of the rows that are stored."""
@@ -291,7 +284,7 @@ class RowPriorities:
         self.new.clear()
         self.mended.clear()
         self.heads.clear()
-        self._least = (-1, 0.0)
+        self._least.forget()
 
     def _restore_saved(self, ring: Ring, window: Window) -> None:
         saved, self._saved = self._saved, None
@@ -303,8 +296,6 @@ class RowPriorities:
 
     def _note_heads(self, begin: int, end: int) -> None:
         """Adds the rows that continue some that are gone, while new ones do not name others yet."""
-        if not self.memory.length:
-            return
         for place, first, stop in runs(begin, end, self._lane_size):
             row_ids, rows = np.arange(first, stop), slice(place, place + stop - first)
             far = np.where(self.tree.ids[rows] == ids_of(row_ids), self.memory.ahead[rows], 0)
@@ -327,12 +318,13 @@ class RowPriorities:
             self._note_new(begin, end)
         if given is None:
             given = np.full(end - begin, memory.highest, np.float32)
-        memory.raise_highest(given)
+        else:
+            memory.raise_highest(given)
         for place, first, stop in runs(begin, end, self._lane_size):
             memory.take_in(
                 place, ids_of(np.arange(first, stop)), given[first - begin : stop - begin]
             )
-            self._note_least(np.arange(place, place + stop - first))
+            self._least.note(self.tree, slice(place, place + stop - first))
 
     def _note_new(self, begin: int, end: int) -> None:
         """Adds to `new`, whose ranges stay as few as the lanes where nobody clears it."""
@@ -345,17 +337,7 @@ class RowPriorities:
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""
         self.tree.update(positions, ids, self.memory.weights_at(positions))
-        self._note_least(positions)
-
-    def _note_least(self, positions: Ints) -> None:
-        position, least = self._least
-        if position < 0 or not len(positions):
-            return
-        weights = self.tree.weights[positions]
-        drawn = np.where(weights > 0, weights, np.float32(np.inf))  # 0: never drawn
-        lowest = int(drawn.argmin())
-        if drawn[lowest] <= least:
-            self._least = int(positions[lowest]), float(weights[lowest])
+        self._least.note(self.tree, positions)
 
     def _rows_at(self, positions: Ints) -> tuple[Ints, Flags]:
         """The rows that words of leaves are of, and which of them stood at the last `catch_up`."""

@@ -153,6 +153,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             KeyError: There are no steps that `period` asks for.
         """
         self._rows.of_slices(length)  # of other lengths other rows are the first ones
+        self._rows.keeps_heads = not self.strict_length
         rows = self._caught_up(storage)
         self._storage = storage
         if self._relinked != storage.session.relinked:
