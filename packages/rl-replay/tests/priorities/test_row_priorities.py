@@ -125,7 +125,9 @@ def test_first_priorities_are_those_that_rows_were_written_with():
     rows = priorities(4, alpha=1.0, eps=0.0)
     ring.reserve(3)
     ring.publish(3)
-    rows.catch_up(ring, read_first=lambda row_ids: np.float32(row_ids.numpy() + 2))
+    rows.catch_up(
+        ring, read_first=lambda begin, end: np.arange(begin + 2, end + 2, dtype=np.float32)
+    )
     assert rows.save().priorities.tolist() == [2, 3, 4]
     assert rows.tree.weights[:3].tolist() == [2, 3, 4]
     assert rows.memory.highest == 4

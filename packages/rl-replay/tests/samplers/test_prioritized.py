@@ -10,6 +10,7 @@ from rl_replay import (
     ListStorage,
     PrioritizedReplayBuffer,
     PrioritizedSampler,
+    PrioritizedSliceSampler,
     ReplayBuffer,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
@@ -264,11 +265,33 @@ def test_priorities_mean_nothing_to_uniform_samplers():
             ValueError,
             "priority 1 is",
         ),
+        (
+            lambda b, i: b.update_priority(i, torch.tensor([1.0, float("nan"), -1])),
+            ValueError,
+            "priority 1 is nan",
+        ),
+        (
+            lambda b, i: b.update_priority(i, torch.tensor([1.0, 2, float("inf")]).double()),
+            ValueError,
+            "priority 2 is inf",
+        ),
+        (
+            lambda b, _: b.update_tensordict_priority(
+                with_errors(b[:], torch.tensor([0.5, -0.25, 1]))
+            ),
+            ValueError,
+            "priority 1 is -0.25",
+        ),
         (lambda b, i: b.update_priority(i, float("nan")), ValueError, "priority 0 is nan"),
         (lambda b, i: b.update_priority(i, float("inf")), ValueError, "priority 0 is inf"),
         (lambda b, i: b.update_priority(i, torch.ones(2)), ValueError, "each of 3 rows"),
+        (lambda b, i: b.update_priority(i, torch.ones(3, 2)), ValueError, r"got \[3, 2\]"),
         (lambda b, i: b.update_priority(i + 5, 1.0), IndexError, "no row is stored at index 5"),
+        (lambda b, i: b.update_priority(i + 99, 1.0), IndexError, "no row is stored at index 99"),
+        (lambda b, i: b.update_priority(i - 1, 1.0), IndexError, "no row is stored at index -1"),
         (lambda b, _: setattr(b.sampler, "alpha", -1.0), ValueError, "alpha must be at least 0"),
+        (lambda b, _: setattr(b.sampler, "beta", -0.5), ValueError, "beta must be at least 0"),
+        (lambda b, _: setattr(b.sampler, "beta", float("nan")), ValueError, "beta must be"),
         (lambda b, _: setattr(b.sampler, "beta", "x"), TypeError, "beta must be a number"),
         (lambda b, _: b.update_tensordict_priority(rows(3)), KeyError, "'td_error' is missing"),
         (
@@ -290,6 +313,45 @@ def test_wrong_priorities_are_refused(call, error, message):
         call(buffer, index)
     buffer.set_rng(torch.Generator().manual_seed(0))
     assert numbers_of(buffer) == before
+
+
+@pytest.mark.parametrize("kind", [PrioritizedSampler, PrioritizedSliceSampler])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -0.1}, "alpha must be at least 0"),
+        ({"beta": -0.1}, "beta must be at least 0"),
+        ({"alpha": float("nan")}, "alpha must be"),
+        ({"beta": float("inf")}, "beta must be at least 0 and finite"),
+        ({"eps": -1e-8}, "eps must be at least 0"),
+        ({"max_capacity": 0}, "max_capacity"),
+        ({"reduction": "sum"}, "reduction is one of"),
+        ({"normalize": "sum"}, "normalize is"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(kind, options, message):
+    given = {"max_capacity": 9, "alpha": 1.0, "beta": 1.0} | options
+    slices = {"slice_len": 2} if kind is PrioritizedSliceSampler else {}
+    with pytest.raises(ValueError, match=message):
+        kind(**given, **slices)
+
+
+def test_samples_of_other_buffers_are_refused_where_they_name_rows_that_were_never_written():
+    buffer, other = prioritized(10), prioritized(50)
+    buffer.extend(rows(3))
+    other.extend(rows(40))
+    before = numbers_of(buffer)
+    with pytest.raises(ValueError, match=r"row \d+ was never written, the newest one is 2"):
+        buffer.update_tensordict_priority(with_errors(other.sample(), torch.rand(32)))
+    buffer.set_rng(torch.Generator().manual_seed(0))
+    assert numbers_of(buffer) == before
+
+
+def test_zeros_of_either_sign_are_priorities():
+    buffer = prioritized(4, alpha=1.0, eps=0.0, batch_size=6)
+    index = buffer.extend(rows(4))
+    buffer.update_priority(index, torch.tensor([-0.0, 0.0, 1.0, 2.0]))
+    assert buffer.sample()["number"].bincount().tolist() == [0, 0, 2, 4]
 
 
 def test_empty_buffers_and_other_capacities_are_refused():

@@ -27,8 +27,8 @@ from rl_slabs import Window
 from rl_tensordict.types import Flags, Ints
 
 Floats = NDArray[np.float64]
-ReadFirst = Callable[[torch.Tensor], Singles | None]
-"""From row ids `[n]` to the priorities that the rows were written with; None if they have none."""
+ReadFirst = Callable[[int, int], Singles | None]
+"""The priorities that rows were written with, from one row id on up to another; None without."""
 
 _ROUNDS = 64
 _HEALED = 256  # leaves whose sums each draw from shared priorities computes again
@@ -41,7 +41,7 @@ class DrawnRows(NamedTuple):
     probabilities: Floats  # [n]
 
 
-def no_first_priorities(_: torch.Tensor) -> None:
+def no_first_priorities(_begin: int, _end: int) -> None:
     """Rows that were written without a priority."""
 
 
@@ -214,7 +214,7 @@ class RowPriorities:
         if not standing.all():
             self.stale += len(row_ids) - int(standing.sum())
             row_ids, priorities = row_ids[standing], priorities[standing]
-        positions = ring.positions(torch.from_numpy(row_ids)).numpy()
+        positions = self._positions(ring, row_ids)
         same = self.memory.assign(positions, ids_of(row_ids), priorities)
         if not same.all():
             priorities = priorities[same | self._regain(ring, row_ids, priorities, ~same)]
@@ -269,9 +269,16 @@ class RowPriorities:
 
     def _stored(self, ring: Ring, row_ids: Ints) -> tuple[Ints, Words, Flags]:
         """Positions and ids of those rows whose word is theirs, and which ones these are."""
-        positions, ids = ring.positions(torch.from_numpy(row_ids)).numpy(), ids_of(row_ids)
+        positions, ids = self._positions(ring, row_ids), ids_of(row_ids)
         same = self.tree.ids[positions] == ids
         return (positions, ids, same) if same.all() else (positions[same], ids[same], same)
+
+    def _positions(self, ring: Ring, row_ids: Ints) -> Ints:
+        """The positions of row ids, as the ring says them."""
+        if self.seen is not None and len(self.seen.first) == 1:
+            found: Ints = row_ids % self._lane_size
+            return found
+        return ring.positions(torch.from_numpy(row_ids)).numpy()
 
     def _begin(self, window: Window) -> None:
         """Looks at all rows, as if none had been seen."""
@@ -313,7 +320,7 @@ class RowPriorities:
         if begin >= end:
             return
         memory = self.memory
-        given = read_first(torch.arange(begin, end))
+        given = read_first(begin, end)
         if memory.length:
             self._note_new(begin, end)
         if given is None:

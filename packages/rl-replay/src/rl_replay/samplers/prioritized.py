@@ -116,6 +116,7 @@ class PrioritizedSampler(Sampler):
         alpha = at_least_zero(alpha, "alpha")
         self._home: weakref.ref[Storage] | None = None  # whose rows the priorities are of
         self._capacity = 0  # of that storage
+        self._without_leaf: Any = None  # rows and a key under which they hold no priorities
         self._warned = False
         self._rows = RowPriorities(PriorityMemory(self.max_capacity, alpha=alpha, eps=self.eps))
 
@@ -291,7 +292,7 @@ class PrioritizedSampler(Sampler):
         self._rows.catch_up(
             storage.ring,
             storage.epoch,
-            lambda row_ids: self._written_with(storage, row_ids),
+            lambda begin, end: self._written_with(storage, begin, end),
             highest_of_stored=self.max_priority_within_buffer,
         )
         return self._rows
@@ -310,12 +311,16 @@ class PrioritizedSampler(Sampler):
         if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
             self._rows = self._rows.moved(storage.max_size, shared=False)
 
-    def _written_with(self, storage: Storage, row_ids: torch.Tensor) -> NDArray[np.float32] | None:
+    def _written_with(self, storage: Storage, begin: int, end: int) -> NDArray[np.float32] | None:
         """The priorities that rows were written with; None where they have none."""
-        leaf = None if self.priority_key is None else storage.leaf_of(row_ids, self.priority_key)
-        if leaf is None:
+        rows = (storage.session.table, self.priority_key)
+        if self.priority_key is None or rows == self._without_leaf:
             return None
-        found: NDArray[np.float32] = self.reduce(leaf, len(row_ids)).float().cpu().numpy()
+        leaf = storage.leaf_of(torch.arange(begin, end), self.priority_key)
+        if leaf is None:
+            self._without_leaf = rows
+            return None
+        found: NDArray[np.float32] = self.reduce(leaf, end - begin).float().cpu().numpy()
         good = (found >= 0) & (found < np.inf)
         if good.all():
             return found
@@ -355,7 +360,7 @@ class PrioritizedSampler(Sampler):
         return weights
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_home": None}
+        return self.__dict__ | {"_home": None, "_without_leaf": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.max_capacity}, alpha={self.alpha}, beta={self.beta})"
