@@ -1,0 +1,81 @@
+"""The example of R2D2: its numbers by hand and by a loop, and a shortened run."""
+
+# ruff: noqa: D103 - the name of a test is its promise
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rl_layout import set_recurrent_mode
+from rl_layout.testing import trajectories
+from test_examples import ROOT, load
+
+
+@pytest.fixture(scope="module")
+def r2d2():
+    yield load("r2d2_hidden_velocity")
+    del sys.modules["r2d2_hidden_velocity"]
+
+
+def test_returns_are_rescaled_and_scaled_back(r2d2):
+    values = torch.linspace(-80, 80, 33)
+    found = r2d2.rescaled(values)
+    assert found[-1] == pytest.approx(8 + 0.08)
+    torch.testing.assert_close(r2d2.unscaled(found), values, rtol=1e-3, atol=1e-3)
+
+
+def test_priorities_are_those_of_the_errors_from_a_step_on(r2d2):
+    run = r2d2.Run(r2d2.Settings(eta=0.75))
+    found = run.priorities(trajectories([4, 3]), torch.tensor([1.0, 0, 3, 0, 2, 0, 0]))
+    wanted = [2.25 + 1 / 4, 2.25 + 1 / 4, 2.25 + 1.5 / 4, 0, 1.5 + 2 / 12, 0, 0]
+    assert found.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("sampler", ["priorities", "uniform"])
+def test_targets_are_those_of_a_loop(r2d2, sampler):
+    run = r2d2.Run(r2d2.Settings(sampler, slices=6))
+    for _ in range(3):
+        run.collector.next()
+    run.target.load_state_dict({k: v * 1.5 for k, v in run.target.state_dict().items()})
+    batch = run.buffer.sample()
+    errors, counted = (found.detach() for found in run.errors(batch))
+    warm, slices = run.gru.burn_in_mask(batch), batch["collector", "slice_ids"].tolist()
+    with set_recurrent_mode(True), torch.no_grad():
+        fast, slow = (net(batch.copy())["action_value"] for net in (run.network, run.target))
+    known = 0
+    for row in range(len(batch)):
+        total, there = 0.0, True
+        for step in range(5):
+            total += 0.98**step
+            if batch["next", "terminated"][row + step]:
+                break
+            there = row + step + 1 < len(batch) and slices[row + step + 1] == slices[row]
+            if not there:
+                break
+        else:
+            later = row + 5
+            total += 0.98**5 * r2d2.unscaled(slow[later, fast[later].argmax()])
+        assert bool(counted[row]) == (there and not warm[row])
+        if there:
+            value = (fast[row] * batch["action"][row]).sum()
+            wanted = float(value - r2d2.rescaled(torch.as_tensor(total)))
+            assert float(errors[row]) == pytest.approx(wanted, abs=1e-4)
+            known += 1
+    assert known > 20
+
+
+def test_both_samplers_are_trained_with_and_compared(tmp_path):
+    script = ROOT / "examples" / "r2d2_hidden_velocity.py"
+    options = ["--steps", "2048", "--samplers", "priorities", "uniform", "--out", str(tmp_path)]
+    told = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert [line.split(",")[0] for line in lines[:2]] == ["priorities", "uniform"]
+    curves = json.loads((tmp_path / "curves.json").read_text())
+    assert [curves[name][0][0][0] for name in ("priorities", "uniform")] == [2048, 2048]
+    assert (tmp_path / "curves.png").stat().st_size > 1000
