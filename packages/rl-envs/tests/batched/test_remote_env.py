@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rl_envs import EnvBase, ParallelEnv, SerialEnv, TransformedEnv
+from rl_envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import CountingEnv
 from rl_transforms import StepCounter
 
@@ -128,3 +128,18 @@ def test_environments_inside_can_be_transformed():
     env = SerialEnv(2, lambda: TransformedEnv(NamedEnv(name="t"), StepCounter()))
     assert env.name == ["t", "t"]
     assert isinstance(env[0], EnvBase)
+
+
+@pytest.mark.parametrize("make", [serial, parallel])
+def test_steps_by_hand_reach_the_new_environments(make):
+    def limited(max_episode_steps=500):
+        return GymEnv("CartPole-v1", max_episode_steps=max_episode_steps)
+
+    with make(2, limited) as env:
+        env.step(env.rand_action(env.reset()))
+        env.update_kwargs([{"max_episode_steps": 1}, {"max_episode_steps": 2}])
+        root, truncated = env.reset(), []
+        for _ in range(2):
+            step, root = env.step_and_maybe_reset(env.rand_action(root))
+            truncated.append(step["next", "truncated"].flatten().tolist())
+    assert truncated == [[True, False], [True, True]]
