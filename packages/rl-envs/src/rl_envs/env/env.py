@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_envs.env import arguments, checks
 from rl_envs.env.device_sync import can_sync, selects_every_row, selects_no_row
 from rl_envs.env.done import ends
-from rl_envs.env.held_observations import HeldObservations
+from rl_envs.env.held_leaves import HeldLeaves
 from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import merge, reset_masks, with_masks, without_masks
 from rl_envs.env.rendering import Renderable
@@ -195,7 +195,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if waits and kept is not None and masks and selects_no_row(masks):
             return kept
         whole = kept is None or not masks or (waits and selects_every_row(masks))
-        held = HeldObservations(kept if whole else None, self.layout.observation)
+        held = HeldLeaves(kept if whole else None, self.layout.observation)
         root = self.reset_checked(None if whole else with_masks(kept, masks), masks, kwargs)
         held.check(f"{type(self).__name__}._reset")
         self.is_started = True
@@ -625,14 +625,14 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     def raw_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Call `_reset`; only kind and batch size of the result, and what is held, are checked."""
-        held = HeldObservations(tensordict, self.layout.observation)
+        held = HeldLeaves(tensordict, self.layout.observation)
         returned = self._reset(tensordict, **kwargs)
         held.check(f"{type(self).__name__}._reset")
         return checks.check_returned(self, returned, "reset")
 
     def raw_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Call `_step`; only kind and batch size of the result, and what is held, are checked."""
-        held = HeldObservations(tensordict, self.layout.observation)
+        held = HeldLeaves(tensordict, self.layout.observation)
         returned = self._step(tensordict)
         held.check(f"{type(self).__name__}._step")
         return checks.check_returned(self, returned, "step")

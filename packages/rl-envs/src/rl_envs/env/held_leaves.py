@@ -10,7 +10,7 @@ from rl_layout import keys
 from rl_tensordict import find
 
 
-class HeldObservations:
+class HeldLeaves:
     """The observations of a root, and how often each had been written to."""
 
     def __init__(self, root: TensorDictBase | None, leaves: SpecLeaves) -> None:
