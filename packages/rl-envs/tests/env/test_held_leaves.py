@@ -65,3 +65,34 @@ def test_tensors_without_a_version_are_passed_over():
     with torch.inference_mode():
         rows = Counter(plus_one, torch.zeros_like).rollout(3)
     assert rows["next", "observation"].flatten().tolist() == [1, 2, 3]
+
+
+class Buffers(Counter):
+    """Writes rewards and flags to tensors of its own, as simulators do."""
+
+    def __init__(self, kept):
+        super().__init__(plus_one, torch.zeros_like)
+        self.reward, self.over, self.kept = torch.zeros(1), torch.zeros(1, dtype=torch.bool), kept
+
+    def _step(self, tensordict):
+        after = super()._step(tensordict)
+        self.reward += 1
+        self.over.copy_(after["terminated"])
+        mine = {"reward": self.reward, "terminated": self.over}
+        copies = {key: leaf if key == self.kept else leaf.clone() for key, leaf in mine.items()}
+        return after.update(copies)
+
+
+@pytest.mark.parametrize("key", ["reward", "terminated"])
+def test_rewards_and_flags_that_are_written_to_again_are_refused(key):
+    with pytest.raises(RuntimeError, match=rf"changed '{key}' in place"):
+        Buffers(key).rollout(9)
+    assert Buffers("none").rollout(9)["next", "reward"].flatten().tolist() == [1, 2, 3]
+
+
+def test_a_callback_may_change_what_a_step_returned():
+    def halve(_, step):
+        step["next", "reward"].mul_(0.5)
+
+    rows = Counter(plus_one, torch.zeros_like).rollout(9, callback=halve)
+    assert rows["next", "reward"].flatten().tolist() == [0.5, 0.5, 0.5]

@@ -16,7 +16,8 @@ class Unseeded(CountingEnv):
 class ResetsAll(EpisodeStepEnv):
     def _reset(self, tensordict):
         fresh = super()._reset(None)
-        if tensordict is not None:
+        # a mask of rows that are done is the flag of the step itself, which is refused
+        if tensordict is not None and not tensordict["done"].any():
             tensordict["_reset"].fill_(True)
         return fresh
 

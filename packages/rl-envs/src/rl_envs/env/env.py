@@ -84,6 +84,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
     def __init__(self, *, device: torch.device | str | None = None, batch_size: Any = ()) -> None:
         self.device = local_device("device", "cpu" if device is None else device)
         self.batch_size = arguments.sizes_of(batch_size)
+        self._returned: TensorDictBase | None = None  # by the last step
         self.is_closed = False
         self.is_started = False
 
@@ -195,7 +196,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         if waits and kept is not None and masks and selects_no_row(masks):
             return kept
         whole = kept is None or not masks or (waits and selects_every_row(masks))
-        held = HeldLeaves(kept if whole else None, self.layout.observation)
+        held = HeldLeaves((kept if whole else None, self.layout.shown))
         root = self.reset_checked(None if whole else with_masks(kept, masks), masks, kwargs)
         held.check(f"{type(self).__name__}._reset")
         self.is_started = True
@@ -625,17 +626,18 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
 
     def raw_reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         """Call `_reset`; only kind and batch size of the result, and what is held, are checked."""
-        held = HeldLeaves(tensordict, self.layout.observation)
+        held = HeldLeaves((tensordict, self.layout.shown))
         returned = self._reset(tensordict, **kwargs)
         held.check(f"{type(self).__name__}._reset")
         return checks.check_returned(self, returned, "reset")
 
     def raw_step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Call `_step`; only kind and batch size of the result, and what is held, are checked."""
-        held = HeldLeaves(tensordict, self.layout.observation)
+        held = HeldLeaves((tensordict, self.layout.shown), (self._returned, self.layout.reward))
         returned = self._step(tensordict)
         held.check(f"{type(self).__name__}._step")
-        return checks.check_returned(self, returned, "step")
+        self._returned = checks.check_returned(self, returned, "step")
+        return self._returned
 
     def complete_step(self, after: TensorDictBase) -> TensorDictBase:
         """Check and complete the result of `raw_step`, on a copy."""

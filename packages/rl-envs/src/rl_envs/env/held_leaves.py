@@ -1,4 +1,4 @@
-"""Observations that finished steps hold, and that an environment must not write to."""
+"""Leaves that finished steps hold, and that an environment must not write to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from rl_tensordict import find
 
 
 class HeldLeaves:
-    """The observations of a root, and how often each had been written to."""
+    """The leaves of a root, and of what a step has returned, with how often each was written to."""
 
-    def __init__(self, root: TensorDictBase | None, leaves: SpecLeaves) -> None:
+    def __init__(self, *parts: tuple[TensorDictBase | None, SpecLeaves]) -> None:
         # the same tensors are in the steps of a rollout: a write would change the past
-        found = [] if root is None else [(key, find(root, key)) for key, _ in leaves]
+        found = [
+            (key, find(tensordict, key))
+            for tensordict, leaves in parts
+            if tensordict is not None
+            for key, _ in leaves
+        ]
         self._held = [
             (key, leaf, leaf._version)
             for key, leaf in found
