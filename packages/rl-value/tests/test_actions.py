@@ -52,9 +52,10 @@ def test_distribution_of_stored_parameters_is_read():
 def test_distribution_that_fails_names_the_actor_and_its_inputs():
     with pytest.raises(KeyError, match="x") as caught:
         distribution_of(actor("logits"), TensorDict({"y": torch.ones(3, 2)}, [3]))
-    call, advice = caught.value.__notes__[-2:]
-    assert "was given 'x'" in call
-    assert "Look for NaN" in advice
+    assert "was given 'x'" in caught.value.__notes__[-1]
+    with pytest.raises(ValueError, match="logits") as caught:
+        distribution_of(actor("logits"), TensorDict({"x": torch.full((3, 2), torch.nan)}, [3]))
+    assert "Look for NaN" in caught.value.__notes__[-1]
 
 
 def test_heads_of_a_plain_distribution_are_the_action():

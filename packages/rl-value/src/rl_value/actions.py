@@ -23,7 +23,8 @@ def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
     except Exception as error:
         given = {key: batch.get(key, None) for key in actor.in_keys}
         note_network(error, actor.out_keys, given)
-        error.add_note("Look for NaN in the inputs of the actor and in its weights.")
+        if not isinstance(error, KeyError):  # an entry that is missing says so itself
+            error.add_note("Look for NaN in the inputs of the actor and in its weights.")
         raise
     return dist
 
