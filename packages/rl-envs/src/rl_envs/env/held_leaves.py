@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.spec_leaves import SpecLeaves
@@ -18,7 +18,7 @@ class HeldLeaves:
         found = [
             (key, find(tensordict, key))
             for tensordict, leaves in parts
-            if tensordict is not None
+            if type(tensordict) is TensorDict  # leaves of a lazy stack are made when they are read
             for key, _ in leaves
         ]
         self._held = [
