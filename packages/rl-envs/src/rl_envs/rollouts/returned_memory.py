@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_envs.env.interface import Environment
+from rl_envs.env.spec_leaves import has_fixed_form
 from rl_layout import keys
 from rl_tensordict import find
 from rl_tensordict.types import KeyPath
@@ -36,7 +37,8 @@ class ReturnedMemory:
 
     def add_reset(self, root: TensorDictBase) -> None:
         """Take note of a first root."""
-        shown = [key for key, _ in self._env.layout.observation]
+        # leaves of varying shapes are in lazy stacks, which are made anew when they are read
+        shown = [key for key, spec in self._env.layout.observation if has_fixed_form(spec)]
         self.add_step({key: find(root, key) for key in shown}, -1)
 
     def add_step(self, after: Mapping[KeyPath, Any], t: int) -> None:

@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 
 from rl_envs.env.done import ends
 from rl_envs.env.interface import Environment
+from rl_envs.env.spec_leaves import has_fixed_form
 from rl_envs.rollouts.policy_plan import PolicyPlan, failure_note
 from rl_envs.rollouts.request import Goal
 from rl_envs.rollouts.returned_memory import ReturnedMemory
@@ -32,6 +33,8 @@ class TensorDictSteps:
             self._policy = env.rand_action
         refuse_shared_states({"policy": self._policy})
         self._steps: list[TensorDictBase] = []
+        # leaves of varying shapes are in lazy stacks, which are made anew when they are read
+        self._remembered = [key for key, spec in env.layout.after if has_fixed_form(spec)]
         self._memory = ReturnedMemory(env)
 
     def start(self, root: TensorDictBase | None, goal: Goal) -> int:
@@ -54,7 +57,7 @@ class TensorDictSteps:
         """Take step t; returns whether a row may be done."""
         self._steps.append(self.env.step(self._root))
         after = find(self._steps[t], (keys.NEXT,))
-        self._memory.add_step({key: find(after, key) for key, _ in self.env.layout.after}, t)
+        self._memory.add_step({key: find(after, key) for key in self._remembered}, t)
         return True
 
     def advance(self, t: int) -> None:
