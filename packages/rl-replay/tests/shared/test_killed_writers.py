@@ -185,19 +185,18 @@ def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: s
 
     def die() -> None:
         rows = store.rows
-        write, put = rows.write, rows.put
-
-        def half_written(index: Any, cells: Any) -> None:
-            positions = torch.arange(80)[index] if isinstance(index, slice) else index
-            write(positions[:4], type(cells)({key: leaf[:4] for key, leaf in cells.items()}))
-            os.kill(os.getpid(), signal.SIGKILL)
+        put = rows.put
 
         def half_put(index: Any, leaves: Any) -> None:
             positions = torch.arange(80)[index] if isinstance(index, slice) else index
-            put(positions[:4], [leaf[:4] for leaf in leaves])
+            if isinstance(leaves, dict):
+                half = type(leaves)({key: leaf[:4] for key, leaf in leaves.items()})
+            else:
+                half = [leaf[:4] for leaf in leaves]
+            put(positions[:4], half)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        rows.write, rows.put = half_written, half_put
+        rows.put = half_put
         buffer.extend(trajectories([8], first_id=9000))
 
     assert end_of(forked(die)) == -signal.SIGKILL
