@@ -6,6 +6,17 @@ from rl_replay.buffer.prioritized_buffers import (
 )
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
+from rl_replay.checkpointers.checkpointer import (
+    ListStorageCheckpointer,
+    StorageCheckpointerBase,
+    TensorStorageCheckpointer,
+)
+from rl_replay.checkpointers.compact import (
+    FlatStorageCheckpointer,
+    H5StorageCheckpointer,
+    NestedStorageCheckpointer,
+)
+from rl_replay.checkpointers.ensemble import StorageEnsembleCheckpointer
 from rl_replay.data.containers import register_container
 from rl_replay.ensembles.buffer import ReplayBufferEnsemble
 from rl_replay.ensembles.sampler import SamplerEnsemble
@@ -42,10 +53,14 @@ from rl_replay.writers import (
 
 __all__ = [
     "ConsumingSampler",
+    "FlatStorageCheckpointer",
+    "H5StorageCheckpointer",
     "ImmutableDatasetWriter",
     "LazyMemmapStorage",
     "LazyTensorStorage",
     "ListStorage",
+    "ListStorageCheckpointer",
+    "NestedStorageCheckpointer",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
@@ -60,12 +75,15 @@ __all__ = [
     "SliceSamplerWithoutReplacement",
     "StalenessAwareSampler",
     "Storage",
+    "StorageCheckpointerBase",
     "StorageEnsemble",
+    "StorageEnsembleCheckpointer",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
+    "TensorStorageCheckpointer",
     "TrajectoryIndex",
     "Writer",
     "WriterEnsemble",

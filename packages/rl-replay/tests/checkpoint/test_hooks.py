@@ -12,7 +12,12 @@ from tensordict import TensorDict
 
 from rl_layout import EndKind, Flat2TED, Nested2TED, TED2Flat, TED2Nested
 from rl_layout.testing import environments, trajectories
-from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from rl_replay import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+)
 
 STORAGES = {
     "memory": lambda: LazyTensorStorage(17),
@@ -46,11 +51,13 @@ def test_hooks_with_codecs_restore_every_row_bit_for_bit(tmp_path, storage, hook
     )
     for part in batch.split(5, dim=-1):  # the ring is gone around
         one.extend(part)
-    kept = 6 if storage == "columns" else 17
     one.dumps(tmp_path)
     two.loads(tmp_path)
     assert len(two) == len(one)
-    assert (two[:] == batch[..., -kept:]).all()
+    assert (two[:] == one[:]).all()  # in the same places
+    after = trajectories([2], first_id=900) if storage != "columns" else batch[:, :1]
+    assert (one.extend(after) == two.extend(after)).all()  # over the oldest
+    assert (two[:] == one[:]).all()
     lengths = (sorted(b.storage.trajectories().lengths().tolist()) for b in (one, two))
     assert next(lengths) == next(lengths)
 
@@ -67,6 +74,43 @@ def test_hooks_may_make_groups_of_other_sizes(tmp_path):
     one.dumps(tmp_path)
     two.loads(tmp_path)
     assert two["a"].tolist() == [0, 1, 2]
+
+
+def test_rows_behind_hooks_keep_cursor_sampler_and_age(tmp_path):
+    def full():
+        sampler = SamplerWithoutReplacement()
+        buffer = ReplayBuffer(storage=LazyTensorStorage(30), sampler=sampler, batch_size=4)
+        buffer.register_save_hook(TED2Flat())
+        buffer.register_load_hook(Flat2TED())
+        buffer.set_rng(torch.Generator().manual_seed(3))
+        return buffer
+
+    one, two = full(), full()
+    for first, length in ((0, 12), (50, 30)):
+        one.extend(trajectories([length], first_id=first))
+    one.sample()
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    rows = [(one.sample(), two.sample()) for _ in range(3)]
+    assert all((mine == other).all() for mine, other in rows)
+    new = trajectories([10], first_id=99)
+    newest = one[:]["collector", "traj_step"].max()
+    assert (two.extend(new) == one.extend(new)).all()
+    # the rows that were the newest are still there
+    assert two[:]["collector", "traj_step"].max() == newest
+    assert (two[:] == one[:]).all()
+
+
+def test_rows_of_another_sampler_are_taken_alone(tmp_path):
+    one, two = (
+        made(LazyTensorStorage(9)),
+        ReplayBuffer(storage=LazyTensorStorage(9), sampler=SamplerWithoutReplacement()),
+    )
+    two.register_load_hook(same)
+    one.extend(trajectories([5]))
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert len(two) == 5
 
 
 class Hooked(RuleBasedStateMachine):

@@ -11,7 +11,8 @@ import torch
 
 from rl_replay.buffer.batches import BatchMaker
 from rl_replay.buffer.parts import BufferParts
-from rl_replay.checkpoint.hooks import Hook, dump_changed, load_changed
+from rl_replay.checkpoint.apart import dump_apart, is_apart, load_apart
+from rl_replay.checkpoint.hooks import ChangedRows, Hook, changed_rows, dump_rows, put_rows
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import load_storage, require_same_shape, storage_parts
 from rl_replay.checkpoint.writer import dump
@@ -61,34 +62,78 @@ class Checkpoint:
         """Writes the buffer to a folder; with hooks only the rows that they make."""
         parts = self._parts
         with parts.local.lock, parts.storage.exclusive_writer():
-            if self.save_hooks:
-                dump_changed(parts, path, self.save_hooks)
-                return
             self._batches.rewind()
             _catch_up(parts)
             state = _state_without_rows(parts)
-            tree: dict[str, Any] = {"storage": storage_parts(parts.storage)}
+            tree: dict[str, Any] = {}
             for name in _PARTS[1:]:
                 kind = type(getattr(parts, name)).__name__
                 tree[name] = {"kind": kind, "state": dict(state[name])}
             tree |= {"transform": state["transform"], "batch_size": state["batch_size"]}
-            with parts.storage.read_ahead():
-                dump(path, tree | {"generator": state["rng"]})
+            tree["generator"] = state["rng"]
+            own = parts.storage.checkpointer
+            hooks = [*self.save_hooks, *(own.save_hooks if own is not None else [])]
+            if own is not None and not own.is_own:
+                dump_apart(parts.storage, own, path, tree)
+            elif hooks:
+                dump_rows(parts.storage, path, hooks, tree)
+            else:
+                form = None if own is None else own.form
+                with parts.storage.read_ahead():
+                    dump(path, {"storage": storage_parts(parts.storage, form), **tree})
 
     def load(self, path: str | os.PathLike[str], *, rows_only: bool) -> None:
         """Restores what `dump` wrote."""
         parts = self._parts
         with parts.local.lock:
             self._batches.rewind()
-            if not load_changed(parts, path, self.load_hooks):
-                with Archive(path) as archive:
-                    archive.verify()
-                    if rows_only:
-                        load_storage(parts.storage, archive)
-                        parts.sampler.reset()
-                    else:
-                        _load_all(parts, archive)
+            own = parts.storage.checkpointer
+            hooks = [*self.load_hooks, *(own.load_hooks if own is not None else [])]
+            changed = changed_rows(parts.storage, path, hooks)
+            with Archive(path) as archive:
+                archive.verify()
+                if changed is not None:
+                    _load_changed(parts, archive, changed, rows_only=rows_only)
+                elif rows_only:
+                    _rows_loader(parts, archive)()
+                    parts.sampler.reset()
+                else:
+                    _load_all(parts, archive)
             parts.changes += 1
+
+
+def _rows_loader(parts: BufferParts, archive: Archive) -> Callable[[], None]:
+    """What restores the rows of a dump."""
+    storage = parts.storage
+    if is_apart(archive):
+        return lambda: load_apart(storage, archive)
+    return lambda: load_storage(storage, archive)
+
+
+def _load_changed(
+    parts: BufferParts, archive: Archive, changed: ChangedRows, *, rows_only: bool
+) -> None:
+    """Restores rows that hooks changed, and the rest if the rows are those that it is of."""
+    kinds = [type(getattr(parts, name)).__name__ for name in _PARTS[1:]]
+    known = f"{_PARTS[1]}/kind" in archive.names()
+    same = known and kinds == [archive.part(f"{name}/kind") for name in _PARTS[1:]]
+    if rows_only or not same or changed.first is None:
+        put_rows(parts.storage, changed)
+        parts.sampler.reset()
+        return
+    size = (changed.capacity, changed.lanes)
+    _restore(parts, _saved_state(archive), lambda: put_rows(parts.storage, changed), size)
+
+
+def _saved_state(archive: Archive) -> dict[str, Any]:
+    """The state of everything but the rows."""
+    return {
+        "sampler": archive.read("sampler/state"),
+        "writer": archive.read("writer/state"),
+        "transform": archive.read("transform"),
+        "batch_size": archive.part("batch_size"),
+        "rng": archive.part("generator"),
+    }
 
 
 def _catch_up(parts: BufferParts) -> None:
@@ -193,14 +238,6 @@ def _load_all(parts: BufferParts, archive: Archive) -> None:
         rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
         kind = archive.part(f"{name}/kind")
         _require_same_kind(archive.folder, name, kind, getattr(parts, name), rows)
-    state = {
-        "sampler": archive.read("sampler/state"),
-        "writer": archive.read("writer/state"),
-        "transform": archive.read("transform"),
-        "batch_size": archive.part("batch_size"),
-        "rng": archive.part("generator"),
-    }
     first = archive.part("storage/first") if "storage/first" in archive.names() else None
-    kept = archive.part("storage/capacity")
-    size = (kept, len(first)) if isinstance(first, list) else None
-    _restore(parts, state, lambda: load_storage(parts.storage, archive), size)
+    size = (archive.part("storage/capacity"), len(first)) if isinstance(first, list) else None
+    _restore(parts, _saved_state(archive), _rows_loader(parts, archive), size)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.buffer.parts import BufferParts
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage, TensorStorage
@@ -19,33 +18,73 @@ Hook = Callable[[TensorDictBase], TensorDictBase]
 CHANGED = "changed"
 
 
-def dump_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> None:
-    """Writes the rows of a buffer as save hooks change them."""
-    rows = parts.storage.read(_by_age(parts.storage))
+class ChangedRows(NamedTuple):
+    """Rows as load hooks restored them, and what the dump says of the others that it holds."""
+
+    rows: TensorDictBase  # [N] or [*B, T], the oldest first
+    first: int | None  # The row id of the oldest one; None where rows were left out or added
+    capacity: int  # Of the storage that was dumped
+    lanes: int  # Of that storage
+
+
+def dump_rows(
+    storage: Storage, path: str, hooks: Sequence[Hook], more: Mapping[str, Any] | None = None
+) -> None:
+    """Writes the rows of a storage as save hooks change them, and other parts."""
+    window = storage.ring.window()
+    rows = storage.read(_by_age(storage))
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
-    dump(path, {CHANGED: _parts_of(_tensordict(rows, None))})
+    head = {"first": list(window.first), "counts": list(window.counts)}
+    changed = _parts_of(_tensordict(rows, None))
+    dump(path, {CHANGED: changed, "ring": {**head, "capacity": storage.max_size}, **(more or {})})
 
 
-def load_changed(parts: BufferParts, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
-    """Fills a buffer from a dump that hooks changed; False where it is no such dump."""
+def changed_rows(
+    storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]
+) -> ChangedRows | None:
+    """The rows of a dump that hooks changed, changed back; None where it is no such dump."""
     with Archive(path) as archive:
         if f"{CHANGED}/batch_sizes" not in archive.names():
-            return False
+            return None
         if not hooks:
             raise ValueError(
                 f"{path} was written by save hooks: register the load hooks that belong to them."
             )
         archive.verify()
         found = archive.read(CHANGED)
+        ring = archive.read("ring")
     rows: Any = _rows_of(found)
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
-    _require_room(parts.storage, _tensordict(rows, hooks[-1]), path)
-    parts.storage.empty()
-    parts.storage.extend(rows)
-    parts.sampler.reset()
-    return True
+    _require_room(storage, _tensordict(rows, hooks[-1]), path)
+    if not ring:  # of an older version
+        return ChangedRows(rows, None, 0, 0)
+    first, counts = ring["first"], ring["counts"]
+    is_whole = len(first) == 1 and counts[0] == rows.numel()
+    return ChangedRows(rows, first[0] if is_whole else None, ring["capacity"], len(first))
+
+
+def put_rows(storage: Storage, found: ChangedRows) -> None:
+    """Replaces the rows of a storage, which get their former ids if it is of the same size."""
+    same = (storage.max_size, len(storage.ring.window().first)) == (found.capacity, found.lanes)
+    keeps_ids = found.first is not None and found.lanes == 1
+    if keeps_ids and storage.session.table is None:
+        storage.extend(found.rows)  # what rows are like, and so how many there is room for
+        same = storage.max_size == found.capacity
+    storage.empty()
+    if keeps_ids and same:
+        assert found.first is not None  # ids are kept
+        storage.ring.restore(found.first, found.first)
+    storage.extend(found.rows)
+
+
+def load_rows(storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
+    """Fills a storage from a dump that hooks changed; False where it is no such dump."""
+    found = changed_rows(storage, path, hooks)
+    if found is not None:
+        put_rows(storage, found)
+    return found is not None
 
 
 def _by_age(storage: Storage) -> torch.Tensor:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,8 +45,28 @@ class Late:
     value: Callable[[], Any]  # a description
 
 
+@dataclass(frozen=True)
+class OtherFile:
+    """A file of rows that lies beside the data of a dump; it is described in its place."""
+
+    suffix: str  # Of its name
+    write: Callable[[Path], None]  # Writes a file that is not there yet
+    link: str | None = None  # Another name for it, which the next dump takes away
+
+
 Array = torch.Tensor | NDArray[Any] | Chunks
-Part = Array | Mapping[str, Any] | list[Any] | tuple[Any, ...] | str | float | int | bool | None
+Part = (
+    Array
+    | OtherFile
+    | Mapping[str, Any]
+    | list[Any]
+    | tuple[Any, ...]
+    | str
+    | float
+    | int
+    | bool
+    | None
+)
 """A part of a dump: an array, a group of named parts, or a JSON value."""
 
 
@@ -106,7 +127,7 @@ def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(part, Mapping) and part:
             yield from flat(part, f"{prefix}{name}{SEPARATOR}")
             continue
-        if not isinstance(part, torch.Tensor | np.ndarray | Chunks | Late):
+        if not isinstance(part, torch.Tensor | np.ndarray | Chunks | Late | OtherFile):
             _require_plain(f"{prefix}{name}", part)
         yield f"{prefix}{name}", part
 

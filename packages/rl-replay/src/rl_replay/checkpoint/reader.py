@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
+from rl_replay.checkpoint.other_file import checked_file, is_described
 from rl_replay.checkpoint.parts import PIECE_BYTES, Bytes, tree
 from rl_slabs.internals import carrier, dtype_named, open_regular
 
@@ -73,6 +75,9 @@ class Archive:
                 checksum = zlib.crc32(piece.data, checksum)
                 left -= len(piece)
             self._compare(name, checksum)
+        for part in self._parts.values():
+            if is_described(part.get("plain")):
+                checked_file(self.folder, part["plain"])
 
     def read(self, under: str = "") -> dict[str, Any]:
         """The parts that `dump` was given, with tensors for chunks; each is checked."""
@@ -112,6 +117,31 @@ class Archive:
             if host is not target:
                 target.copy_(host)
         self._compare(name, checksum)
+
+    def layout(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """The dtype and the shape of an array."""
+        entry = self._array(name)
+        return dtype_named(entry["dtype"]), tuple(entry["shape"])
+
+    def pieces(self, name: str) -> Iterator[torch.Tensor]:
+        """The rows of an array, one piece after another; the last one comes if all were right."""
+        entry = self._array(name)
+        dtype = dtype_named(entry["dtype"])
+        inner = entry["shape"][1:]
+        each = max(1, dtype.itemsize * prod(inner))
+        step = max(1, PIECE_BYTES // each)
+        checksum, place = 0, entry["offset"]
+        for start in range(0, entry["shape"][0], step):
+            count = min(step, entry["shape"][0] - start)
+            bits = torch.empty((count, *inner), dtype=carrier(dtype))
+            flat_bytes = bits.numpy().reshape(-1).view(np.uint8)
+            self._file.seek(place)  # others may read in between
+            self._fill(flat_bytes, name)
+            checksum = zlib.crc32(flat_bytes.data, checksum)
+            place += len(flat_bytes)
+            if start + count == entry["shape"][0]:
+                self._compare(name, checksum)
+            yield bits.view(dtype)
 
     def close(self) -> None:
         """Closes the file; a second call does nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,14 @@ from numpy.typing import NDArray
 from rl_replay.checkpoint.contents import Contents, Moves, Targets, lane_by_lane, targets
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Hold, Late, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
+from rl_replay.compact.forms import (
+    RowForm,
+    check_compact,
+    compact_parts,
+    fill_store,
+    is_compact,
+)
+from rl_replay.compact.order import TrajectoryOrder
 from rl_replay.data.structure import Structure
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
@@ -24,15 +33,15 @@ PLAIN, LOSSLESS = "plain", "lossless"
 _STORE = "storage/store"
 
 
-def storage_parts(storage: Storage) -> dict[str, Any]:
-    """The stored rows of a storage, as parts of a dump."""
+def storage_parts(storage: Storage, form: RowForm | None = None) -> dict[str, Any]:
+    """The stored rows of a storage, as parts of a dump: as they lie, or in another form."""
     storage = _of_tensors(storage)
     storage.sync()
     window = storage.ring.window()
     if storage.store is None or storage.structure is None or not len(window):
         return {"capacity": storage.max_size, "count": 0}
     places = _places(window, storage.max_size)
-    back = torch.from_numpy(storage.back)
+    all_back = torch.from_numpy(storage.back)
     return {
         "capacity": storage.max_size,
         "count": len(window),
@@ -43,12 +52,29 @@ def storage_parts(storage: Storage) -> dict[str, Any]:
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
         "schema": schema_of(storage.store).to_dict(),
-        "back": torch.cat([back[place] for place in places]),
+        "back": (back := torch.cat([all_back[place] for place in places])),
         "index": storage.session.index_state(),
-        "store": store_parts(storage.store, places, storage.session.hold),
+        **_rows_of(storage, form, places, back.numpy(), window),
         # last, when the rows are on the disk: older ones were overwritten while they were copied
         "floor": Late(lambda: storage.session.floor_since(window)),
     }
+
+
+def _rows_of(
+    storage: TensorStorage,
+    form: RowForm | None,
+    places: Sequence[slice],
+    back: NDArray[np.int32],
+    window: Window,
+) -> dict[str, Any]:
+    """The bytes of rows as parts of a dump."""
+    store = storage.store
+    assert store is not None  # there are rows
+    if form is None:
+        return {"store": store_parts(store, places, storage.session.hold)}
+    positions = np.concatenate([np.arange(place.start, place.stop) for place in places])
+    order = TrajectoryOrder.of_links(back, window.counts)
+    return {"compact": compact_parts(form, store, schema_of(store), positions, order)}
 
 
 def load_storage(storage: Storage, archive: Archive) -> None:
@@ -64,7 +90,9 @@ def load_storage(storage: Storage, archive: Archive) -> None:
         return
     columns = _columns(archive)
     require_same_shape(archive.folder, storage, columns, archive.part("storage/dim_extend"))
-    require_kind(storage.lossless is not False, archive)
+    compact = is_compact(archive)
+    if not compact:
+        require_kind(storage.lossless is not False, archive)
     schema = RowSchema.from_dict(archive.read("storage/schema"))
     window = _window(archive)
     contents = Contents(
@@ -76,15 +104,31 @@ def load_storage(storage: Storage, archive: Archive) -> None:
         tuple(archive.part("storage/floor")),
         archive.part("storage/order") if "storage/order" in archive.names() else None,
     )
+    if compact:
+        check_compact(archive, schema, count)
     room, lanes = storage.capacity_for(columns), len(storage.ring.window().first)
     contents = contents.in_room(capacity, room, lanes)
-    if storage.store is not None and schema_of(storage.store) == schema:
+    if not compact and storage.store is not None and schema_of(storage.store) == schema:
         require_fitting(storage.store, archive)
     moves = Moves(contents.runs(), count, capacity // len(window.first), room // lanes)
 
+    def write_in_order(cells: Any, store: RowStore, links: NDArray[np.int32]) -> None:
+        back = archive.part("storage/back").numpy()
+        for run in contents.runs():
+            positions, offsets = run.positions(moves.each), back[run.rows]
+            offsets = run.inside(offsets) if contents.joins else offsets
+            links[positions] = offsets
+            store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], offsets)
+            store.link_predecessors(run.numbers)
+
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
-        require_fitting(store, archive)
-        load_store(store, archive, moves)
+        if compact:
+            positions, _ = moves.positions()
+            write = partial(write_in_order, store=store, links=links)
+            fill_store(archive, store, schema, positions, write)
+        else:
+            require_fitting(store, archive)
+            load_store(store, archive, moves)
         archive.read_into("storage/back", targets(torch.from_numpy(links), moves.places()))
 
     storage.stand(contents, fill)

@@ -21,7 +21,17 @@ import numpy as np
 import torch
 
 from rl_replay.checkpoint.manifest import FORMAT, FORMAT_VERSION, MANIFEST, parsed, sealed
-from rl_replay.checkpoint.parts import Bytes, Chunks, Late, Part, described, flat, raw_pieces
+from rl_replay.checkpoint.other_file import ROWS, described_file
+from rl_replay.checkpoint.parts import (
+    Bytes,
+    Chunks,
+    Late,
+    OtherFile,
+    Part,
+    described,
+    flat,
+    raw_pieces,
+)
 
 _DATA = "data-"
 _ALIGNMENT = 64
@@ -44,7 +54,16 @@ def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
 def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
     data = folder / f"{_DATA}{uuid.uuid4().hex}"
     draft = data.with_suffix(".json")
+    others: dict[Path, str | None] = {}
     try:
+        arrays, parts = parts, []
+        for part_name, part in arrays:
+            if isinstance(part, OtherFile):
+                name = folder / f"{ROWS}{uuid.uuid4().hex}{part.suffix}"
+                others[name] = part.link
+                part.write(name)
+                part = described_file(name)
+            parts.append((part_name, part))
         found, size = _write_data(data, parts)
         head = {
             "format": FORMAT,
@@ -59,12 +78,23 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
         _settle(folder)
         os.replace(draft, folder / MANIFEST)
     except BaseException as error:
-        _remove([data, draft])
+        _remove([data, draft, *others])
         if isinstance(error, OSError):
             raise _failed(error, folder) from error
         raise
     _settle(folder)
     _remove(other for other in folder.glob(f"{_DATA}*") if other != data)
+    _remove(other for other in folder.glob(f"{ROWS}*") if other not in others)
+    for name, link in others.items():
+        if link is not None:
+            _link(name, folder / link)
+
+
+def _link(name: Path, link: Path) -> None:
+    """Gives a file a second name, in place of the file that may have it."""
+    draft = name.with_name(f"{name.name}.link")
+    os.link(name, draft)
+    os.replace(draft, link)
 
 
 @contextmanager

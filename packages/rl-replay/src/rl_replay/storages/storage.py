@@ -10,6 +10,7 @@ import torch
 
 from rl_replay.data.collate import stacked
 from rl_replay.data.structure import Arrangement
+from rl_replay.storages.checkpointer import Checkpointer
 from rl_replay.storages.positions import follow_the_last, positions_at
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
@@ -30,6 +31,7 @@ class Storage(ABC):
 
     Args:
         max_size: How many rows it holds, those of all its dimensions together.
+        checkpointer: How dumps of its buffer keep the rows; as they lie unless given.
         ndim: Its dimensions, 1 to 3.
 
     Attributes:
@@ -57,15 +59,36 @@ class Storage(ABC):
             )
         return super().__new__(cls)
 
-    def __init__(self, max_size: int, *, ndim: int = 1) -> None:
+    def __init__(
+        self, max_size: int, checkpointer: Checkpointer | None = None, *, ndim: int = 1
+    ) -> None:
         if isinstance(max_size, bool) or not hasattr(max_size, "__index__"):
             raise TypeError(f"max_size must be an integer, got {max_size!r}: use int(max_size).")
         if max_size < 1:
             raise ValueError(f"max_size must be at least 1, got {max_size}.")
         if not isinstance(ndim, int) or ndim not in (1, 2, 3):
             raise ValueError(f"ndim must be 1, 2 or 3, got {ndim}: merge batch dimensions.")
+        self.checkpointer = checkpointer
         self.arrangement = Arrangement(ndim, ndim - 1)
         self.session: Session = PrivateSession(int(max_size), GivenTensors())
+
+    @property
+    def checkpointer(self) -> Checkpointer | None:
+        """How dumps of its buffer keep the rows; None for as they lie.
+
+        Raises:
+            TypeError: Something that writes and restores no rows.
+        """
+        return self._checkpointer
+
+    @checkpointer.setter
+    def checkpointer(self, checkpointer: Checkpointer | None) -> None:
+        if checkpointer is not None and not isinstance(checkpointer, Checkpointer):
+            raise TypeError(
+                f"a checkpointer writes and restores rows, got {type(checkpointer).__name__}: "
+                "derive from StorageCheckpointerBase."
+            )
+        self._checkpointer = checkpointer
 
     @property
     def ring(self) -> Ring:

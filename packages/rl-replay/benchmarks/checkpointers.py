@@ -1,0 +1,134 @@
+"""Forms of checkpoints for a million steps of a pole, alongside the peer's.
+
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/checkpointers.py [FOLDER] [--rows ROWS]
+
+Everything is written to a new folder below FOLDER (the system's for temporary files unless given).
+All contenders take turns, and medians are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from bench import medians_us, report, session
+from tensordict import TensorDict
+
+from rl_replay import (
+    FlatStorageCheckpointer,
+    H5StorageCheckpointer,
+    LazyTensorStorage,
+    NestedStorageCheckpointer,
+    TensorDictReplayBuffer,
+    TensorStorageCheckpointer,
+)
+
+ROWS, TURNS, EPISODE = 1_000_000, 3, 100
+
+
+def steps(count: int) -> TensorDict:
+    """Steps of a pole as a collector yields them, in episodes of a hundred."""
+    number = torch.arange(count)
+    ends = (number % EPISODE == EPISODE - 1).unsqueeze(-1)
+    no = torch.zeros_like(ends)
+    observation = torch.rand(count + 1, 4)
+    after = observation[1:].clone()
+    after[ends[:, 0]] = torch.rand(int(ends.sum()), 4)
+    return TensorDict(
+        {
+            "observation": observation[:-1].clone(),
+            "action": torch.randint(2, (count, 2)),
+            "done": no,
+            "terminated": no.clone(),
+            "truncated": no.clone(),
+            "collector": {"traj_ids": number // EPISODE, "traj_step": number % EPISODE},
+            "next": {
+                "observation": after,
+                "reward": torch.ones(count, 1),
+                "done": ends,
+                "terminated": ends.clone(),
+                "truncated": no.clone(),
+            },
+        },
+        [count],
+    )
+
+
+def ours(checkpointer: Any, count: int, *, filled: bool = True) -> TensorDictReplayBuffer:
+    """A buffer with rows, and a way to keep them."""
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(count), batch_size=256)
+    buffer.storage.checkpointer = checkpointer
+    if filled:
+        buffer.extend(steps(count))
+    return buffer
+
+
+def peer(count: int, *, filled: bool) -> Any:
+    """TorchRL's buffer over the same rows, or None where it is not installed."""
+    try:
+        from torchrl.data import H5StorageCheckpointer as TheirCheckpointer
+        from torchrl.data import LazyTensorStorage as Theirs
+        from torchrl.data import TensorDictReplayBuffer as TheirBuffer
+    except ImportError:
+        return None
+    buffer = TheirBuffer(storage=Theirs(count), batch_size=256)
+    buffer.storage.checkpointer = TheirCheckpointer()
+    if filled:
+        # their form lacks ids of trajectories that a done flag ends
+        buffer.extend(steps(count).exclude("collector"))
+    return buffer
+
+
+def main(parent: str | None, count: int) -> None:
+    """Print every figure."""
+    folder = Path(tempfile.mkdtemp(dir=parent))
+    forms = {
+        "as it lies": TensorStorageCheckpointer,
+        "flat": FlatStorageCheckpointer,
+        "nested": NestedStorageCheckpointer,
+        "H5": H5StorageCheckpointer,
+        "H5, gzip 1": lambda: H5StorageCheckpointer(compression="gzip", compression_opts=1),
+    }
+    try:
+        dumps: dict[str, Callable[[], object]] = {}
+        loads: dict[str, Callable[[], object]] = {}
+        for name, form in forms.items():
+            one, two = ours(form(), count), ours(form(), count, filled=False)
+            path = folder / name.replace(" ", "-")
+            dumps[name] = lambda one=one, path=path: one.dumps(path)
+            loads[name] = lambda two=two, path=path: two.loads(path)
+        theirs = peer(count, filled=True)
+        if theirs is not None:
+            dumps["peer"] = lambda: theirs.dumps(folder / "theirs")
+            loads["peer"] = lambda: peer(count, filled=False).loads(folder / "theirs")
+        for what, calls in (("dump", dumps), ("load", loads)):
+            before = [os.sync] * len(calls)
+            took = medians_us(TURNS, *calls.values(), warm_up=1, before=before)
+            found = dict(zip(calls, took, strict=True))
+            their_us = found.pop("peer", None)
+            for name, us in found.items():
+                is_h5 = name.startswith("H5")
+                report(f"{what} {count:,} rows, {name}", us, their_us if is_h5 else None)
+        for name in forms:
+            path = folder / name.replace(" ", "-")
+            files = [one for one in path.iterdir() if "checkpoint" not in one.name]
+            print(f"  {name}: {sum(one.stat().st_size for one in files) / 2**20:,.1f} MiB")
+        if theirs is not None:
+            size = sum(one.stat().st_size for one in (folder / "theirs").rglob("*.h5"))
+            print(f"  torchrl's H5: {size / 2**20:,.1f} MiB")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", help="where a new folder is made to write to")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    with session(parser) as given:
+        main(given.folder, given.rows)

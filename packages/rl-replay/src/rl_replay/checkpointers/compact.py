@@ -1,0 +1,127 @@
+"""Checkpointers that keep every observation once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from rl_replay.checkpointers.checkpointer import StorageCheckpointerBase
+from rl_replay.compact.forms import InArchive, InH5
+from rl_tensordict import NestedKey, as_tuple
+
+
+class FlatStorageCheckpointer(StorageCheckpointerBase):
+    """Keeps observations once, trajectory after trajectory, in the data of the dump.
+
+    A leaf that is at the root and under `"next"` is kept once for each step, and once more for the
+    end of each trajectory. That the next value of a row is the value of the next row is checked
+    bit for bit for every row that continues another one; rows where it is not are kept with
+    both. Nothing is assumed of done flags: trajectories are those of the links, and what comes back
+    is bitwise what was stored, in the same places, with cursor, age and row ids.
+
+    Args:
+        done_keys: Leaves that are kept for every step in any case, by their last names; none unless
+            given: flags that repeat are kept once too.
+        reward_keys: Further ones.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+        >>> one, two = (ReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2))
+        >>> for buffer in (one, two):
+        ...     buffer.storage.checkpointer = FlatStorageCheckpointer()
+        >>> _ = one.extend(trajectories([3, 4]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     one.dumps(folder)
+        ...     two.loads(folder)
+        >>> bool((one[:] == two[:]).all())
+        True
+    """
+
+    _nested = False
+
+    def __init__(
+        self,
+        done_keys: Sequence[NestedKey] | None = None,
+        reward_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__()
+        self.form = InArchive(self._nested, _apart(done_keys, reward_keys))
+
+
+class NestedStorageCheckpointer(FlatStorageCheckpointer):
+    """Keeps what `FlatStorageCheckpointer` keeps, with the offsets of nested tensors.
+
+    Values and offsets of each leaf make a jagged tensor whose rows are trajectories.
+
+    Args:
+        done_keys: As there.
+        reward_keys: As there.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage
+        >>> storage = LazyTensorStorage(9)
+        >>> storage.checkpointer = NestedStorageCheckpointer()
+    """
+
+    _nested = True
+
+
+class H5StorageCheckpointer(StorageCheckpointerBase):
+    """Keeps what `FlatStorageCheckpointer` keeps in an HDF5 file, which other programs can read.
+
+    `lengths` in the file are the rows of each trajectory, `steps/...` the leaves of the steps, and
+    `shared/...` those that are kept once, with one row more for each trajectory. Needs the extra
+    `rl-replay[h5]`.
+
+    Args:
+        checkpoint_file: The name of the file in the folder of the dump.
+        done_keys: As for `FlatStorageCheckpointer`.
+        reward_keys: As there.
+        h5_kwargs: For every dataset, as `{"compression": "gzip"}`; see
+            `h5py.Group.create_dataset`.
+        **kw: The same, one by one.
+
+    Raises:
+        ValueError: A `checkpoint_file` that is no plain name.
+
+    Example:
+        >>> import tempfile, h5py
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9))
+        >>> buffer.storage.checkpointer = H5StorageCheckpointer(compression="gzip")
+        >>> _ = buffer.extend(trajectories([3, 4]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     buffer.dumps(folder)
+        ...     with h5py.File(f"{folder}/checkpoint.h5") as file:
+        ...         file["lengths"][:].tolist(), file["shared/observation"].shape
+        ([3, 4], (9, 2))
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint_file: str = "checkpoint.h5",
+        done_keys: Sequence[NestedKey] | None = None,
+        reward_keys: Sequence[NestedKey] | None = None,
+        h5_kwargs: Mapping[str, Any] | None = None,
+        **kw: Any,
+    ) -> None:
+        super().__init__()
+        is_taken = checkpoint_file.startswith(("manifest", "data-", "rows-"))
+        plain = PurePath(checkpoint_file).name == checkpoint_file and checkpoint_file != ".."
+        if not checkpoint_file or is_taken or not plain:
+            raise ValueError(
+                f"checkpoint_file is the name of a file in the dump, and of none that a dump has "
+                f"already: got {checkpoint_file!r}."
+            )
+        self.form = InH5(
+            checkpoint_file, _apart(done_keys, reward_keys), {**(h5_kwargs or {}), **kw}
+        )
+
+
+def _apart(*keys: Sequence[NestedKey] | None) -> frozenset[str]:
+    return frozenset(as_tuple(key)[-1] for some in keys for key in some or ())

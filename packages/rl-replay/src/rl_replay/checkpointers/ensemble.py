@@ -1,0 +1,98 @@
+"""The checkpointer of several storages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.writer import dump
+from rl_replay.checkpointers.checkpointer import StorageCheckpointerBase
+from rl_replay.edges import folder_name
+from rl_replay.ensembles.storage import StorageEnsemble
+
+_FOLDERS = "storages-"
+
+
+class StorageEnsembleCheckpointer(StorageCheckpointerBase):
+    """Keeps several storages, each in a folder of its own by its own checkpointer.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from rl_replay import LazyTensorStorage
+        >>> one = StorageEnsemble(LazyTensorStorage(5), LazyTensorStorage(5))
+        >>> two = StorageEnsemble(LazyTensorStorage(5), LazyTensorStorage(5))
+        >>> _ = [storage.extend(torch.arange(3)) for storage in one]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     StorageEnsembleCheckpointer().dumps(one, folder)
+        ...     StorageEnsembleCheckpointer().loads(two, folder)
+        >>> [len(storage) for storage in two]
+        [3, 3]
+    """
+
+    is_own = False
+
+    def dumps(self, storage: Any, path: str | os.PathLike[str]) -> None:
+        """Writes all storages; a dump that is there is replaced when the other one is whole.
+
+        Args:
+            storage: The ensemble.
+            path: The folder; created if missing.
+
+        Raises:
+            TypeError: No ensemble of storages.
+        """
+        folder, name = Path(folder_name(path)), f"{_FOLDERS}{uuid.uuid4().hex}"
+        members = _members(storage)
+        try:
+            for number, member in enumerate(members):
+                _of(member).dumps(member, folder / name / str(number))
+            dump(folder, {"storages": {"folder": name, "count": len(members)}})
+        except BaseException:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            raise
+        for other in folder.glob(f"{_FOLDERS}*"):
+            if other.name != name:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
+        """Restores all storages, after every byte was checked.
+
+        Args:
+            storage: The ensemble.
+            path: The folder.
+
+        Raises:
+            FileNotFoundError: There is no dump.
+            TypeError: No ensemble of storages.
+            ValueError: A damaged dump, or one of more or fewer storages.
+        """
+        folder, members = Path(folder_name(path)), _members(storage)
+        with Archive(folder) as archive:
+            if "storages/folder" not in archive.names():
+                raise ValueError(f"{folder} is no dump of several storages.")
+            name, count = archive.part("storages/folder"), archive.part("storages/count")
+        if not isinstance(name, str) or Path(name).name != name or count != len(members):
+            raise ValueError(
+                f"{folder} holds {count!r} storages in {name!r}, and this ensemble has "
+                f"{len(members)}: make one of as many."
+            )
+        parts = [folder / name / str(number) for number in range(len(members))]
+        for part in parts:
+            with Archive(part) as archive:
+                archive.verify()
+        for member, part in zip(members, parts, strict=True):
+            _of(member).loads(member, part)
+
+
+def _members(storage: Any) -> list[Any]:
+    if not isinstance(storage, StorageEnsemble):
+        raise TypeError(f"expected a StorageEnsemble, got {type(storage).__name__}.")
+    return list(storage)
+
+
+def _of(member: Any) -> Any:
+    return member.checkpointer or StorageCheckpointerBase()

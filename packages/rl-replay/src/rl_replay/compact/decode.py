@@ -1,0 +1,107 @@
+"""Rows from their compact form, piece by piece: each value goes to its place as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_layout import keys
+from rl_replay.compact.order import ExtraRows
+from rl_slabs import Rows, RowSchema
+from rl_tensordict import build, nest
+from rl_tensordict.types import Ints, KeyPath
+
+
+class CompactSource(Protocol):
+    """What a compact form gives back."""
+
+    @property
+    def lengths(self) -> Ints:
+        """Rows of each trajectory, int64 `[S]`."""
+        ...
+
+    @property
+    def order(self) -> Ints | None:
+        """The place of each row by age, `[N]`; None where it is the same."""
+        ...
+
+    @property
+    def shared(self) -> Sequence[KeyPath]:
+        """Leaves at the root that are kept once."""
+        ...
+
+    @property
+    def steps(self) -> Sequence[KeyPath]:
+        """The other ones."""
+        ...
+
+    def layout(self, group: str, path: KeyPath) -> tuple[torch.dtype, tuple[int, ...]]:
+        """The dtype and the shape of a leaf in a group."""
+        ...
+
+    def pieces(self, group: str, path: KeyPath) -> Iterator[torch.Tensor]:
+        """The rows of a leaf of "shared", "steps" or "exceptions", one after another."""
+        ...
+
+    def exceptions(self, path: KeyPath) -> Ints:
+        """The rows whose next value of a shared leaf is not that of the row after them."""
+        ...
+
+
+def put_rows(source: CompactSource, rows: Rows, positions: Ints) -> None:
+    """Writes rows to their positions; those of rows to be left out are -1.
+
+    Args:
+        source: The compact form.
+        rows: Where to.
+        positions: For each row by age its position, int64 `[N]`.
+    """
+    places = positions if source.order is None else positions[source.order]
+    extras = ExtraRows.of_lengths(source.lengths)
+    begins = np.concatenate(([0], extras.ends[:-1] + 1))
+    for path in source.steps:
+        start = 0
+        for piece in source.pieces("steps", path):
+            _put(rows, path, places[start : start + len(piece)], piece)
+            start += len(piece)
+    for path in source.shared:
+        after, start = keys.next_key(path), 0
+        for piece in source.pieces("shared", path):
+            where = np.arange(start, start + len(piece))
+            before = extras.before(where)
+            row, is_extra = where - before, extras.is_extra(where, before)
+            is_first = begins[np.minimum(before, len(begins) - 1)] == where
+            _put(rows, path, places[row[~is_extra]], piece[torch.from_numpy(~is_extra)])
+            _put(rows, after, places[row[~is_first] - 1], piece[torch.from_numpy(~is_first)])
+            start += len(piece)
+        wrong, start = source.exceptions(path), 0
+        for piece in source.pieces("exceptions", path) if len(wrong) else ():
+            _put(rows, after, places[wrong[start : start + len(piece)]], piece)
+            start += len(piece)
+
+
+def read_all(source: CompactSource, schema: RowSchema) -> TensorDict:
+    """All rows by age, in memory of their own."""
+    count = int(source.lengths.sum())
+    rows = Rows.zeros(schema, count)
+    put_rows(source, rows, np.arange(count))
+    return rows.view()
+
+
+def _put(rows: Rows, path: KeyPath, places: Ints, values: torch.Tensor) -> None:
+    if not len(places):
+        return
+    if places.min() < 0:  # rows that a smaller number of lanes leaves out
+        kept = places >= 0
+        places, values = places[kept], values[torch.from_numpy(kept)]
+        if not len(places):
+            return
+    where = torch.from_numpy(np.ascontiguousarray(places))
+    device = next(iter(rows.arrays.values())).device if rows.packed is None else rows.packed.device
+    cells = build(nest({path: values.to(device)}), values.shape[:1])
+    key = path[0] if len(path) == 1 else path
+    rows.write(where.to(device), cells, keys=[key])

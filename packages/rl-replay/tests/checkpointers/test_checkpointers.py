@@ -1,0 +1,488 @@
+"""Every form keeps every row bit for bit, and a file that is not whole is refused."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from rl_layout.testing import EndKind, environments, trajectories
+from rl_replay import (
+    FlatStorageCheckpointer,
+    H5StorageCheckpointer,
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    ListStorageCheckpointer,
+    NestedStorageCheckpointer,
+    ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    StorageCheckpointerBase,
+    StorageEnsemble,
+    StorageEnsembleCheckpointer,
+    TensorDictPrioritizedReplayBuffer,
+    TensorStorageCheckpointer,
+)
+from rl_replay.checkpoint import dump
+
+FORMS = {
+    "tensor": TensorStorageCheckpointer,
+    "flat": FlatStorageCheckpointer,
+    "nested": NestedStorageCheckpointer,
+    "h5": H5StorageCheckpointer,
+    "gzip": lambda: H5StorageCheckpointer(compression="gzip", h5_kwargs={"shuffle": True}),
+    "apart": lambda: FlatStorageCheckpointer(done_keys=["done"], reward_keys=["observation"]),
+}
+COMPACT = ["flat", "nested", "h5"]
+
+
+def buffer(form, storage=None, **options):
+    storage = LazyTensorStorage(30) if storage is None else storage  # an empty one is falsy
+    made = ReplayBuffer(storage=storage, **options)
+    made.storage.checkpointer = FORMS[form]()
+    return made
+
+
+def assert_same(one, two):
+    """Rows, places, row ids and trajectories are the same, bit for bit."""
+    first, second = one[:], two[:]
+    assert set(first.keys(True, True)) == set(second.keys(True, True))
+    for key in first.keys(True, True):
+        mine, other = first[key], second[key]
+        assert mine.dtype == other.dtype
+        dense = (leaf.clone(memory_format=torch.contiguous_format) for leaf in (mine, other))
+        first_bits, second_bits = (leaf.view(torch.uint8) for leaf in dense)
+        assert torch.equal(first_bits, second_bits), key
+    assert one.storage.ring.window() == two.storage.ring.window()
+    lengths = (sorted(b.storage.trajectories().lengths().tolist()) for b in (one, two))
+    assert next(lengths) == next(lengths)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["memory", "file", "lossless", "columns", "larger", "lanes"])
+def test_rows_come_back_bit_for_bit_into_the_same_places(tmp_path, form, kind):
+    storages = {
+        "memory": lambda: LazyTensorStorage(17),
+        "file": lambda: LazyMemmapStorage(17),
+        "lossless": lambda: LazyTensorStorage(17, lossless=True),
+        "columns": lambda: LazyTensorStorage(18, ndim=2),
+        "larger": lambda: LazyTensorStorage(17),
+        "lanes": lambda: LazyTensorStorage(40, lanes=2),
+    }
+    options = {"shared": True} if kind == "lanes" else {}
+    one = buffer(form, storages[kind](), **options)
+    two = buffer(form, LazyTensorStorage(23) if kind == "larger" else storages[kind](), **options)
+    batch = (
+        environments(3, 10, [4, 3], [EndKind.TERMINATED])
+        if kind == "columns"
+        else trajectories([9, 4, 12])
+    )
+    for part in batch.split(5, dim=-1):  # the ring is gone around
+        one.extend(part)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    if kind == "larger":
+        assert (two[:]["observation"] == batch[-17:]["observation"]).all()
+        return
+    assert_same(one, two)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_loop_of_the_page_on_checkpoints(tmp_path, form):
+    one, two = (buffer(form, LazyMemmapStorage(100, ndim=2)) for _ in range(2))
+    whole = environments(3, 66, [17, 30, 9], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    for batch in whole.split(22, dim=1):
+        one.extend(batch)
+        assert one.storage.max_size == 102
+        one.dumps(tmp_path)
+        two.loads(tmp_path)
+        assert_same(one, two)
+    assert len(one) == 102
+
+
+@settings(deadline=None, max_examples=25)
+@given(data=st.data(), form=st.sampled_from(["flat", "nested", "h5"]))
+def test_any_flags_and_any_values_come_back(data, form):
+    capacity = data.draw(st.integers(4, 24))
+    one, two = (buffer(form, LazyTensorStorage(capacity)) for _ in range(2))
+    special = torch.tensor([0.0, -0.0, float("nan"), 1.0])
+    for _ in range(data.draw(st.integers(1, 5))):
+        count = data.draw(st.integers(1, capacity))
+        seed = data.draw(st.integers(0, 2**20))
+        random = torch.Generator().manual_seed(seed)
+
+        def pick(*shape, high=2, random=random):
+            return torch.randint(0, high, shape, generator=random)
+
+        observation = special[pick(count, 2, high=4)]
+        after = torch.cat([observation[1:], special[pick(1, 2, high=4)]])
+        after[pick(count) == 1] = 7.0 if data.draw(st.booleans()) else after[0, 0]
+        rows = {
+            "observation": observation,
+            "half": special[pick(count, 1, high=4)].bfloat16(),
+            "action": pick(count, 1, high=5),
+            "collector": {"traj_ids": pick(count, high=3), "traj_step": torch.arange(count)},
+            "next": {
+                "observation": after,
+                "half": special[pick(count, 1, high=4)].bfloat16(),
+                "done": pick(count, 1, high=8) == 0,
+                "reward": special[pick(count, 1, high=4)],
+            },
+        }
+        one.extend(TensorDict(rows, [count]))
+    with tempfile.TemporaryDirectory() as folder:
+        one.dumps(folder)
+        two.loads(folder)
+    assert_same(one, two)
+
+
+@pytest.mark.parametrize("form", COMPACT)
+def test_interleaved_producers_are_kept_by_trajectory(tmp_path, form):
+    one, two = (buffer(form, LazyTensorStorage(60)) for _ in range(2))
+    sources = [trajectories([9, 8], first_id=10 * n) for n in range(3)]
+    for step in range(17):
+        for rows in sources:
+            one.extend(rows[step : step + 1])
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert_same(one, two)
+
+
+def test_observations_are_in_the_file_once(tmp_path):
+    rows = trajectories([40, 60])
+    rows["observation"] = torch.rand(100, 500)
+    after = torch.cat([rows["observation"][1:], torch.rand(1, 500)])
+    after[39] = torch.rand(500)
+    rows["next", "observation"] = after
+    sizes = {}
+    for form in ("tensor", *COMPACT):
+        one, two = (buffer(form, LazyTensorStorage(100)) for _ in range(2))
+        one.extend(rows)
+        one.dumps(tmp_path / form)
+        two.loads(tmp_path / form)
+        assert_same(one, two)
+        files = [name for name in (tmp_path / form).iterdir() if name.name != "checkpoint.h5"]
+        sizes[form] = sum(name.stat().st_size for name in files)
+    observations = 100 * 500 * 4
+    for form in COMPACT:
+        of_datasets = 40_000 if form == "h5" else 0  # HDF5 takes 2 KB for each and its chunks
+        assert sizes["tensor"] - sizes[form] > 0.9 * observations - of_datasets, sizes
+
+
+def test_a_normaliser_that_changes_every_observation_costs_no_side_table(tmp_path):
+    rows = trajectories([50])
+    rows["next", "observation"] = rows["next", "observation"] * 2 + 1
+    one, two = (buffer("h5", LazyTensorStorage(50)) for _ in range(2))
+    one.extend(rows)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert_same(one, two)
+    with h5py.File(tmp_path / "checkpoint.h5") as file:
+        assert "observation" in file["steps"]
+        assert "exceptions" not in file
+
+
+def test_trajectories_are_read_from_the_file_by_other_programs(tmp_path):
+    one = buffer("h5")
+    one.extend(trajectories([3, 5, 4]))
+    one.storage.checkpointer = H5StorageCheckpointer(checkpoint_file="rows.h5")
+    one.dumps(tmp_path)
+    with h5py.File(tmp_path / "rows.h5") as file:
+        lengths = file["lengths"][:]
+        begin = int(lengths[0])
+        second = file["shared/observation"][begin + 1 : begin + 1 + lengths[1] + 1]
+        actions = file["steps/action"][begin : begin + lengths[1]]
+        assert file["steps/next/reward"].shape == (12, 1)
+    assert second[:-1].tolist() == one[:]["observation"][3:8].tolist()
+    assert second[1:].tolist() == one[:]["next", "observation"][3:8].tolist()
+    assert actions.tolist() == one[:]["action"][3:8].tolist()
+
+
+@pytest.mark.parametrize("form", COMPACT)
+def test_sampler_and_priorities_come_back_too(tmp_path, form):
+    def make():
+        made = TensorDictPrioritizedReplayBuffer(
+            alpha=0.7, beta=0.5, storage=LazyTensorStorage(20), batch_size=8
+        )
+        made.storage.checkpointer = FORMS[form]()
+        made.set_rng(torch.Generator().manual_seed(0))
+        return made
+
+    one, two = make(), make()
+    for rows in (trajectories([14]), trajectories([13], first_id=50)):
+        one.extend(rows)
+    one.update_priority(torch.arange(20), torch.rand(20))
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    for _ in range(3):
+        assert (one.sample() == two.sample()).all()
+
+
+@pytest.mark.parametrize("form", COMPACT)
+def test_rows_alone_are_taken_by_a_buffer_that_samples_in_another_way(tmp_path, form):
+    one = buffer(form)
+    two = ReplayBuffer(
+        storage=LazyTensorStorage(30), sampler=SamplerWithoutReplacement(), batch_size=5
+    )
+    one.extend(trajectories([5, 6]))
+    one.dumps(tmp_path)
+    two.loads(tmp_path, rows_only=True)
+    assert_same(one, two)
+    # the dump says what it is: no checkpointer is needed to read it
+    two.storage.checkpointer = FlatStorageCheckpointer()
+    two.loads(tmp_path, rows_only=True)
+    assert_same(one, two)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_storage_is_dumped_without_its_buffer(tmp_path, form):
+    one, two = LazyTensorStorage(9), LazyTensorStorage(9)
+    one.extend(trajectories([4, 3]))
+    checkpointer = FORMS[form]()
+    checkpointer.dumps(one, tmp_path)
+    checkpointer.loads(two, tmp_path)
+    assert (one.read(torch.arange(7)) == two.read(torch.arange(7))).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_empty_storage_is_loaded_as_an_empty_one(tmp_path, form):
+    one, two = buffer(form), buffer(form)
+    two.extend(trajectories([3]))
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert len(two) == 0
+
+
+def test_a_second_dump_replaces_the_file_and_its_name(tmp_path):
+    one, two = buffer("h5"), buffer("h5")
+    one.extend(trajectories([5]))
+    one.dumps(tmp_path)
+    one.extend(trajectories([6], first_id=50))
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert_same(one, two)
+    assert len(list(tmp_path.glob("rows-*"))) == 1
+    with h5py.File(tmp_path / "checkpoint.h5") as file:
+        assert file["lengths"][:].tolist() == [5, 6]
+
+
+def damaged(path, change):
+    (name,) = path.glob("rows-*.h5")
+    raw = bytearray(name.read_bytes())
+    name.write_bytes(change(raw))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda raw: raw[: len(raw) // 2], "truncated or appended to"),
+        (lambda raw: b"", "truncated or appended to"),
+        (lambda raw: raw[:-9] + bytes([raw[-9] ^ 1]) + raw[-8:], "altered"),
+        (lambda raw: bytes(len(raw)), "altered"),
+    ],
+    ids=["half", "nothing", "one bit", "zeros"],
+)
+def test_a_file_that_is_not_whole_is_refused_and_nothing_is_lost(tmp_path, change, message):
+    one, two = buffer("h5"), buffer("h5")
+    one.extend(trajectories([5]))
+    two.extend(trajectories([3], first_id=70))
+    before = two[:].clone()
+    one.dumps(tmp_path)
+    damaged(tmp_path, change)
+    for load in (two.loads, lambda path: two.storage.checkpointer.loads(two.storage, path)):
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path)
+        assert (two[:] == before).all()
+
+
+def test_a_file_that_is_missing_is_refused(tmp_path):
+    one = buffer("h5")
+    one.extend(trajectories([5]))
+    one.dumps(tmp_path)
+    (name,) = tmp_path.glob("rows-*.h5")
+    name.unlink()
+    with pytest.raises(ValueError, match="is missing"):
+        one.loads(tmp_path)
+    assert len(one) == 5
+
+
+def test_a_folder_with_a_file_of_others_is_no_dump(tmp_path):
+    with h5py.File(tmp_path / "checkpoint.h5", "w") as file:
+        file["observation"] = np.zeros(3)
+    two = buffer("h5")
+    two.extend(trajectories([3]))
+    with pytest.raises(FileNotFoundError, match="holds no dump"):
+        two.loads(tmp_path)
+    assert len(two) == 3
+
+
+def replanted(tmp_path, make):
+    """A dump whose file of rows somebody else made, with a manifest that fits it."""
+    from rl_replay.checkpoint.parts import OtherFile
+    from rl_replay.checkpoint.reader import Archive
+
+    one = buffer("h5")
+    one.extend(trajectories([5]))
+    one.dumps(tmp_path / "one")
+    with Archive(tmp_path / "one") as archive:
+        parts = archive.read()
+    parts["storage"]["compact"]["file"] = OtherFile(".h5", make)
+    dump(tmp_path / "two", parts)
+    return tmp_path / "two"
+
+
+def foreign(name):
+    with h5py.File(name, "w") as file:
+        file["a"] = np.zeros(3)
+
+
+def linked(name):
+    with h5py.File(name.with_name("secret.h5"), "w") as file:
+        file["lengths"] = np.array([5])
+    with h5py.File(name, "w") as file:
+        file.attrs["format"], file.attrs["version"] = "rl-replay rows", 1
+        file.attrs["shared"], file.attrs["steps"] = "[]", "[]"
+        file["lengths"] = h5py.ExternalLink("secret.h5", "lengths")
+
+
+def shorter(name):
+    with h5py.File(name, "w") as file:
+        file.attrs["format"], file.attrs["version"] = "rl-replay rows", 1
+        file.attrs["shared"], file.attrs["steps"] = "[]", "[]"
+        file["lengths"] = np.array([4])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (foreign, "no file of rows of rl-replay"),
+        (linked, "has no 'lengths'"),
+        (shorter, "4 rows of the leaves"),
+    ],
+)
+def test_a_planted_file_is_refused_and_nothing_is_lost(tmp_path, make, message):
+    folder = replanted(tmp_path, make)
+    two = buffer("h5")
+    two.extend(trajectories([3]))
+    with pytest.raises(ValueError, match=message):
+        two.loads(folder)
+    assert len(two) == 3
+
+
+def test_a_dump_of_another_kind_is_refused(tmp_path):
+    ensemble = StorageEnsemble(LazyTensorStorage(5), LazyTensorStorage(5))
+    StorageEnsembleCheckpointer().dumps(ensemble, tmp_path)
+    two = buffer("flat")
+    two.extend(trajectories([3]))
+    with pytest.raises(ValueError, match="without the rows of a storage"):
+        two.storage.checkpointer.loads(two.storage, tmp_path)
+    assert len(two) == 3
+    dump(tmp_path / "other", {"a": 1})
+    with pytest.raises(ValueError, match="no dump of several storages"):
+        StorageEnsembleCheckpointer().loads(ensemble, tmp_path / "other")
+
+
+def test_storages_of_an_ensemble_are_kept_each_in_its_form(tmp_path):
+    one, two = (StorageEnsemble(LazyTensorStorage(9), LazyTensorStorage(9)) for _ in range(2))
+    one[1].checkpointer = H5StorageCheckpointer()
+    for number, storage in enumerate(one):
+        storage.extend(trajectories([4], first_id=number))
+    StorageEnsembleCheckpointer().dumps(one, tmp_path)
+    StorageEnsembleCheckpointer().dumps(one, tmp_path)
+    StorageEnsembleCheckpointer().loads(two, tmp_path)
+    for mine, other in zip(one, two, strict=True):
+        assert (mine.read(torch.arange(4)) == other.read(torch.arange(4))).all()
+    assert len(list(tmp_path.glob("storages-*"))) == 1
+    with pytest.raises(ValueError, match="this ensemble has 1"):
+        StorageEnsembleCheckpointer().loads(two[:1], tmp_path)
+    with pytest.raises(TypeError, match="expected a StorageEnsemble"):
+        StorageEnsembleCheckpointer().dumps(one[0], tmp_path)
+
+
+def test_hooks_of_a_checkpointer_change_the_rows(tmp_path):
+    one, two = buffer("flat"), buffer("flat")
+    one.extend(trajectories([4]))
+    one.storage.checkpointer.register_save_hook(lambda rows: rows.select("observation"))
+    two.storage.checkpointer.register_load_hook(lambda rows: rows)
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert list(two[:].keys()) == ["observation"]
+    checkpointer = one.storage.checkpointer
+    checkpointer.dumps(one.storage, tmp_path)
+    two.storage.checkpointer.loads(two.storage, tmp_path)
+    assert len(two) == 4
+
+
+def test_list_storages_have_a_checkpointer_that_refuses(tmp_path):
+    storage = ListStorage(3)
+    storage.extend(["a"])
+    for call in (ListStorageCheckpointer().dumps, ListStorageCheckpointer().loads):
+        with pytest.raises(NotImplementedError, match="only pickles could keep"):
+            call(storage, tmp_path)
+
+
+def test_what_is_no_checkpointer_is_refused():
+    with pytest.raises(TypeError, match="derive from StorageCheckpointerBase"):
+        LazyTensorStorage(3).checkpointer = "h5"
+    assert LazyTensorStorage(3).checkpointer is None
+    for name in ("a/b.h5", "", "..", "manifest.json", "data-1", "rows-1.h5"):
+        with pytest.raises(ValueError, match="name of a file"):
+            H5StorageCheckpointer(checkpoint_file=name)
+
+
+def test_a_dump_of_a_checkpointer_of_its_own_wants_one_like_it(tmp_path):
+    class Own(StorageCheckpointerBase):
+        is_own = False
+
+        def dumps(self, storage, path):
+            os.makedirs(path)
+            Path(path, "rows.txt").write_text(str(storage.read(torch.arange(2)).tolist()))
+
+        def loads(self, storage, path):
+            storage.empty()
+            storage.extend(torch.tensor(eval(Path(path, "rows.txt").read_text())))
+
+    one, two = (ReplayBuffer(storage=LazyTensorStorage(5)) for _ in range(2))
+    one.extend(torch.tensor([3, 4]))
+    one.storage.checkpointer = Own()
+    one.dumps(tmp_path)
+    one.dumps(tmp_path)
+    with pytest.raises(ValueError, match="checkpointer of their own"):
+        two.loads(tmp_path)
+    two.storage.checkpointer = Own()
+    two.loads(tmp_path)
+    assert two[:].tolist() == [3, 4]
+    assert len(list(tmp_path.glob("storage-*"))) == 1
+
+
+def test_slices_of_a_loaded_buffer_are_those_of_the_dumped_one(tmp_path):
+    def make():
+        made = buffer("h5", sampler=SliceSampler(slice_len=3), batch_size=9)
+        made.set_rng(torch.Generator().manual_seed(2))
+        return made
+
+    one, two = make(), make()
+    one.extend(trajectories([20]))
+    one.extend(trajectories([21], first_id=50))
+    one.sample()
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    for _ in range(3):
+        assert (one.sample() == two.sample()).all()
+
+
+def test_the_names_of_leaves_may_be_anything(tmp_path):
+    one, two = buffer("h5"), buffer("h5")
+    names = ("a/b", ".", "%2F", ("x", "é"))
+    rows = {name: torch.full((2,), number) for number, name in enumerate(names)}
+    one.extend(TensorDict(rows, [2], names=["time"]))
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    assert_same(one, two)
