@@ -4,6 +4,7 @@ from rl_layout import keys
 from rl_layout.carried_states import refuse_shared_states
 from rl_layout.checks.check_layout import check_layout
 from rl_layout.checks.report import Finding, LayoutError, LayoutReport
+from rl_layout.convert.apart import H5Combine, H5Split
 from rl_layout.convert.split import (
     join_trajectories,
     nest_trajectories,
@@ -33,6 +34,8 @@ __all__ = [
     "EndKind",
     "Finding",
     "Flat2TED",
+    "H5Combine",
+    "H5Split",
     "LayoutDrawing",
     "LayoutError",
     "LayoutReport",

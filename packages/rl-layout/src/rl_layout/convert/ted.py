@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,6 +48,9 @@ class TED2Flat:
         done_key: cut after this flag alone; every marker by default.
         shift_key: entry that records ``shift``.
         is_full_key: entry that records ``is_full``.
+        done_keys: flags that are kept for every step in any case, by their last names; None for
+            none, since what repeats is found by comparison.
+        reward_keys: further leaves that are.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -59,18 +64,25 @@ class TED2Flat:
         done_key: NestedKey | None = None,
         shift_key: str = "shift",
         is_full_key: str = "is_full",
+        done_keys: Sequence[NestedKey] | None = None,
+        reward_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         self.done_key = done_key
+        named = [*(done_keys or ()), *(reward_keys or ())]
+        self._apart = frozenset(as_tuple(key)[-1] for key in named)
         self.shift_key = shift_key
         self.is_full_key = is_full_key
         self.shift = 0
         self.is_full = False
 
-    def __call__(self, data: TensorDictBase) -> TensorDict:
+    def __call__(
+        self, data: TensorDictBase, path: str | os.PathLike[str] | None = None
+    ) -> TensorDict:
         """Compact a batch.
 
         Args:
             data: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.
+            path: a folder to keep the compact form in, memory-mapped; dense forms only.
 
         Returns:
             The compact form, as the module describes it.
@@ -85,7 +97,11 @@ class TED2Flat:
         batch = _roll(data, -self.shift)
         segments = _rows_of(batch, self.done_key)
         leaves = {key: segments.gather(value) for key, value in tensors(batch).items()}
-        shared = [key for key in leaves if _is_shared(key, leaves, segments)]
+        shared = [
+            key
+            for key in leaves
+            if key[-1] not in self._apart and _is_shared(key, leaves, segments)
+        ]
         firsts, lasts = _places(segments)
         once = {}
         for key in shared:
@@ -96,7 +112,12 @@ class TED2Flat:
             bits(both)[lasts] = bits(after)[segments.lasts]
             once[key] = both
         packed = self._pack(once, leaves, segments)
-        return packed.set("dimensions", _dimensions_of(data))
+        packed.set("dimensions", _dimensions_of(data))
+        return packed if path is None else self._kept(packed, path)
+
+    def _kept(self, packed: TensorDict, path: str | os.PathLike[str]) -> TensorDict:
+        kept: TensorDict = packed.memmap(os.fspath(path))
+        return kept
 
     def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
         rows = segments.num_rows
@@ -115,8 +136,15 @@ class TED2Flat:
 class Flat2TED:
     """Bring a batch back that `TED2Flat` compacted.
 
+    The arguments are those of `TED2Flat`. A compact form says itself which leaves are kept once, so
+    that of all of them `shift_key` alone matters.
+
     Args:
+        done_key: not asked for.
         shift_key: entry that records the shift.
+        is_full_key: not asked for.
+        done_keys: not asked for.
+        reward_keys: not asked for.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -125,18 +153,28 @@ class Flat2TED:
         torch.Size([5, 2])
     """
 
-    def __init__(self, shift_key: str = "shift") -> None:
+    def __init__(
+        self,
+        done_key: NestedKey | None = None,
+        shift_key: str = "shift",
+        is_full_key: str = "is_full",
+        done_keys: Sequence[NestedKey] | None = None,
+        reward_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        del done_key, is_full_key, done_keys, reward_keys
         self.shift_key = shift_key
 
-    def __call__(self, data: TensorDictBase) -> TensorDict:
+    def __call__(self, data: TensorDictBase, out: TensorDictBase | None = None) -> TensorDict:
         """Expand a compact batch.
 
         Args:
             data: what `TED2Flat` returned.
+            out: a batch of the same leaves and shape to write to, in place.
 
         Returns:
-            The TED tensordict that it was made of, with the names of its dimensions and the batch
-            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
+            `out` where it is given, else the TED tensordict that it was made of, with the names of
+            its dimensions and the batch sizes of its groups; the last dimension is named ``"time"``
+            where nothing says so.
 
         Raises:
             KeyError: an entry of the compact form is missing.
@@ -159,7 +197,8 @@ class Flat2TED:
         names = [*[None] * (len(shape) - 1), keys.TIME]
         made = _roll(build(nest(whole), shape, names), int(data[self.shift_key]))
         written = data.get("dimensions", None)
-        return made if written is None else _with_dimensions(made, written)
+        made = made if written is None else _with_dimensions(made, written)
+        return made if out is None else _written(made, out)
 
 
 class TED2Nested(TED2Flat):
@@ -173,6 +212,10 @@ class TED2Nested(TED2Flat):
         >>> [len(row) for row in nested["shared", "observation"].unbind()]
         [3, 4]
     """
+
+    def _kept(self, packed: TensorDict, path: str | os.PathLike[str]) -> TensorDict:
+        msg = f"jagged leaves cannot be memory-mapped at {path!r}: leave path out, or use TED2Flat."
+        raise ValueError(msg)
 
     def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
         packed = super()._pack({}, {}, segments)
@@ -196,15 +239,17 @@ class Nested2TED(Flat2TED):
         True
     """
 
-    def __call__(self, data: TensorDictBase) -> TensorDict:
+    def __call__(self, data: TensorDictBase, out: TensorDictBase | None = None) -> TensorDict:
         """Expand a compact batch.
 
         Args:
             data: what `TED2Nested` returned.
+            out: a batch of the same leaves and shape to write to, in place.
 
         Returns:
-            The TED tensordict that it was made of, with the names of its dimensions and the batch
-            sizes of its groups; the last dimension is named ``"time"`` where nothing says so.
+            `out` where it is given, else the TED tensordict that it was made of, with the names of
+            its dimensions and the batch sizes of its groups; the last dimension is named ``"time"``
+            where nothing says so.
 
         Raises:
             KeyError: an entry of the compact form is missing.
@@ -219,7 +264,38 @@ class Nested2TED(Flat2TED):
                     msg = f"{name!r}: expected jagged leaves, got dense ones. Call Flat2TED()."
                     raise ValueError(msg)
                 flat[name] = TensorDict(nest({key: v.values() for key, v in jagged.items()}))
-        return super().__call__(flat)
+        return super().__call__(flat, out)
+
+
+def flat_form(data: TensorDictBase) -> TensorDict:
+    """What `TED2Flat` returns, of that or of what `TED2Nested` returns."""
+    check_collection("data", data)
+    missing = {"shared", "steps", "lengths", "batch_shape"} - set(data.keys())
+    if missing:
+        msg = f"not the compact form of a batch: {sorted(missing)} is missing."
+        raise KeyError(msg)
+    flat = TensorDict({name: data.get(name) for name in data.keys()})  # noqa: SIM118
+    for name in ("shared", "steps"):
+        group = data.get(name)
+        # a persistent tensordict reads its file
+        leaves = tensors(group if isinstance(group, TensorDict) else group.to_tensordict())
+        dense = {key: leaf.values() if leaf.is_nested else leaf for key, leaf in leaves.items()}
+        flat[name] = TensorDict(nest(dense))
+    return flat
+
+
+def _written(batch: TensorDict, out: TensorDictBase) -> Any:
+    """Another batch with the values of a batch."""
+    found, wanted = tensors(out), tensors(batch)
+    if out.batch_size != batch.batch_size or found.keys() != wanted.keys():
+        msg = (
+            f"out is {list(out.batch_size)} with the leaves {sorted(found)}, and the batch "
+            f"{list(batch.batch_size)} with {sorted(wanted)}: give one like it."
+        )
+        raise ValueError(msg)
+    for key, value in wanted.items():
+        found[key].copy_(value)
+    return out
 
 
 def _dimensions_of(batch: TensorDictBase) -> Tensor:

@@ -18,6 +18,9 @@ from rl_slabs.internals import carrier, name_of
 PIECE_BYTES = 8 << 20
 """Arrays are copied, checked and written in pieces of about this size."""
 
+SMALL_BYTES = PIECE_BYTES // 8
+"""Pieces of which several copies are held at a time."""
+
 SEPARATOR = "/"
 
 Bytes = NDArray[np.uint8]

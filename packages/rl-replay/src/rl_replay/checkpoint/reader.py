@@ -14,7 +14,7 @@ import torch
 
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
 from rl_replay.checkpoint.other_file import checked_file, is_described
-from rl_replay.checkpoint.parts import PIECE_BYTES, Bytes, tree
+from rl_replay.checkpoint.parts import PIECE_BYTES, SMALL_BYTES, Bytes, tree
 from rl_slabs.internals import carrier, dtype_named, open_regular
 
 
@@ -129,7 +129,7 @@ class Archive:
         dtype = dtype_named(entry["dtype"])
         inner = entry["shape"][1:]
         each = max(1, dtype.itemsize * prod(inner))
-        step = max(1, PIECE_BYTES // each)
+        step = max(1, SMALL_BYTES // each)
         checksum, place = 0, entry["offset"]
         for start in range(0, entry["shape"][0], step):
             count = min(step, entry["shape"][0] - start)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import keys
-from rl_replay.checkpoint.parts import PIECE_BYTES
+from rl_replay.checkpoint.parts import SMALL_BYTES
 from rl_replay.data.bits import same_bits
 from rl_replay.storages.row_store import RowStore
 from rl_slabs.internals import Field, carrier
@@ -65,7 +65,7 @@ class CompactRows:
     def blocks(self, fields: Collection[Field]) -> Iterator[slice]:
         """Runs of rows whose leaves take a piece of memory together."""
         each = max(1, sum(one.nbytes for one in fields))
-        step = max(1, PIECE_BYTES // 2 // each)
+        step = max(1, SMALL_BYTES // each)
         for start in range(0, len(self.positions), step):
             yield slice(start, min(start + step, len(self.positions)))
 
@@ -101,7 +101,7 @@ class CompactRows:
     def exception_pieces(self, pair: Pair) -> Iterator[torch.Tensor]:
         """The next values of the rows that are exceptions."""
         rows = self.exceptions[pair.root.path]
-        step = max(1, PIECE_BYTES // max(1, pair.next.nbytes))
+        step = max(1, SMALL_BYTES // max(1, pair.next.nbytes))
         for start in range(0, len(rows), step):
             yield self.read(rows[start : start + step], [pair.next])[0]
 

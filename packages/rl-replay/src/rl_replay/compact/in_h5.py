@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.checkpoint.parts import PIECE_BYTES
+from rl_replay.checkpoint.parts import SMALL_BYTES
 from rl_replay.compact.encode import CompactRows
 from rl_slabs.internals import carrier, dtype_named, name_of
 from rl_tensordict.types import Ints, KeyPath
@@ -126,7 +126,7 @@ class H5Rows:
         dataset = self._leaf(group, path)
         dtype = dtype_named(str(dataset.attrs["dtype"]))
         each = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:])))
-        step = max(1, PIECE_BYTES // each)
+        step = max(1, SMALL_BYTES // each)
         for start in range(0, len(dataset), step):
             piece = torch.from_numpy(dataset[start : start + step])
             yield piece.view(dtype)
