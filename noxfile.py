@@ -42,7 +42,7 @@ HEAVY += ["imageio_ffmpeg", "tensorboard", "trackio", "wandb"]
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
 OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
-OF_EXTRAS += ["rl_transforms/observations/vec_norm"]
+OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]
 
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition
 
@@ -214,8 +214,9 @@ def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
     """Install a package as a user does, and run what users are shown without test extras."""
     install(session, *links, package, "pytest", "sybil")
     below = [name for name in closure(package) if name != package]
-    light = [] if set(declared(package)) & set(HEAVY) else ["--heavy", *HEAVY]
-    session.run("python", "tools/installed.py", package, *below, *light)
+    needed = {line for name in closure(package) for line in declared(name)}
+    heavy = [name for name in HEAVY if name not in needed]
+    session.run("python", "tools/installed.py", package, *below, "--heavy", *heavy)
     ignored = [f"--ignore-glob=packages/*/src/{path}.py" for path in OF_EXTRAS]
     session.run("pytest", f"packages/{package}/README.md", f"packages/{package}/src", *ignored)
 

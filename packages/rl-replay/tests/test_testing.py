@@ -240,7 +240,8 @@ class SwappedNexts(LosslessRing):
 
 
 class BrokenRings(RingMachine):
-    make_ring = LeakyRing
+    def make_ring(self, capacity):
+        return LeakyRing(capacity)
 
 
 class BrokenLinks(LinksMachine):

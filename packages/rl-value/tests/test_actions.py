@@ -49,7 +49,9 @@ def test_distribution_of_stored_parameters_is_read():
     torch.testing.assert_close(found, batch["logits"].log_softmax(-1))
 
 
-def test_distribution_that_fails_names_the_actor_and_its_inputs():
+def test_distribution_that_fails_names_the_actor_and_its_inputs(monkeypatch):
+    validates = "_validate_args"  # compiled tests switch it off
+    monkeypatch.setattr(torch.distributions.Distribution, validates, True)
     with pytest.raises(KeyError, match="x") as caught:
         distribution_of(actor("logits"), TensorDict({"y": torch.ones(3, 2)}, [3]))
     assert "was given 'x'" in caught.value.__notes__[-1]

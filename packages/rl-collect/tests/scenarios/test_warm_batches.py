@@ -77,7 +77,7 @@ def test_a_warm_batch_of_a_transformed_environment_is_not_set_up_again(transform
     found = calls_of(warm(env, TensorDictSequential(*parts), 1).next)
     made = {"ColumnSteps.__init__", "Columns.add", "Columns.bind", "TransformedBinding.__init__"}
     assert not made & found.keys()
-    assert found.total() <= 2.4 * MOST_CALLS
+    assert found.total() <= 2.5 * MOST_CALLS  # rewards that are written to again are looked for
 
 
 def test_a_warm_batch_takes_the_short_ways_where_nothing_stands_against_them():

@@ -11,12 +11,9 @@ from rl_replay.checkpointers.checkpointer import (
     StorageCheckpointerBase,
     TensorStorageCheckpointer,
 )
-from rl_replay.checkpointers.compact import (
-    FlatStorageCheckpointer,
-    H5StorageCheckpointer,
-    NestedStorageCheckpointer,
-)
+from rl_replay.checkpointers.compact import FlatStorageCheckpointer, NestedStorageCheckpointer
 from rl_replay.checkpointers.ensemble import StorageEnsembleCheckpointer
+from rl_replay.checkpointers.hdf5 import H5StorageCheckpointer
 from rl_replay.data.containers import register_container
 from rl_replay.ensembles.buffer import ReplayBufferEnsemble
 from rl_replay.ensembles.sampler import SamplerEnsemble

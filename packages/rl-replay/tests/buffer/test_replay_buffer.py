@@ -698,7 +698,7 @@ def test_load_state_dict_restores_rows_links_and_draws(lossless: bool) -> None:
         second.storage.trajectories().lengths().tolist()
     )
     other = ReplayBuffer(storage=LazyTensorStorage(19), sampler=SamplerWithoutReplacement())
-    with pytest.raises(ValueError, match="of a storage of 20 rows and this one has 19"):
+    with pytest.raises(ValueError, match="20 rows do not fit this storage of 19"):
         other.load_state_dict(first.state_dict())
 
 

@@ -45,7 +45,7 @@ def made(rows=(5, 7, 6), *, size=30, sampler=None, ndim=1, kind=LazyTensorStorag
 
 
 OTHERS = {
-    "size": (lambda: made((9, 9), size=40), "of 40 rows and this one has 30"),
+    "size": (lambda: made((20, 20), size=40), "40 rows do not fit this storage of 30"),
     "sampler": (lambda: made((9, 9), sampler=SamplerWithoutReplacement()), "make it with the same"),
     "transforms": (lambda: made((9, 9), transform=RewardScaling(0.0, 2.0)), "other transforms"),
     "dimensions": (lambda: made((9, 9), ndim=2), "make one of the same shape"),
@@ -109,7 +109,7 @@ def test_failed_load_leaves_a_buffer_without_generator():
     buffer.extend(torch.arange(5))
     other = ReplayBuffer(storage=LazyTensorStorage(20), generator=torch.Generator())
     other.extend(torch.arange(15))
-    with pytest.raises(ValueError, match="of 20 rows and this one has 9"):
+    with pytest.raises(ValueError, match="15 rows do not fit this storage of 9"):
         buffer.load_state_dict(other.state_dict())
     assert buffer.sampler.generator is None
 

@@ -165,6 +165,7 @@ def test_estimates_without_a_fixed_shape_are_computed_outside_of_the_graph(setti
     torch.testing.assert_close(compiled(batch.clone())["loss"], loss(batch)["loss"])
 
 
+@pytest.mark.filterwarnings("ignore:.*no step of this batch counts")
 def test_rows_that_are_all_padding_have_no_target():
     batch = prepared()
     batch[keys.MASK] = torch.zeros(9, dtype=torch.bool)

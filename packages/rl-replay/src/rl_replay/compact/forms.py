@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +23,15 @@ from rl_replay.compact.order import TrajectoryOrder
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import RowSchema
 from rl_slabs.internals import Field
+from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.types import Ints
 
 COMPACT = "storage/compact"
+
+
+def names_apart(*keys: Sequence[NestedKey] | None) -> frozenset[str]:
+    """Last names of the leaves that are never kept once."""
+    return frozenset(as_tuple(key)[-1] for some in keys for key in some or ())
 
 
 class RowForm(Protocol):

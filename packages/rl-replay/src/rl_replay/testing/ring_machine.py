@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from hypothesis import strategies as st
@@ -20,7 +18,6 @@ class RingMachine(RuleBasedStateMachine):
     has one lane: the positions of its rows are row ids modulo the capacity.
 
     Attributes:
-        make_ring: A function of a capacity that makes an empty ring.
         ring: The ring.
 
     Raises:
@@ -28,17 +25,20 @@ class RingMachine(RuleBasedStateMachine):
 
     Example:
         >>> class Private(RingMachine):
-        ...     make_ring = PrivateRing
+        ...     def make_ring(self, capacity):
+        ...         return PrivateRing(capacity)
         >>> Private.TestCase.__name__
         'Private.TestCase'
     """
 
-    make_ring: ClassVar[Callable[[int], Ring]] = PrivateRing
+    def make_ring(self, capacity: int) -> Ring:
+        """Make an empty ring of so many rows: the one that is tested."""
+        return PrivateRing(capacity)
 
     @initialize(capacity=st.integers(1, 7))
     def begin(self, capacity: int) -> None:
         """Begins with an empty ring."""
-        self.ring: Ring = type(self).make_ring(capacity)
+        self.ring: Ring = self.make_ring(capacity)
         self._live: list[tuple[int, int]] = []  # row id, position
         self._used: set[int] = set()
         self._written = 0
