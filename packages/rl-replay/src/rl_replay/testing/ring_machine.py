@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
