@@ -5,8 +5,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_envs import PettingZooEnv, SerialEnv, check_env_specs
+from rl_envs import PettingZooEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_specs import OneHot
+from rl_transforms import ActionMask
 
 
 class Together:
@@ -147,7 +148,76 @@ def test_agents_in_turns():
     assert batch["next", "agents", "reward"].squeeze(-1).tolist() == [[0, 0], [0, 0], [1, -1]]
     assert batch["next", "done"].flatten().tolist() == [False, False, True]
     assert batch["agents", "observation"][:, 0].tolist() == [0, 1, 2]
-    assert batch["agents", "action_mask"][0].tolist() == [[1, 1], [1, 0]]
+    assert batch["agents", "waiting"].squeeze(-1).tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert batch["next", "agents", "waiting"][-1].flatten().tolist() == [False, False]  # out
+    assert "waiting" not in PettingZooEnv(Together()).observation_spec["agents"]
+
+
+def test_action_masks_are_flags_that_allow_everything_to_agents_that_wait():
+    env = PettingZooEnv(InTurns())
+    batch = env.rollout(9, always(env, 1))
+    assert batch["agents", "action_mask"].dtype == torch.bool
+    assert batch["agents", "action_mask"].tolist() == [
+        [[True, True], [True, True]],
+        [[True, True], [True, False]],
+        [[True, True], [True, True]],
+    ]
+    assert batch["next", "agents", "action_mask"][-1].all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_random_actions_obey_masks_of_agents_in_turns(count):
+    masked = ActionMask(("agents", "action"), ("agents", "action_mask"))
+    env = TransformedEnv(SerialEnv(count, lambda: PettingZooEnv(InTurns())), masked)
+    batch = env.rollout(40, break_when_any_done=False)["agents"]
+    second = batch["mask"][:, :, 1, 0]
+    assert not batch["action"][:, :, 1, 1][second].any()
+    assert batch["action"][:, :, 0, 1][~second].any()
+
+
+def test_agents_that_are_left_out_are_named():
+    class Lacking(Together):
+        lacks = None
+
+        def step(self, actions):
+            parts = super().step(actions)
+            parts[self.lacks].pop("runner_1", None)
+            return parts
+
+    for place, name in enumerate(("observations", "rewards", "terminations", "truncations")):
+        base = Lacking()
+        base.lacks = place
+        with pytest.raises(KeyError, match=rf"gave no {name} of \['runner_1'\], which act"):
+            PettingZooEnv(base).rollout(2)
+
+
+def test_an_agent_that_terminates_may_leave_out_its_last_observation():
+    class Silent(Together):
+        def step(self, actions):
+            seen, rewards, terminated, *rest = super().step(actions)
+            return {a: s for a, s in seen.items() if not terminated[a]}, rewards, terminated, *rest
+
+    env = PettingZooEnv(Silent())
+    batch = env.rollout(9, always(env, 2))
+    assert batch["next", "agents", "terminated"][1, 0]
+    assert batch["next", "agents", "observation"][:, 0, 0].tolist() == [1, 1, 1, 1]
+
+
+def test_methods_of_other_interfaces_are_named():
+    class Bare(Together):
+        def reset(self, seed=None, options=None):
+            return super().reset(seed)[0]
+
+    class Four(Together):
+        def step(self, actions):
+            return super().step(actions)[:4]
+
+    with pytest.raises(
+        TypeError, match=r"reset\(\) .* must return \(observations, infos\): got dict"
+    ):
+        PettingZooEnv(Bare()).reset()
+    with pytest.raises(TypeError, match=r"step\(\) .* truncations, infos\): got 4 parts"):
+        PettingZooEnv(Four()).rollout(2)
 
 
 def test_episodes_follow_one_another_and_batches_of_them():
@@ -159,6 +229,8 @@ def test_episodes_follow_one_another_and_batches_of_them():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(TypeError, match="expected an environment of PettingZoo: got int"):
         PettingZooEnv(3)
+    with pytest.raises(TypeError, match=r"got the class Together\. Its modules make one"):
+        PettingZooEnv(Together)
     with pytest.raises(ValueError, match=r"groups: expected each of .* once"):
         PettingZooEnv(Together(), {"all": ["runner_0"]})
     with pytest.raises(ValueError, match="of 'all' have different spaces"):

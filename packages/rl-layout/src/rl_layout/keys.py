@@ -45,6 +45,8 @@ INDEX = "index"
 PRIORITY_WEIGHT = "priority_weight"
 SHIFTED_VALID = "shifted_valid"
 
+WAITING = "waiting"  # of the members of a group
+
 PADDING_ID = -1
 TIME = "time"
 

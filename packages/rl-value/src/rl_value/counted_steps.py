@@ -115,7 +115,7 @@ def readable(
 def absent_members(batch: TensorDictBase, terminated: NestedKey, done: NestedKey) -> Tensor | None:
     """Members of a group that take no part in a step, bool ``[*B, T, *G]``; None if not stated.
 
-    They are done at the root already, or False in the group's ``"mask"``.
+    They are done at the root already, or False in the group's ``"mask"`` and not waiting.
     """
     group = group_of(terminated)
     if not group:
@@ -132,7 +132,25 @@ def absent_members(batch: TensorDictBase, terminated: NestedKey, done: NestedKey
             )
             raise TypeError(msg)
         return out
-    return ~mask if out is None else out | ~mask
+    waits = waiting_members(batch, terminated)
+    absent = ~mask if waits is None else ~(mask | waits)
+    return absent if out is None else out | absent
+
+
+def waiting_members(batch: TensorDictBase, terminated: NestedKey) -> Tensor | None:
+    """Members of a group that are in and wait for their turn, bool ``[*B, T, *G]``, or None."""
+    group = group_of(terminated)
+    return member_flag(batch, terminated, find(batch, (*group, keys.WAITING))) if group else None
+
+
+def acting_steps(
+    batch: TensorDictBase, counted: Tensor | None, terminated: NestedKey
+) -> Tensor | None:
+    """Those of the counted steps in which members act, and do not wait for their turn."""
+    waits = waiting_members(batch, terminated)
+    if waits is None:
+        return counted
+    return ~waits if counted is None else counted & ~waits
 
 
 def refuse_flags_of_others(

@@ -21,6 +21,7 @@ from rl_tensordict import build, nest
 from rl_tensordict.types import Array, KeyPath
 
 MASK = "mask"
+ACTION_MASK = "action_mask"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class AgentGroup:
     action_space: Space
 
     @classmethod
-    def of(cls, env: Any, name: str, agents: Sequence[str], *, one_hot: bool) -> AgentGroup:
+    def of(
+        cls, env: Any, name: str, agents: Sequence[str], *, one_hot: bool, takes_turns: bool
+    ) -> AgentGroup:
         """The group of agents of a PettingZoo environment; raise where their spaces differ."""
         kinds = [spaces_of(env, agent) for agent in agents]
         if any(kind != kinds[0] for kind in kinds):
@@ -44,7 +47,11 @@ class AgentGroup:
         seen, acted = with_texts(kinds[0][0]), kinds[0][1]
         shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
         observation = spec_under("observation", seen).expand(len(agents))
-        observation.set(MASK, Binary(shape=(len(agents), 1), dtype=torch.bool))
+        for mark in (MASK, keys.WAITING) if takes_turns else (MASK,):
+            observation.set(mark, Binary(shape=(len(agents), 1), dtype=torch.bool))
+        allowed = observation.get(ACTION_MASK, None)
+        if allowed is not None:  # PettingZoo's are integers, all 0 where it is not the agent's turn
+            observation.set(ACTION_MASK, Binary(shape=allowed.shape, dtype=torch.bool))
         return cls(
             list(agents),
             observation,
@@ -67,8 +74,15 @@ class AgentGroup:
         flags = {name: Binary(shape=(count, 1), dtype=torch.bool) for name in keys.DONE_KEYS}
         return Composite(flags, shape=(count,))
 
-    def shown(self, seen: Mapping[str, Any], acting: Sequence[str]) -> TensorDictBase:
-        """What the agents see, and which of them act; zeros for those that saw nothing yet."""
+    def shown(
+        self, seen: Mapping[str, Any], acting: Sequence[str], going: Sequence[str]
+    ) -> TensorDictBase:
+        """What the agents see, which of them act, and which of those that are in wait.
+
+        Zeros for agents that saw nothing yet.
+
+        An action mask allows everything to agents that do not act, whose actions are ignored.
+        """
         leaves = {
             key: np.array(self.observation.get(keys.as_key(key)).zero().numpy())
             for key, _, _ in self.writers
@@ -77,7 +91,12 @@ class AgentGroup:
             for key, path, write in self.writers if agent in seen else ():
                 write(leaves[key][row, ...], value_at(seen[agent], path))
         found = {key: torch.from_numpy(leaf) for key, leaf in leaves.items()}
-        found[MASK,] = torch.tensor([[agent in acting] for agent in self.agents])
+        acts = torch.tensor([[agent in acting] for agent in self.agents])
+        found[MASK,] = acts
+        if keys.WAITING in self.observation.keys():  # noqa: SIM118 - a Composite has no `in`
+            found[keys.WAITING,] = torch.tensor([[one in going] for one in self.agents]) & ~acts
+        if (ACTION_MASK,) in found:
+            found[ACTION_MASK,] |= ~acts  # [A, n] | [A, 1]
         return build(nest(found), torch.Size([len(self.agents)]))
 
     def actions(self, group: TensorDictBase, acting: Sequence[str]) -> dict[str, Any]:

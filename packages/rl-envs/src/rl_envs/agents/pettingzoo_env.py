@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from rl_layout import keys
 from rl_specs import Binary, Composite
 from rl_tensordict import build
 
+_RESET = ("observations", "infos")
+_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
+
 
 class PettingZooEnv(EnvBase):
     """An environment of PettingZoo: agents with the same spaces are rows of one group.
@@ -25,7 +28,13 @@ class PettingZooEnv(EnvBase):
     action is ignored. The root is done when every agent is out, and terminated if all of them were.
 
     Where agents take turns (PettingZoo's AEC), a step is the turn of one agent, whom the mask
-    names; rewards are those that it has given to each. Losses count the rows of agents that act.
+    names, while `("agents", "waiting")` names the others that are in. Rewards are those that the
+    turn has given to each. Returns go through the steps that an agent waits, the critic learns from
+    them, and the actor from those in which the agent acts.
+
+    An `"action_mask"` among the observations is bool `[A, n]` here. Agents that do not act are
+    allowed everything, so that `ActionMask(("agents", "action"), ("agents", "action_mask"))` and
+    distributions with a mask take it as it is.
 
     Args:
         env: of PettingZoo, parallel or AEC. It is known by its methods; nothing is imported.
@@ -38,8 +47,10 @@ class PettingZooEnv(EnvBase):
         groups: the groups, by name.
 
     Raises:
-        TypeError: it is no environment of PettingZoo.
+        TypeError: it is no environment of PettingZoo; later on, `reset` or `step` return something
+            else than PettingZoo's.
         ValueError: the agents of a group have different spaces, or not every agent is in one group.
+        KeyError: later on, an agent that acts has no observation, reward or flag.
 
     Example:
         >>> from pettingzoo.butterfly import pistonball_v6  # doctest: +SKIP
@@ -56,8 +67,12 @@ class PettingZooEnv(EnvBase):
         categorical_action_encoding: bool = False,
     ) -> None:
         super().__init__()
-        if not hasattr(env, "possible_agents"):
-            msg = f"expected an environment of PettingZoo: got {type(env).__name__}."
+        if isinstance(env, type) or not hasattr(env, "possible_agents"):
+            came = f"the class {env.__name__}" if isinstance(env, type) else type(env).__name__
+            msg = (
+                f"expected an environment of PettingZoo: got {came}. Its modules make one, as "
+                "tictactoe_v3.env() or rps_v2.parallel_env()."
+            )
             raise TypeError(msg)
         self.env = env
         self._in_turns = hasattr(env, "agent_iter")
@@ -69,7 +84,7 @@ class PettingZooEnv(EnvBase):
             raise ValueError(msg)
         one_hot = not categorical_action_encoding
         self.groups = {
-            name: AgentGroup.of(env, name, agents, one_hot=one_hot)
+            name: AgentGroup.of(env, name, agents, one_hot=one_hot, takes_turns=self._in_turns)
             for name, agents in named.items()
         }
         parts = self.groups.items()
@@ -90,7 +105,7 @@ class PettingZooEnv(EnvBase):
         found = self.env.reset(seed=self._seed, **kwargs)
         self._seed = None
         self._flags = dict.fromkeys(self.env.possible_agents, (False, False))
-        self._seen = {} if self._in_turns else dict(found[0])
+        self._seen = {} if self._in_turns else dict(_parts("reset", found, _RESET)[0])
         self._look()
         return self._shown()
 
@@ -110,9 +125,14 @@ class PettingZooEnv(EnvBase):
     def _together(self, chosen: Mapping[str, Any]) -> Mapping[str, Any]:
         """Step all agents that are in."""
         rewards: Mapping[str, Any]
-        seen, rewards, terminated, truncated, _ = self.env.step(chosen)
+        parts = _parts("step", self.env.step(chosen), _STEP)
+        seen, rewards, terminated, truncated, _ = parts
+        for name, part in zip(_STEP[1:4], parts[1:4], strict=True):
+            _require(part, chosen, name)
+        # the next observation of an agent that is terminated is worth nothing, and may be left out
+        _require(seen, [agent for agent in chosen if not terminated[agent]], _STEP[0])
         self._seen |= seen
-        for agent in seen:
+        for agent in chosen:
             self._flags[agent] = bool(terminated[agent]), bool(truncated[agent])
         return rewards
 
@@ -141,8 +161,8 @@ class PettingZooEnv(EnvBase):
         return self._going()
 
     def _shown(self) -> TensorDictBase:
-        acting = self._acting()
-        groups = {name: one.shown(self._seen, acting) for name, one in self.groups.items()}
+        acting, going = self._acting(), self._going()
+        groups = {name: one.shown(self._seen, acting, going) for name, one in self.groups.items()}
         return build(groups, self.batch_size)
 
     def _set_seed(self, seed: int) -> None:
@@ -153,3 +173,20 @@ class PettingZooEnv(EnvBase):
 
     def __repr__(self) -> str:
         return f"PettingZooEnv({self.env}, groups={list(self.groups)})"
+
+
+def _parts(method: str, found: Any, names: Sequence[str]) -> tuple[Any, ...]:
+    """What a method returned; raise where it has other parts than PettingZoo's."""
+    if not isinstance(found, tuple) or len(found) != len(names):
+        came = f"{len(found)} parts" if isinstance(found, tuple) else type(found).__name__
+        msg = f"{method}() of the environment must return ({', '.join(names)}): got {came}."
+        raise TypeError(msg)
+    return found
+
+
+def _require(part: Mapping[str, Any], agents: Iterable[str], name: str) -> None:
+    """Raise where agents that act are left out."""
+    lacking = [agent for agent in agents if agent not in part]
+    if lacking:
+        msg = f"step() of the environment gave no {name} of {lacking}, which act: got {list(part)}."
+        raise KeyError(msg)

@@ -18,7 +18,7 @@ from rl_value.actions import (
     stored_log_probability,
 )
 from rl_value.arguments import check_fraction
-from rl_value.counted_steps import readable
+from rl_value.counted_steps import readable, waiting_members
 from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
@@ -143,7 +143,11 @@ class VTrace(ValueEstimator):
                 f"gives it, got {list(stored.shape)}. Store the log-probability of each action."
             )
             raise ValueError(msg)
-        ratio = valued.steps.segments.gather(now - stored)
+        apart = now - stored
+        waits = waiting_members(batch, self.entries["terminated"])
+        if waits is not None and waits.shape == apart.shape:  # an action that nobody took
+            apart = apart.masked_fill(waits, 0)
+        ratio = valued.steps.segments.gather(apart)
         wide = ratio if ratio.ndim == valued.reward.ndim else ratio.unsqueeze(-1)
         shape = valued.reward.shape
         return torch.broadcast_to(wide.to(valued.reward.dtype), shape)

@@ -19,6 +19,7 @@ from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.arguments import floats
+from rl_value.counted_steps import acting_steps
 from rl_value.direct_call import check_network, explain_call, output_of
 from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
@@ -187,12 +188,15 @@ class ActorCriticLoss(LossModule):
             warn_of_single_rows(tensordict)
         advantage = self._advantage(tensordict)
         counted = self.counted(tensordict)
+        acting = counted
+        if self.loss_mask_key == "auto":
+            acting = acting_steps(tensordict, counted, self.entries["terminated"])
         with set_recurrent_mode(True):
             networks = self.actor_network, self.critic_network
             seen = self._seen(tensordict, *networks, more=self._stored())
             dist = distribution_of(self.actor_network, seen)
             value = None if self.critic_coeff is None else self._value(seen)
-            found = self._actor_terms(seen, dist, advantage, counted)
+            found = self._actor_terms(seen, dist, advantage, acting)
             if value is not None:
                 found |= self._of_critic(tensordict, value, counted)
             return self._collected(found, tensordict)

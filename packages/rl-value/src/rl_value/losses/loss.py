@@ -88,7 +88,8 @@ class LossModule(NamedModule):
     that count: real ones, that have a next observation or terminated, that show what the policy
     saw, and that ``"shifted_valid"`` does not exclude. Where rewards and flags are those of a
     group, as ``set_keys(terminated=("agents", "terminated"))`` says, members that are out do not
-    count: those that are done at the root, or False in the group's ``"mask"``.
+    count: those that are done at the root, or False in the group's ``"mask"``. Members that wait
+    for their turn (True in the group's ``"waiting"``) count for values, and not for an actor.
 
     Args:
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
