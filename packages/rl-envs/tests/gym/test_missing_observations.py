@@ -9,12 +9,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict.nn import TensorDictModule
 
-from rl_envs import GymVectorEnv, SerialEnv, TransformedEnv
+from rl_envs import GymVectorEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_layout import check_layout
 from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 
 SEEN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 MISSING = ("collector", "next_missing")
+FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
 class Counters(VectorEnv):
@@ -107,11 +108,65 @@ def test_gymnasium_gives_them_and_nothing_is_marked():
     assert MISSING not in play(env, 30).keys(True)
 
 
-def test_vectors_in_a_serial_environment_are_marked_too():
-    env = SerialEnv(2, make)
-    with pytest.warns(UserWarning, match="final_obs"):
-        batch = play_random(env)
-    assert torch.equal(batch[MISSING], batch["next", "done"].squeeze(-1))
+def serial(number, make):
+    return SerialEnv(number, make)
+
+
+def parallel(number, make):
+    return ParallelEnv(number, make, mp_start_method="fork")
+
+
+def mixed(i):
+    return lambda: make((0, 1) if i else ())
+
+
+@FORKS
+@pytest.mark.parametrize("batched", [serial, parallel])
+@pytest.mark.parametrize("around", [None, lambda: Compose(InitTracker(), StepCounter())])
+def test_vectors_in_a_batched_environment_are_marked_too(batched, around):
+    with batched(2, make) as inside:
+        env = inside if around is None else TransformedEnv(inside, around())
+        with pytest.warns(UserWarning, match="final_obs") as found:
+            batch = play_random(env)
+        assert len([one for one in found if "final_obs" in str(one.message)]) == (
+            1 if batched is parallel else 2  # each vector says it
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            again = play_random(env)
+    for one in (batch, again):
+        assert one["next", "done"].any()
+        assert torch.equal(one[MISSING], one["next", "done"].squeeze(-1))
+        assert not check_layout(one).findings
+
+
+@FORKS
+def test_only_rows_of_the_vector_that_lacks_them_are_marked_in_processes():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = play_random(SerialEnv(2, [mixed(0), mixed(1)]))
+        with ParallelEnv(2, [mixed(0), mixed(1)], mp_start_method="fork") as env:
+            batch = play_random(env)
+            env.restart()
+            again = play_random(env)
+    assert told[MISSING][0].any()
+    assert not told[MISSING][1].any()
+    for key in (MISSING, ("next", "observation"), ("next", "done")):
+        assert torch.equal(batch[key], told[key])
+        assert torch.equal(again[key], told[key])
+
+
+@FORKS
+@pytest.mark.parametrize("around", [None, StepCounter])
+def test_marks_that_have_no_place_in_processes_are_refused(around):
+    with ParallelEnv(2, lambda: make((), around), mp_start_method="fork") as env:
+        root = env.rand_action(env.reset())
+        _, root = env.step_and_maybe_reset(root)
+        with pytest.raises(RuntimeError, match="which mark such rows"):
+            env.step(env.rand_action(root))
+        if around is not None:  # such environments are stepped by tensordicts
+            with pytest.raises(RuntimeError, match="transforms around the ParallelEnv"):
+                play_random(env)
 
 
 def play_random(env):

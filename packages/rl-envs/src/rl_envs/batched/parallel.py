@@ -29,6 +29,7 @@ from rl_envs.env.env import EnvBase
 from rl_envs.env.forwarding import is_own
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import has_form, leaves_of
+from rl_envs.gym.final_observations import MissingObservations
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs
@@ -118,8 +119,7 @@ class ParallelEnv(EnvBase):
     def _adopt_specs(self, traits: list[EnvTraits]) -> None:
         """Take over specs, device and batch size of the environments, stacked along dimension 0."""
         first = self._traits = traits[0]
-        for number, other in enumerate(traits):
-            _check_alike(first, other, number)
+        first.check_alike(traits)
         super().__init__(device=first.device, batch_size=(len(traits), *first.batch_size))
         specs = first.specs
         self._shown_by_one = leaves_of(specs["observation_spec"], specs["done_spec"])
@@ -127,6 +127,8 @@ class ParallelEnv(EnvBase):
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)
         self.flags_agree = all(one.flags_agree for one in traits)
+        self.marks_missing = any(one.marks_missing for one in traits)
+        self.missing = MissingObservations(f"A vector in {type(self).__name__}")
         self.reads_actions_only = all(one.reads_actions_only for one in traits)
 
     def _attach_rows(self) -> None:
@@ -188,8 +190,8 @@ class ParallelEnv(EnvBase):
     def _adopt(self, processes: Iterable[int]) -> None:
         """Check the environments of new processes, and attach the shared rows there."""
         for process in processes:
-            for number, traits in enumerate(self.pool.call(process, "traits")):
-                _check_alike(self._traits, traits, self._shares[process].start + number)
+            traits = self.pool.call(process, "traits")
+            self._traits.check_alike(traits, self._shares[process].start)
             self._attach(process)
 
     def update_kwargs(self, kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -227,7 +229,8 @@ class ParallelEnv(EnvBase):
             raise
 
     def __getitem__(self, index: int | slice) -> Any:
-        places = [(p, n) for p, share in enumerate(self._shares) for n in range(_size(share))]
+        rows = range(self.num_workers)
+        places = [(p, n) for p, share in enumerate(self._shares) for n in range(len(rows[share]))]
         if isinstance(index, slice):
             return [RemoteEnv(self.pool, *place) for place in places[index]]
         return RemoteEnv(self.pool, *places[index])
@@ -409,6 +412,10 @@ class ParallelBinding:
             (root[key], after.get(key), found[key]) for key in env._shown if key in root
         ]
         self._done = after.get(("done",))
+        self._lacking = env._rows.root.get(keys.NEXT_MISSING)
+        self._missing = root.get(keys.NEXT_MISSING)
+        seen = [key for key, _ in env.layout.observation if key in root and key in after]
+        self._seen = [(root[key], after[key]) for key in seen]
 
     def start(self, mask: Array | None = None) -> None:
         """Reset the environments of a mask `[N, *B, 1]`, or all, and write column 0 of the root."""
@@ -424,7 +431,20 @@ class ParallelBinding:
         self.env._signal_step()
         for column, row in self._next:
             column[t] = row
+        if self._lacking is not None:
+            self._mark(t, self._lacking)
         return bool(self._over.any())
+
+    def _mark(self, t: int, lacking: Array) -> None:
+        """Mark rows without their last observation `[N, *B]`, which repeat the one before."""
+        if self._missing is not None:
+            self._missing[t] = lacking
+        if not lacking.any():
+            return
+        for before, column in self._seen:  # processes are sent no observations to repeat
+            column[t][lacking] = before[t][lacking]
+        rows = np.flatnonzero(lacking.reshape(-1))
+        self.env.missing.note(rows, are_marked=self._missing is not None)
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done in column t are reset."""
@@ -452,20 +472,6 @@ def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
         raise ValueError(msg)
     bounds = [process * num_workers // processes for process in range(processes + 1)]
     return [slice(*pair) for pair in pairwise(bounds)]
-
-
-def _size(share: slice) -> int:
-    return int(share.stop - share.start)
-
-
-def _check_alike(first: EnvTraits, other: EnvTraits, number: int) -> None:
-    for name, spec in first.specs.items():
-        if other.specs[name] != spec:
-            msg = (
-                f"worker {number} differs from worker 0 in {name}: {other.specs[name]} against "
-                f"{spec}."
-            )
-            raise ValueError(msg)
 
 
 def _fitted(mask: Array, ndim: int) -> Array:

@@ -47,6 +47,8 @@ def schema_of(env: Environment) -> RowSchema | None:
     if env.device.type != "cpu" or not all(_fits(spec) for _, spec in parts):
         return None
     leaves: dict[Any, Any] = {key: (spec.dtype, spec.shape[1:]) for key, spec in parts}
+    if env.marks_missing:
+        leaves[_ROOT, *keys.NEXT_MISSING] = (torch.bool, env.batch_size[1:])
     return RowSchema(leaves | {RESET: (torch.bool, (*env.batch_size[1:], 1))})
 
 

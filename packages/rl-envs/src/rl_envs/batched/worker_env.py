@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.binding import bind_rows
 from rl_envs.env.env import EnvBase
 from rl_envs.env.forwarding import attributes_of
+from rl_envs.gym.final_observations import MissingObservationsWarning
 from rl_layout import keys
 from rl_slabs import Slab
 
@@ -30,6 +32,7 @@ class EnvTraits:
     reads_actions_only: bool  # steps through numpy rows itself, and reads nothing but its action
     check_values: bool
     flags_agree: bool  # done is always terminated | truncated
+    marks_missing: bool  # may lack last observations, and marks such rows
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
@@ -48,7 +51,19 @@ class EnvTraits:
             env.reads_actions_only,
             env.check_values,
             env.flags_agree,
+            env.marks_missing,
         )
+
+    def check_alike(self, others: Sequence[EnvTraits], first: int = 0) -> None:
+        """Raise for specs that are not these; the workers have numbers from `first` on."""
+        for number, other in enumerate(others, first):
+            for name, spec in self.specs.items():
+                if other.specs[name] != spec:
+                    msg = (
+                        f"worker {number} differs from worker 0 in {name}: {other.specs[name]} "
+                        f"against {spec}."
+                    )
+                    raise ValueError(msg)
 
 
 class EnvWorker:
@@ -60,6 +75,7 @@ class EnvWorker:
         self, makers: Sequence[Callable[..., EnvBase]], kwargs: Sequence[Mapping[str, Any]]
     ) -> None:
         self.env = SerialEnv(len(makers), makers, kwargs)
+        warnings.simplefilter("ignore", MissingObservationsWarning)  # the caller warns, once
         self._rows: SharedStepBuffers | None = None
 
     def traits(self) -> list[EnvTraits]:

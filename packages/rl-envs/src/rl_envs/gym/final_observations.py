@@ -13,6 +13,10 @@ SWITCHES = (
 )
 
 
+class MissingObservationsWarning(UserWarning):
+    """A vector gives no last observations: rows are marked."""
+
+
 class MissingObservations:
     """Says once that a vector lacks them."""
 
@@ -28,10 +32,14 @@ class MissingObservations:
             f"last observations of rows {rows.tolist()[:8]} are not known. "
         )
         if not are_marked:
-            raise RuntimeError(f"{msg}Use rollout or a collector, which mark such rows. {SWITCHES}")
+            raise RuntimeError(
+                f"{msg}Use rollout or a collector, which mark such rows, with transforms around "
+                f"the ParallelEnv and not in its processes. {SWITCHES}"
+            )
         self._has_warned = True
         warnings.warn(
             f"{msg}Such rows are marked ('collector', 'next_missing') and repeat the observation "
             f"before; estimators and losses leave them out. {SWITCHES}",
+            MissingObservationsWarning,
             stacklevel=2,
         )
