@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_tensordict import build, build_flat, construction
+from rl_tensordict import build, build_flat, construction, insert
 
 
 def source():
@@ -64,3 +64,15 @@ def test_a_flat_tensordict_can_be_changed_indexed_and_stacked():
     made = build_flat(entries(), torch.Size([5]))
     made["next", "done"] = torch.zeros(5, 1, dtype=torch.bool)
     assert torch.stack([made[1:4], made[:3]])["next", "done"].shape == (2, 3, 1)
+
+
+@pytest.mark.parametrize("has_store", [True, False], ids=["store", "public"])
+@pytest.mark.parametrize("key", [("new",), ("next", "b"), ("other", "deep", "new")])
+def test_insert_writes_what_set_writes(monkeypatch, key, has_store):
+    monkeypatch.setattr(construction, "HAS_STORE", has_store)
+    fast, public = TensorDict(source(), [3]), TensorDict(source(), [3])
+    value = torch.randn(3, 7)
+    insert(fast, key, value)
+    assert (fast == public.set(key, value)).all()
+    assert fast[key] is value
+    assert fast[key[:-1] or "next"].batch_size == (3,)

@@ -9,7 +9,6 @@ from rl_tensordict import (
     entries,
     entries_of,
     find,
-    insert,
     lies_on,
     names_of,
     put,
@@ -81,16 +80,6 @@ def test_compiled_code_takes_note_of_an_entry_that_was_missing_before(key):
     assert compiled(batch).eq(1).all()
     assert compiled(batch.clone().set(key, torch.zeros(3))).eq(2).all()
     assert compiled(batch).eq(1).all()
-
-
-@pytest.mark.parametrize("key", [("new",), ("next", "b"), ("other", "deep", "new")])
-def test_insert_writes_what_set_writes(key):
-    fast, public = TensorDict(source(), [3]), TensorDict(source(), [3])
-    value = torch.randn(3, 7)
-    insert(fast, key, value)
-    assert (fast == public.set(key, value)).all()
-    assert fast[key] is value
-    assert fast[key[:-1] or "next"].batch_size == (3,)
 
 
 def test_entries_of_lists_one_level():

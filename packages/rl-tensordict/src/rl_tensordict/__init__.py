@@ -1,12 +1,11 @@
 """Tensordicts without the overhead: construction, reads, writes, leaves, and modules as calls."""
 
-from rl_tensordict.construction import Entries, build, build_flat
+from rl_tensordict.construction import Entries, build, build_flat, insert
 from rl_tensordict.dense_leaves import Leaves, leaves_of
 from rl_tensordict.entries import (
     copied,
     entries_of,
     find,
-    insert,
     lies_on,
     names_of,
     put,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from rl_tensordict.internals import Store, is_same, new_unsafe
+from rl_tensordict.internals import HAS_STORE, Store, is_same, new_unsafe
 
 Entries = dict[str, torch.Tensor | TensorDict]
 """Named entries of one level of a tensordict."""
@@ -60,3 +60,32 @@ _fits = all(is_same(assembled({}, _no_rows, n), build({}, _no_rows, n)) for n in
 
 # a bare name, because a sample makes several: one more call would cost half of what this saves
 build_flat: Callable[..., TensorDict] = assembled if _fits else build
+
+
+def insert(tensordict: TensorDict, path: tuple[str, ...], value: torch.Tensor) -> None:
+    """Add an entry that is known to fit: a tenth of the time that `TensorDict.set` takes.
+
+    Arguments are not checked.
+
+    Args:
+        tensordict: not locked; missing groups on the path are created, without names
+            or device.
+        path: the names that lead to the entry.
+        value: ``[*tensordict.batch_size, ...]``.
+
+    Example:
+        >>> batch = TensorDict({"reward": torch.zeros(5, 1)}, [5])
+        >>> insert(batch, ("collector", "row"), torch.arange(5))
+        >>> batch["collector", "row"].sum()
+        tensor(10)
+    """
+    if not HAS_STORE:
+        tensordict.set(path, value)
+        return
+    node = tensordict
+    for name in path[:-1]:
+        below = node._tensordict.get(name)
+        if below is None:
+            below = node._tensordict[name] = build_flat({}, tensordict.batch_size)
+        node = below
+    node._tensordict[path[-1]] = value

@@ -92,35 +92,6 @@ def _is_open(group: Any) -> bool:
     return type(group) is TensorDict and HAS_STORE and not group.is_locked
 
 
-def insert(tensordict: TensorDict, path: tuple[str, ...], value: Tensor) -> None:
-    """Add an entry that is known to fit: a tenth of the time that `TensorDict.set` takes.
-
-    Arguments are not checked.
-
-    Args:
-        tensordict: not locked; missing groups on the path are created, without names
-            or device.
-        path: the names that lead to the entry.
-        value: ``[*tensordict.batch_size, ...]``.
-
-    Example:
-        >>> batch = TensorDict({"reward": torch.zeros(5, 1)}, [5])
-        >>> insert(batch, ("collector", "row"), torch.arange(5))
-        >>> batch["collector", "row"].sum()
-        tensor(10)
-    """
-    if not HAS_STORE:
-        tensordict.set(path, value)
-        return
-    node = tensordict
-    for name in path[:-1]:
-        below = node._tensordict.get(name)
-        if below is None:
-            below = node._tensordict[name] = build_flat({}, tensordict.batch_size)
-        node = below
-    node._tensordict[path[-1]] = value
-
-
 def entries_of(tensordict: TensorDict) -> Entries:
     """List the named entries of one level, at the cost of an attribute.
 
