@@ -82,10 +82,11 @@ def test_compiled_code_takes_note_of_an_entry_that_was_missing_before(key):
     assert compiled(batch).eq(1).all()
 
 
-def test_entries_of_lists_one_level():
+@pytest.mark.parametrize("listed", [entries_of, entries.listed_entries])
+def test_entries_of_lists_one_level(listed):
     batch = TensorDict(source(), [3])
-    assert entries_of(batch).keys() == {"a", "next"}
-    assert entries_of(batch)["a"] is batch["a"]
+    assert listed(batch).keys() == {"a", "next"}
+    assert listed(batch)["a"] is batch["a"]
 
 
 @pytest.mark.parametrize("has_flag", [True, False])

@@ -26,6 +26,13 @@ def test_tensors_refuses_other_data_by_its_key():
         tensors(batch)
 
 
+def test_leaves_of_is_followed_by_compilers():
+    call = torch.compile(
+        lambda batch: leaves_of(batch)["a", "b"] + 1, backend="eager", fullgraph=True
+    )
+    assert call(TensorDict({"a": {"b": torch.zeros(3)}}, [3])).eq(1).all()
+
+
 def test_leaves_of_collects_leaves_once():
     batch = TensorDict({"a": {"b": torch.zeros(3)}, "c": torch.ones(3)}, [3])
     found = leaves_of(batch)

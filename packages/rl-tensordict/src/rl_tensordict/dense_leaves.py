@@ -41,7 +41,8 @@ def leaves_of(tensordict: TensorDictBase | Leaves) -> Leaves:
 
 
 def _collect(tensordict: TensorDictBase, prefix: tuple[str, ...], found: Leaves) -> None:
-    entries = entries_of(tensordict) if type(tensordict) is TensorDict else tensordict
+    is_plain = type(tensordict) is TensorDict and not torch.compiler.is_compiling()
+    entries = entries_of(tensordict) if is_plain else tensordict
     for name, value in entries.items():
         path = (*prefix, name)
         if isinstance(value, Tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -92,25 +94,19 @@ def _is_open(group: Any) -> bool:
     return type(group) is TensorDict and HAS_STORE and not group.is_locked
 
 
-def entries_of(tensordict: TensorDict) -> Entries:
-    """List the named entries of one level, at the cost of an attribute.
-
-    The argument is not checked.
-
-    Args:
-        tensordict: a plain tensordict.
-
-    Returns:
-        The entries; often the tensordict's own dictionary, not to be changed.
-
-    Example:
-        >>> entries_of(TensorDict({"reward": torch.zeros(5, 1)}, [5])).keys()
-        dict_keys(['reward'])
-    """
-    if HAS_STORE:
-        found: Entries = tensordict._tensordict
-        return found
+def listed_entries(tensordict: TensorDict) -> Entries:
+    """`entries_of` where a tensordict has no dictionary of its own."""
     return dict(tensordict.items())
+
+
+entries_of: Callable[[TensorDict], Entries] = (
+    attrgetter("_tensordict") if HAS_STORE else listed_entries
+)
+"""List the named entries of one level of a plain tensordict, which is not checked.
+
+The dictionary is often the tensordict's own, not to be changed. It is looked up by C code, as a
+call in Python would cost more than the attribute; `torch.compile` does not follow that.
+"""
 
 
 def names_of(tensordict: TensorDictBase) -> list[str | None] | None:
