@@ -120,10 +120,10 @@ class LosslessRows:
         back: NDArray[np.integer[Any]],
     ) -> None:
         """Writes a batch into a span; all checks precede the first changed byte."""
-        chosen = select(rows, self._count)[0]
-        if not isinstance(chosen, slice) or chosen.step != 1:
-            chosen = self._index(rows)[0]
-        self.linker.write(chosen, numbers, cells, back)
+        # a span is a slice of rows that are there, from its first to its last, or their positions
+        is_slice = isinstance(rows, slice) and rows.step is None and rows.start is not None
+        place: Any = rows if is_slice else self._index(rows)[0]
+        self.linker.write(place, numbers, cells, back)
 
     def link_predecessors(
         self, numbers: range, back: NDArray[np.integer[Any]] | None = None
