@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_replay import LazyTensorStorage, RandomSampler, ReplayBuffer
+from rl_replay import LazyTensorStorage, RandomSampler, ReplayBuffer, RoundRobinWriter
 
 
 @pytest.fixture
@@ -45,3 +45,28 @@ def test_sampler_names_an_argument_that_it_does_not_take():
     with pytest.raises(TypeError) as failed:
         RandomSampler(3)
     assert "RandomSampler was given 3" in failed.value.__notes__[0]
+
+
+def fail(_):
+    raise RuntimeError("no")
+
+
+class FailingWriter(RoundRobinWriter):
+    """Fails at every write."""
+
+    check = staticmethod(fail)
+
+
+@pytest.mark.parametrize(("call", "given"), [("add", "a"), ("extend", "ab"), ("sample", 2)])
+def test_errors_of_parts_name_the_arguments_of_the_call(call, given):
+    buffer = ReplayBuffer(writer=FailingWriter() if call != "sample" else None, collate_fn=fail)
+    if call == "sample":
+        buffer.extend(["a", "b"])
+    with pytest.raises(RuntimeError) as failed:
+        getattr(buffer, call)(given)
+    assert f"ReplayBuffer.{call} was given {given!r}" in failed.value.__notes__[0]
+
+
+def test_sampler_names_what_is_no_storage():
+    with pytest.raises(TypeError, match="storage: expected a storage, got 3"):
+        RandomSampler().sample(3, 2)

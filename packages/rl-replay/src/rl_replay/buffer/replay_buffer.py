@@ -25,7 +25,7 @@ from rl_replay.checkpoint.checkpoint import Checkpoint
 from rl_replay.checkpoint.hooks import Hook
 from rl_replay.data.collate import Collate, stacked
 from rl_replay.data.pytree import count_elements
-from rl_replay.edges import edge, folder_name
+from rl_replay.edges import FOREIGN, edge, folder_name, note_given
 from rl_replay.samplers import Sampler
 from rl_replay.samplers.consuming import consuming
 from rl_replay.storages import ListStorage, Storage
@@ -79,6 +79,8 @@ class ReplayBuffer:
         >>> len(buffer), buffer.sample()["collector", "row"].shape
         (5, torch.Size([4]))
     """
+
+    # `add`, `extend` and `sample` do what `edge` does themselves, in one call less for each batch
 
     first_rows_timeout: float = 0.0
     _writer_class: ClassVar[type[Writer]] = RoundRobinWriter
@@ -177,7 +179,6 @@ class ReplayBuffer:
             parts.batch_size = checked_size(size)
             parts.changes += 1
 
-    @edge
     def add(self, data: Any) -> Any:
         """Store one element.
 
@@ -199,22 +200,25 @@ class ReplayBuffer:
             (0, [1, 2], 3)
         """
         parts, storage = self._parts, self._parts.storage
-        with parts.local.lock:
-            if parts.checks_writes:
-                parts.writer.check(1)
-            if parts.transform.changes or parts.writer.places_rows:
-                batch = batch_of_one(storage, data, parts.dim_extend)
-                index = self._store(batch, elements=True)
-                if parts.writer.places_rows and len(index) == 1 and index[0] < 0:
-                    return None
-                return int(index) if storage.ndim == len(index) == 1 else index
-            span = storage.add(data)
-            self._note_write()
+        try:
+            with parts.local.lock:
+                if parts.checks_writes:
+                    parts.writer.check(1)
+                if parts.transform.changes or parts.writer.places_rows:
+                    batch = batch_of_one(storage, data, parts.dim_extend)
+                    index = _store(parts, batch, elements=True)
+                    if parts.writer.places_rows and len(index) == 1 and index[0] < 0:
+                        return None
+                    return int(index) if storage.ndim == len(index) == 1 else index
+                span = storage.add(data)
+                _note_write(parts)
+        except FOREIGN as error:
+            note_given(error, f"{type(self).__name__}.add", data)
+            raise
         if storage.arrangement.ndim > 1 and storage.columns:
             return coordinates(storage, _positions(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 
-    @edge
     def extend(self, data: Any) -> torch.Tensor:
         """Store several elements.
 
@@ -240,38 +244,16 @@ class ReplayBuffer:
             (tensor([0, 1, 2]), tensor([3, 0]))
         """
         parts, storage = self._parts, self._parts.storage
-        with parts.local.lock:
-            if parts.checks_writes:
-                parts.writer.check(count_elements(data, storage.ndim))
-            if isinstance(data, list) and not isinstance(storage, ListStorage):
-                return self._store(stacked(data, parts.dim_extend), elements=True)
-            return self._store(data)
-
-    def _store(self, data: Any, *, elements: bool = False) -> torch.Tensor:
-        """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
-        parts, storage = self._parts, self._parts.storage
-        if parts.writer.places_rows:
-            index = parts.transform.store_by(parts.writer, storage, data, elements=elements)
-            self._note_write()
-            return index
-        if elements or parts.transform.changes:
-            span = parts.transform.store(storage, data, elements=elements)
-        else:
-            span = storage.extend(data)
-        if span is None:  # transforms hold all of it back
-            shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
-            return torch.empty(shape, dtype=torch.int64)
-        self._note_write()
-        positions = _positions(span)
-        several = storage.arrangement.ndim > 1 and storage.columns
-        return written_index(storage, positions, parts.dim_extend) if several else positions
-
-    def _note_write(self) -> None:
-        """Invalidates prefetched batches, and wakes the threads that wait for rows."""
-        parts = self._parts
-        parts.changes += 1
-        if parts.local.waiting:
-            parts.local.written.notify_all()
+        try:
+            with parts.local.lock:
+                if parts.checks_writes:
+                    parts.writer.check(count_elements(data, storage.ndim))
+                if isinstance(data, list) and not isinstance(storage, ListStorage):
+                    return _store(parts, stacked(data, parts.dim_extend), elements=True)
+                return _store(parts, data)
+        except FOREIGN as error:
+            note_given(error, f"{type(self).__name__}.extend", data)
+            raise
 
     def __len__(self) -> int:
         return len(self._parts.storage)
@@ -352,7 +334,6 @@ class ReplayBuffer:
             parts.sampler.reset()
             parts.fit()
 
-    @edge
     def sample(
         self,
         batch_size: int | None = None,
@@ -381,9 +362,13 @@ class ReplayBuffer:
         parts = self._parts
         size = parts.batch_size if batch_size is None else positive(batch_size, "batch_size")
         limit = self.first_rows_timeout if timeout is None else timeout
-        if limit:
-            parts.local.require_rows(parts.storage, limit)
-        batch, info, _ = self._batches.next_batch(size)
+        try:
+            if limit:
+                parts.local.require_rows(parts.storage, limit)
+            batch, info, _ = self._batches.next_batch(size)
+        except FOREIGN as error:
+            note_given(error, f"{type(self).__name__}.sample", batch_size, return_info, timeout)
+            raise
         return (batch, info) if return_info else batch
 
     def __iter__(self) -> Iterator[Any]:
@@ -675,6 +660,33 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.storage!r}, {self.sampler!r}, {self.writer!r})"
+
+
+def _store(parts: BufferParts, data: Any, *, elements: bool = False) -> torch.Tensor:
+    """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
+    storage = parts.storage
+    if parts.writer.places_rows:
+        index = parts.transform.store_by(parts.writer, storage, data, elements=elements)
+        _note_write(parts)
+        return index
+    if elements or parts.transform.changes:
+        span = parts.transform.store(storage, data, elements=elements)
+    else:
+        span = storage.extend(data)
+    if span is None:  # transforms hold all of it back
+        shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
+        return torch.empty(shape, dtype=torch.int64)
+    _note_write(parts)
+    positions = _positions(span)
+    several = storage.arrangement.ndim > 1 and storage.columns
+    return written_index(storage, positions, parts.dim_extend) if several else positions
+
+
+def _note_write(parts: BufferParts) -> None:
+    """Invalidates prefetched batches, and wakes the threads that wait for rows."""
+    parts.changes += 1
+    if parts.local.waiting:
+        parts.local.written.notify_all()
 
 
 def _positions(span: Span) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 
 from rl_replay.edges import edge
 from rl_replay.samplers.sampler import Sampler
+from rl_tensordict.arguments import shown
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
@@ -116,11 +117,15 @@ class RandomSampler(Sampler):
     without_replacement: ClassVar[type[Sampler] | None] = SamplerWithoutReplacement
     proven: ClassVar[bool] = True
 
-    @edge
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
         """Draw rows.
 
         Raises:
             ValueError: The storage is empty.
+            TypeError: It is no storage.
         """
-        return storage.session.ring.window().draw(batch_size, generator=self.generator), {}
+        try:
+            session = storage.session
+        except AttributeError:
+            raise TypeError(f"storage: expected a storage, got {shown(storage)}.") from None
+        return session.ring.window().draw(batch_size, generator=self.generator), {}
