@@ -150,6 +150,7 @@ def test_advantages_are_those_of_the_cpu():
         close(found[key], expected[key])
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # the CPU has no such products
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_ensemble_is_its_members(compiled):
     torch.manual_seed(2)

@@ -231,6 +231,7 @@ def test_an_ordinary_environment_still_waits():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_steps_do_not_synchronise_with_the_device():
     env = Pendulums(64, max_steps=4, device="cuda")
     actor = policy_plan(policy().to("cuda"))

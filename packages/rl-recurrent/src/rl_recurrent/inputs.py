@@ -58,7 +58,7 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
     if ends is not None:
         flags[1:] = ends[:-1]
         # first rows of sequences [*B, T] follow nothing
-        flags.view(-1, markers.batch_shape[-1])[:, 0] = False
+        flags.view(-1, markers.batch_shape[-1])[:, 0].fill_(False)
         if markers.traj_ids is not None and markers.traj_step is not None:
             # another id after an end is a cut of the data, as between rows of a flattened [B, T]
             flags[1:] &= markers.traj_ids[1:] == markers.traj_ids[:-1]

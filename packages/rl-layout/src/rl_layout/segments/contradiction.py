@@ -271,7 +271,7 @@ class _Pairs:
         )
         if mask is not None:  # padding continues nothing, no other padding either
             cut[..., :-1] |= ~(mask[..., 1:] & mask[..., :-1])
-        cut[..., -1] = True
+        cut[..., -1].fill_(True)  # `= True` would copy from the CPU, and wait
         return cut
 
     def _marker(self, batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor | None:

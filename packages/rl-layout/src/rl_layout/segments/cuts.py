@@ -39,7 +39,7 @@ def cut_by_torch(markers: Markers, contradicted: Tensor | None = None) -> Tensor
     if contradicted is not None:
         cut |= contradicted
     # [*B, T]: the row of another environment continues nothing
-    cut.view(-1, markers.batch_shape[-1])[:, -1] = True
+    cut.view(-1, markers.batch_shape[-1])[:, -1].fill_(True)
     return cut
 
 

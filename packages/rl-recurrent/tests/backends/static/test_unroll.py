@@ -213,6 +213,7 @@ def test_compiled_call_takes_batches_of_any_shape():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("make", [LSTMModule, GRUModule])
 def test_static_shapes_never_synchronise_with_the_device(make):
     module, batch = module_and_batch(make, max_length=6, device="cuda")

@@ -11,7 +11,7 @@ def doubling_scan(a: Tensor, b: Tensor) -> Tensor:
     # Each round doubles the number of rows that a y has seen. Where an a is 0 nothing comes
     # through, neither NaN nor infinity.
     goes_on = a != 0
-    goes_on[-1:] = False
+    goes_on[-1:].fill_(False)
     seen = 1
     while seen < len(b):
         reach = goes_on[:-seen]  # no a is 0 in the rows that this y has seen

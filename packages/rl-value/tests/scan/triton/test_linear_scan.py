@@ -170,11 +170,14 @@ def test_full_sizes_are_accurate(columns, steps, decay):
     cut[:, -1] = True
     found = rl_value.linear_scan(a, b, cut, time_dim=1)
     expected = blocked_loop(a, b, cut)
-    assert (found - expected).abs().max() <= 5e-7 * expected.abs().max()
+    # a product of k equal factors is off by up to k roundings of 6e-8 to one side; a fifth of that
+    reach = 0 if decay == 1 else min(steps, 1 / (1 - decay))
+    bound = 5e-7 + 1.2e-8 * reach
+    assert (found - expected).abs().max() <= bound * expected.abs().max()
     cotangent = torch.randn_like(b)
     theirs = torch.autograd.grad(expected, [a, b], cotangent.double())
     for x, y in zip(torch.autograd.grad(found, [a, b], cotangent), theirs, strict=True):
-        assert (x - y).abs().max() <= 1e-6 * y.abs().max()
+        assert (x - y).abs().max() <= 2 * bound * y.abs().max()
 
 
 @pytest.mark.gpu
