@@ -14,15 +14,16 @@ LEAST_ROWS = 2_048
 
 def is_of_use(module: str, rows: int) -> bool:
     """Tell whether loops that numba compiles can be run, and are faster."""
-    return rows >= LEAST_ROWS and module not in _unkept and _imported(module) is not None
+    return rows >= LEAST_ROWS and load_compiled(module) is not None
 
 
-def run_compiled(module: str, name: str, rows: int, *arrays: Any) -> bool:
-    """Run a loop that numba compiles, if it is of use."""
-    if not is_of_use(module, rows):
+def run_compiled(module: str, name: str, *arrays: Any) -> bool:
+    """Run a loop that numba compiles, if it can be run; callers have at least `LEAST_ROWS`."""
+    loops = load_compiled(module)
+    if loops is None:
         return False
     try:
-        getattr(_imported(module), name)(*arrays)
+        getattr(loops, name)(*arrays)
     except OSError:  # it is compiled, but would be anew at each call
         _unkept.add(module)
         return False

@@ -67,7 +67,7 @@ def afresh():
 
 def run(cut):
     none = (None,) * len(FIELDS)
-    return compiled.run_compiled("rl_layout.segments.numba_cuts", "mark_cuts", len(cut), *none, cut)
+    return compiled.run_compiled("rl_layout.segments.numba_cuts", "mark_cuts", *none, cut)
 
 
 @pytest.mark.usefixtures("afresh")
@@ -121,5 +121,16 @@ def test_a_child_forked_while_a_thread_compiles_can_compile():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_few_rows_are_not_worth_a_loop():
-    assert not run(np.empty(compiled.LEAST_ROWS - 1, bool))
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_few_rows_are_not_worth_a_loop(monkeypatch, fewer):
+    loop, calls = numba_cuts.mark_cuts, []
+
+    def count(*arrays):
+        calls.append(len(arrays[-1]))
+        loop(*arrays)
+
+    monkeypatch.setattr(numba_cuts, "mark_cuts", count)
+    rows = compiled.LEAST_ROWS - fewer
+    flags = torch.arange(rows)[:, None] % 7 == 6
+    assert Segments.from_ends(flags).lengths[:-1].eq(7).all()
+    assert calls == [rows][fewer:]

@@ -286,7 +286,7 @@ def _gae_of_rows(
     cut = cuts_of(reward.shape[dim], ended, done)
     given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
     # with no decay not even what is not finite is carried
-    if decay and run_compiled(LOOPS, "gae_rows", size, *given):
+    if decay and size >= LEAST_ROWS and run_compiled(LOOPS, "gae_rows", *given):
         return advantage, target
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
         delta = ahead * gamma

@@ -17,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_layout.compiled import run_compiled
+from rl_layout.compiled import LEAST_ROWS, run_compiled
 from rl_layout.segments.flat_views import array_of
 from rl_layout.segments.markers import FIELDS, Markers
 
+LOOPS = "rl_layout.segments.numba_cuts"
 PIECE = 32_768
 ENDS = ("done", "terminated", "truncated")
 
@@ -118,9 +119,8 @@ def _cut_on_cpu(
     """The same on the CPU, every marker read once."""
     size = shape.numel()
     cut = np.empty(size, bool)
-    if not run_compiled(
-        "rl_layout.segments.numba_cuts", "mark_cuts", size, *map(have.get, FIELDS), cut
-    ):
+    columns = *map(have.get, FIELDS), cut
+    if size < LEAST_ROWS or not run_compiled(LOOPS, "mark_cuts", *columns):
         cut_by_numpy(have, cut)
     if contradicted is not None:
         cut |= array_of(contradicted)
