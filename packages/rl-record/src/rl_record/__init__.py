@@ -5,7 +5,7 @@ from rl_record.evaluation.evaluation import Evaluation
 from rl_record.evaluation.evaluator import Evaluator
 from rl_record.loggers.choice import make_logger
 from rl_record.loggers.csv_file import CSVLogger
-from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings, Sink, Video
+from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings, Sink, Video
 from rl_record.loggers.jsonl import JSONLLogger
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLogger
@@ -25,7 +25,7 @@ __all__ = [
     "Metrics",
     "Rewind",
     "Run",
-    "Settings",
+    "RunSettings",
     "Sink",
     "TensorboardLogger",
     "TrackioLogger",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_record import Histogram, JSONLLogger, Logger, Metrics, Settings, Video, read_run
+from rl_record import Histogram, JSONLLogger, Logger, Metrics, RunSettings, Video, read_run
 
 
 class Kept:
@@ -105,7 +105,7 @@ def test_other_events_arrive_in_their_order(logger, sink):
     logger.log_video("play", frames[None], 4, fps=10)
     frames += 1
     logger.flush()
-    assert [type(event) for event in sink.events] == [Settings, Histogram, Video]
+    assert [type(event) for event in sink.events] == [RunSettings, Histogram, Video]
     assert sink.events[2].frames.shape == (2, 3, 4, 6)
     assert not sink.events[2].frames.any()
 

@@ -1,7 +1,7 @@
 """LSTM and GRU on flat trajectories, without padding."""
 
 from rl_recurrent import functional
-from rl_recurrent.backends.dispatch import Choice, Settings, Work, explain_backend
+from rl_recurrent.backends.dispatch import BackendChoice, Settings, Work, explain_backend
 from rl_recurrent.cell_modules import GRUCell, LSTMCell
 from rl_recurrent.cells.cell import LayerWeights
 from rl_recurrent.modules import GRUModule, LSTMModule
@@ -11,7 +11,7 @@ from rl_recurrent.network import Network
 __all__ = [
     "GRU",
     "LSTM",
-    "Choice",
+    "BackendChoice",
     "GRUCell",
     "GRUModule",
     "LSTMCell",

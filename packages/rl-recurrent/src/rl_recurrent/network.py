@@ -12,7 +12,7 @@ from torch.nn.functional import dropout
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
-from rl_recurrent.backends.dispatch import Choice, Settings, Work, choose
+from rl_recurrent.backends.dispatch import BackendChoice, Settings, Work, choose
 from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, CellName, LayerWeights, RowWeights, States, unprojected
@@ -185,7 +185,7 @@ def unroll_checked(
 
 def choice_for(
     x: Tensor, segments: Segments, network: Network, settings: Settings, *, every_state: bool
-) -> Choice:
+) -> BackendChoice:
     """Choose the backend for these inputs, and say why."""
     work = Work(network.cell, network.hidden_size, x.device, x.dtype, every_state)
     return choose(work, segments, settings.backend)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_layout import Segments, keys, recurrent_mode
 from rl_layout.internals import batch_shape, marker_leaves
-from rl_recurrent.backends.dispatch import Choice, Settings, runs_static
+from rl_recurrent.backends.dispatch import BackendChoice, Settings, runs_static
 from rl_recurrent.backends.static.unroll import unroll_static
 from rl_recurrent.burn_in import burn_in_rows, unroll_after_burn_in
 from rl_recurrent.cells.cell import CellName, States
@@ -201,7 +201,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             specs.set(key, Unbounded(shape, device=weight.device, dtype=weight.dtype))
         return TensorDictPrimer(specs, expand_specs=True)
 
-    def explain_backend(self, batch: TensorDictBase) -> Choice:
+    def explain_backend(self, batch: TensorDictBase) -> BackendChoice:
         """Say which backend runs on a batch in recurrent mode, and why.
 
         Args:
@@ -218,7 +218,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         segments = recurrent_segments(batch)
         x = keys.require(batch, self.in_keys[0])
         if runs_static(self.settings, batch):
-            return Choice("scan", f"asked for, ready for {self.settings.max_length} rows")
+            return BackendChoice("scan", f"asked for, ready for {self.settings.max_length} rows")
         network = Network.of(self.network)
         return choice_for(x, segments, network, self.settings, every_state=self.every_state)
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_replay.compact.order import ExtraRows, TrajectoryOrder
+from rl_replay.compact.order import CompactOrder, ExtraRows
 
 
 def by_hand(back, counts):
@@ -36,7 +36,7 @@ def test_trajectories_are_those_of_the_links(data, producers, counts):
                 back[-1] = row - before
             newest[producer] = row
     back = np.array(back, np.int32)
-    order = TrajectoryOrder.of_links(back, counts)
+    order = CompactOrder.of_links(back, counts)
     rows = np.arange(len(back)) if order.order is None else order.order
     found = [part.tolist() for part in np.split(rows, np.cumsum(order.lengths)[:-1])]
     assert found == by_hand(back, counts)

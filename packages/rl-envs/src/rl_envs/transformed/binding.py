@@ -327,7 +327,7 @@ class CheckedBinding:
 INTERNALS = vars(nn.Module()).keys() - {"_parameters", "_buffers"}
 
 
-class Settings:
+class TransformSnapshot:
     """What a binding of transforms depends on: their attributes, with the versions of tensors."""
 
     # objects are compared by identity; containers are looked into, since they may change in place
@@ -349,7 +349,7 @@ class Settings:
                 if isinstance(value, Tensor):
                     self.versions.append(value._version)
 
-    def agree(self, other: Settings) -> bool:
+    def agree(self, other: TransformSnapshot) -> bool:
         """Whether nothing has changed in between."""
         is_alike = self.versions == other.versions and len(self.held) == len(other.held)
         return is_alike and all(map(operator.is_, self.held, other.held))

@@ -22,7 +22,7 @@ from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.deferred_transforms import defer_independent, split_for
-from rl_envs.transformed.binding import Settings, TransformedBinding, pass_step
+from rl_envs.transformed.binding import TransformedBinding, TransformSnapshot, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
 from rl_layout import keys
 from rl_tensordict.arguments import check_type
@@ -269,7 +269,7 @@ class TransformedEnv(EnvBase):
     @property
     def _one_column(self) -> OneColumn:
         """A binding of one step, which holds what the transforms held when it was made."""
-        settings = Settings(self._outer)
+        settings = TransformSnapshot(self._outer)
         held: Any = self.__dict__.get("_one_column")
         if held is None or not settings.agree(held[0]):
             bind = partial(TransformedBinding, self, checks_inner=True)
@@ -277,9 +277,9 @@ class TransformedEnv(EnvBase):
         column: OneColumn = held[1]
         return column
 
-    def binding_settings(self) -> Settings | None:
+    def binding_settings(self) -> TransformSnapshot | None:
         """What the transforms hold, where the environment inside is bound to its columns alone."""
-        return Settings(self._outer) if self._inner.reads_actions_only else None
+        return TransformSnapshot(self._outer) if self._inner.reads_actions_only else None
 
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         base = self._inner

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings
+from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.run_folder import counted, run_folder, video_file, written
 
@@ -66,7 +66,7 @@ class CSVSink:
                 self._append(FILE, rows)
                 rows = []
                 self._drop_after(event.step)
-            elif isinstance(event, Settings):
+            elif isinstance(event, RunSettings):
                 text = json.dumps(written(event.values), indent=1)
                 (self.folder / "settings.json").write_text(text, encoding="utf-8")
             elif isinstance(event, Histogram):

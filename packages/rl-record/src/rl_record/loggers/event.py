@@ -48,7 +48,7 @@ class Video:
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """What a run was started with."""
 
     values: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Rewind:
     time: float
 
 
-Event: TypeAlias = Metrics | Histogram | Video | Settings | Rewind
+Event: TypeAlias = Metrics | Histogram | Video | RunSettings | Rewind
 
 
 class Sink(Protocol):

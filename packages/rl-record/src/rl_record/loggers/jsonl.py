@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings, Video
+from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings, Video
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.run_folder import counted, run_folder, video_file, written
 
@@ -85,7 +85,7 @@ class JSONLSink:
                 shown = file.relative_to(self.folder) if inside else file
                 found = {"name": event.name, "file": shown.as_posix(), "fps": event.fps}
                 return line | {"step": event.step, "video": found}
-            case Settings():
+            case RunSettings():
                 return line | {"settings": written(event.values)}
             case Rewind():
                 return line | {"rewind": event.step}

@@ -24,7 +24,7 @@ from rl_record.loggers.event import (
     Metrics,
     Number,
     Rewind,
-    Settings,
+    RunSettings,
     Sink,
     Video,
     numbers,
@@ -159,7 +159,7 @@ class Logger:
             ValueError: the logger is closed.
         """
         check_type("settings", settings, Mapping, "a mapping of values by name")
-        self._writer.put(Settings(dict(settings), time.time()))
+        self._writer.put(RunSettings(dict(settings), time.time()))
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Wait until all that was logged is written.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, Settings, Video
+from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings, Video
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.run_folder import counted, run_folder, video_file, written
 
@@ -69,7 +69,7 @@ class TensorboardSink:
             case Video():
                 file = str(video_file(self.folder, event))
                 self.writer.add_text(event.name, file, event.step, event.time)
-            case Settings():
+            case RunSettings():
                 for name, value in event.values.items():
                     self.writer.add_text(f"settings/{name}", str(written(value)), 0, event.time)
             case Rewind():  # TensorBoard hides what older files hold from that step on
@@ -147,7 +147,7 @@ class ServiceSink:
     def write(self, events: Sequence[Event]) -> None:
         """Log events; the client has a thread and a file of its own."""
         for event in events:
-            if isinstance(event, Settings):
+            if isinstance(event, RunSettings):
                 self.run.config.update(written(event.values))
             else:
                 self.send(self.run, self._entry(event), event.step)

@@ -111,7 +111,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """A backend and the reason for it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Choice:
         reason: one line of text.
 
     Example:
-        >>> print(Choice("pack", "asked for"))
+        >>> print(BackendChoice("pack", "asked for"))
         pack: asked for
     """
 
@@ -130,7 +130,9 @@ class Choice:
         return f"{self.backend}: {self.reason}"
 
 
-def explain_backend(work: Work, segments: Segments, settings: Settings | None = None) -> Choice:
+def explain_backend(
+    work: Work, segments: Segments, settings: Settings | None = None
+) -> BackendChoice:
     """Say which backend computes a batch, and why.
 
     Args:
@@ -163,13 +165,13 @@ def explain_backend(work: Work, segments: Segments, settings: Settings | None = 
     return choose(work, segments, "auto" if settings is None else settings.backend)
 
 
-def choose(work: Work, segments: Segments, asked: str) -> Choice:
+def choose(work: Work, segments: Segments, asked: str) -> BackendChoice:
     """Choose a backend, which may be asked for; of arguments that were checked."""
     if asked != "auto":
         check_backend(asked, work)
-        return Choice(asked, "asked for")
+        return BackendChoice(asked, "asked for")
     if torch.compiler.is_compiling():
-        return Choice("scan", "under torch.compile")
+        return BackendChoice("scan", "under torch.compile")
     return _on_cuda(work, segments) if work.device.type == "cuda" else _on_cpu(work, segments)
 
 
@@ -203,28 +205,34 @@ def is_dense(segments: Segments) -> bool:
     return 0 < segments.num_real == segments.max_length * len(segments)
 
 
-def _on_cpu(work: Work, segments: Segments) -> Choice:
+def _on_cpu(work: Work, segments: Segments) -> BackendChoice:
     if work.needs_cells:
-        return Choice("pack", "LSTM on a CPU, the cell state after every row is wanted")
+        return BackendChoice("pack", "LSTM on a CPU, the cell state after every row is wanted")
     if not is_dense(segments):
-        return Choice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
+        return BackendChoice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
     if work.cell == "lstm" and work.dtype == torch.float64:
-        return Choice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
+        return BackendChoice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
     if work.cell == "gru" and len(segments) * work.hidden_size <= NARROW:
-        return Choice("pack", "GRU on a CPU, few segments at once: fewer operations than torch's")
-    return Choice("pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch")
+        return BackendChoice(
+            "pack", "GRU on a CPU, few segments at once: fewer operations than torch's"
+        )
+    return BackendChoice(
+        "pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch"
+    )
 
 
-def _on_cuda(work: Work, segments: Segments) -> Choice:
+def _on_cuda(work: Work, segments: Segments) -> BackendChoice:
     dense, triton = is_dense(segments), has_triton()
     slow = len(segments) > WIDE and work.hidden_size in SLOW_SIZES
     if dense and not work.needs_cells and not (slow and triton):
-        return Choice("pad", "segments of one length on CUDA: one call of cuDNN")
+        return BackendChoice("pad", "segments of one length on CUDA: one call of cuDNN")
     if triton:
-        return Choice("triton", "segments on CUDA, all at once")
+        return BackendChoice("triton", "segments on CUDA, all at once")
     if work.needs_cells:
-        return Choice("pack", "triton is not installed, the cell state after every row is wanted")
-    return Choice("pad", "triton is not installed: blocks of time through cuDNN")
+        return BackendChoice(
+            "pack", "triton is not installed, the cell state after every row is wanted"
+        )
+    return BackendChoice("pad", "triton is not installed: blocks of time through cuDNN")
 
 
 def runs_static(settings: Settings, batch: TensorDictBase) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
-from rl_replay.priorities.reduction import Reduction
+from rl_replay.priorities.reduction import PriorityReduction
 from rl_replay.samplers import PrioritizedSampler
 from rl_replay.storages import ListStorage, Storage
 from rl_tensordict import NestedKey
@@ -94,7 +94,7 @@ class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
         priority_key: NestedKey = "td_error",
         eps: float = 1e-8,
         storage: Storage | None = None,
-        reduction: Reduction = "max",
+        reduction: PriorityReduction = "max",
         **parts: Any,
     ) -> None:
         storage = ListStorage(1000) if storage is None else storage

@@ -20,7 +20,7 @@ from rl_replay.compact.forms import (
     fill_store,
     is_compact,
 )
-from rl_replay.compact.order import TrajectoryOrder
+from rl_replay.compact.order import CompactOrder
 from rl_replay.data.structure import Structure
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
@@ -73,7 +73,7 @@ def _rows_of(
     if form is None:
         return {"store": store_parts(store, places, storage.session.hold)}
     positions = np.concatenate([np.arange(place.start, place.stop) for place in places])
-    order = TrajectoryOrder.of_links(back, window.counts)
+    order = CompactOrder.of_links(back, window.counts)
     return {"compact": compact_parts(form, store, schema_of(store), positions, order)}
 
 

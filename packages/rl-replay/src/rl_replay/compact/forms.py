@@ -19,7 +19,7 @@ from rl_replay.compact import in_h5
 from rl_replay.compact.decode import CompactSource, put_rows, read_all
 from rl_replay.compact.encode import CompactRows
 from rl_replay.compact.in_archive import ArchivedRows, parts_of
-from rl_replay.compact.order import TrajectoryOrder
+from rl_replay.compact.order import CompactOrder
 from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_slabs import RowSchema
 from rl_slabs.internals import Field
@@ -79,7 +79,7 @@ def compact_parts(
     store: RowStore,
     schema: RowSchema,
     positions: Ints,
-    order: TrajectoryOrder,
+    order: CompactOrder,
 ) -> dict[str, Any]:
     """The rows of a store as parts of a dump; `positions` are those of the rows by age."""
     places = positions if order.order is None else positions[order.order]

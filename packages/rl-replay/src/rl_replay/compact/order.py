@@ -12,7 +12,7 @@ from rl_tensordict.types import Flags, Ints
 
 
 @dataclass(frozen=True)
-class TrajectoryOrder:
+class CompactOrder:
     """Trajectories end to end, in the order of their first rows.
 
     A trajectory is a run of rows that each continue the one before, as the links say, not the
@@ -23,7 +23,7 @@ class TrajectoryOrder:
     order: NDArray[np.int32] | None  # The place of each row by age; None where it is the same [N]
 
     @classmethod
-    def of_links(cls, back: NDArray[np.int32], counts: Sequence[int]) -> TrajectoryOrder:
+    def of_links(cls, back: NDArray[np.int32], counts: Sequence[int]) -> CompactOrder:
         """The order of rows, lane by lane and the oldest first, by the distance to the row before.
 
         Args:

@@ -12,7 +12,7 @@ from rl_tensordict import UnfitValue
 
 _INFINITE = 0x7F800000  # the bits of the float32 inf
 
-Reduction = Literal["max", "min", "median", "mean"]
+PriorityReduction = Literal["max", "min", "median", "mean"]
 
 
 def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
@@ -41,7 +41,7 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
     return made
 
 
-def reduced(priority: torch.Tensor, rows: int, reduction: Reduction) -> torch.Tensor:
+def reduced(priority: torch.Tensor, rows: int, reduction: PriorityReduction) -> torch.Tensor:
     """One priority a row, of a tensor `[rows, ...]`."""
     if priority.ndim <= 1 or priority.shape[0] != rows:
         return priority

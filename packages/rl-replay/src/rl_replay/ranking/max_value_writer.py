@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from rl_layout import keys
 from rl_replay.ranking.best_rows import BestRows
 from rl_replay.ranking.best_trajectories import BestTrajectories
-from rl_replay.ranking.ranks import RankKey, Reduction
+from rl_replay.ranking.ranks import RankKey, RankReduction
 from rl_replay.samplers import Sampler
 from rl_replay.storages import Storage, TensorStorage
 from rl_replay.writers import Writer
@@ -59,7 +59,7 @@ class TensorDictMaxValueWriter(Writer):
     def __init__(
         self,
         rank_key: NestedKey | None = None,
-        reduction: Reduction = "sum",
+        reduction: RankReduction = "sum",
         *,
         by: Literal["row", "trajectory"] = "row",
     ) -> None:
@@ -75,7 +75,7 @@ class TensorDictMaxValueWriter(Writer):
         return self._best.rank.key
 
     @property
-    def reduction(self) -> Reduction:
+    def reduction(self) -> RankReduction:
         """What makes one number of its values."""
         return self._best.rank.reduction
 

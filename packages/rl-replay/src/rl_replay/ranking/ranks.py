@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_key, leaves
 
-Reduction = Literal["sum", "mean", "max", "min", "median"]
+RankReduction = Literal["sum", "mean", "max", "min", "median"]
 Ranks = NDArray[np.float64]
 
 
@@ -23,12 +23,12 @@ class RankKey:
     """Where ranks are read, and what makes one number of several."""
 
     key: NestedKey = keys.NEXT_REWARD
-    reduction: Reduction = "sum"
+    reduction: RankReduction = "sum"
 
     def __post_init__(self) -> None:
-        if self.reduction not in get_args(Reduction):
+        if self.reduction not in get_args(RankReduction):
             raise ValueError(
-                f"reduction is one of {', '.join(get_args(Reduction))}: got {self.reduction!r}."
+                f"reduction is one of {', '.join(get_args(RankReduction))}: got {self.reduction!r}."
             )
 
     def of(self, rows: TensorDictBase, count: int) -> Ranks:

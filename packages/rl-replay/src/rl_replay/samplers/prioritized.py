@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.priorities.memory import PriorityMemory
-from rl_replay.priorities.reduction import Reduction, as_priorities, reduced
+from rl_replay.priorities.reduction import PriorityReduction, as_priorities, reduced
 from rl_replay.priorities.row_priorities import RowPriorities
 from rl_replay.priorities.saved import Saved
 from rl_replay.samplers.sampler import Sampler
@@ -91,7 +91,7 @@ class PrioritizedSampler(Sampler):
         beta: float,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
-        reduction: Reduction = "max",
+        reduction: PriorityReduction = "max",
         max_priority_within_buffer: bool = False,
         *,
         stratified: bool = True,
@@ -101,13 +101,15 @@ class PrioritizedSampler(Sampler):
     ) -> None:
         if normalize is not None and normalize not in get_args(Normalize):
             raise ValueError(f'normalize is "batch", "buffer" or None, got {normalize!r}.')
-        if reduction not in get_args(Reduction):
-            raise ValueError(f"reduction is one of {get_args(Reduction)}, got {reduction!r}.")
+        if reduction not in get_args(PriorityReduction):
+            raise ValueError(
+                f"reduction is one of {get_args(PriorityReduction)}, got {reduction!r}."
+            )
         self.max_capacity = positive(max_capacity, "max_capacity")
         self.beta = beta
         self.eps = at_least_zero(eps, "eps")
         self.dtype = dtype
-        self.reduction: Reduction = reduction
+        self.reduction: PriorityReduction = reduction
         self.max_priority_within_buffer = max_priority_within_buffer
         self.stratified = stratified
         self.normalize = normalize

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rl_layout import keys
 from rl_replay.edges import edge
-from rl_replay.priorities.reduction import Reduction
+from rl_replay.priorities.reduction import PriorityReduction
 from rl_replay.samplers.prioritized import (
     PROBABILITY,
     Normalize,
@@ -101,7 +101,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         beta: float,
         eps: float = 1e-8,
         dtype: torch.dtype = torch.float,
-        reduction: Reduction = "max",
+        reduction: PriorityReduction = "max",
         *,
         num_slices: int | None = None,
         slice_len: int | None = None,
