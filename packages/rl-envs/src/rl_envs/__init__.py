@@ -8,6 +8,7 @@ from rl_envs.env.rendering import FrameRecorder, write_gif
 from rl_envs.env_creator import EnvCreator
 from rl_envs.gym.envpool import EnvPoolEnv
 from rl_envs.gym.gym_env import GymEnv
+from rl_envs.gym.puffer import PufferEnv
 from rl_envs.gym.spaces.specs import space_of_spec, spec_of_space
 from rl_envs.gym.text import Alphabet
 from rl_envs.gym.vector_env import GymVectorEnv
@@ -33,6 +34,7 @@ __all__ = [
     "Pendulums",
     "PettingZooEnv",
     "PolicyPlan",
+    "PufferEnv",
     "RandomPolicy",
     "RolloutPlayer",
     "RolloutRequest",

@@ -6,7 +6,7 @@ import torch
 
 from rl_envs import GymEnv, GymVectorEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import check_conformance
-from rl_transforms import Compose, GrayScale, Resize, ToTensorImage
+from rl_transforms import Compose, GrayScale, PermuteTransform, Resize, ToTensorImage
 
 ale = pytest.importorskip("ale_py", reason="pip install rl-envs[atari]")
 gymnasium.register_envs(ale)
@@ -81,3 +81,22 @@ def test_vectors_and_processes_play_what_a_serial_env_does():
 def test_the_state_cannot_be_saved_and_says_so():
     with pytest.raises(NotImplementedError, match="cannot save the state of AtariEnv"):
         GymEnv("ALE/Pong-v5").state_dict()
+
+
+def test_frames_of_the_wrapper_of_gymnasium_stay_bytes():
+    pytest.importorskip("cv2", reason="pip install rl-envs[atari]")
+    game = gymnasium.make("ale_py:ALE/Pong-v5", frameskip=1)
+    batch = GymEnv(gymnasium.wrappers.AtariPreprocessing(game)).rollout(3)
+    assert batch["observation"].dtype == torch.uint8
+    assert batch["observation"].shape == (3, 84, 84)
+
+
+def test_frames_stay_bytes_through_grey_and_resize():
+    keys = ["observation"]
+    images = Compose(
+        PermuteTransform((-1, -3, -2), keys), GrayScale(keys), Resize(84, in_keys=keys)
+    )
+    batch = TransformedEnv(GymEnv("ale_py:ALE/Pong-v5"), images).rollout(3)
+    assert batch["next", "observation"].dtype == torch.uint8
+    assert batch["next", "observation"].shape == (3, 1, 84, 84)
+    assert batch["observation"].float().std() > 1

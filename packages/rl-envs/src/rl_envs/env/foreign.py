@@ -18,11 +18,13 @@ def require_env(given: Any, kind: type | tuple[type, ...], expected: str) -> Non
 
 def advice_for(given: Any) -> str:
     """What makes an environment of ours of that of another library."""
-    # PettingZoo's are known by what they have: it is not imported for a message
+    # those of PettingZoo and PufferLib are known by what they have: nothing is imported for this
     if hasattr(given, "possible_agents"):
         return (
             "PettingZooEnv(env) makes one of PettingZoo's, whose agents act together or in turns."
         )
+    if hasattr(given, "agents_per_batch"):
+        return "PufferEnv(env) makes one of a native vector of PufferLib."
     if isinstance(given, VectorEnv):
         return "GymVectorEnv(env) makes one of a vector of Gymnasium."
     if isinstance(given, gymnasium.Env):
