@@ -238,6 +238,12 @@ def test_both_names_say_the_same(row: str) -> None:
     HELD[row]()
 
 
+def test_the_page_names_every_ported_script() -> None:
+    files = {path.name for path in (PAGE.parent.parent / "integration_tests/ported").glob("test_*")}
+    named = set(re.findall(r"`(test_\w+\.py)`", PAGE.read_text(encoding="utf-8")))
+    assert named == files - {"test_errors.py"}
+
+
 BOTH = {
     "actor": lambda: rl_value.A2CLoss(actor(), critic(), actor=actor()),
     "critic": lambda: rl_value.ClipPPOLoss(actor(), critic(), critic=critic()),
