@@ -86,8 +86,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
             >>> sample["td_error"] = torch.rand(4)
             >>> buffer.update_tensordict_priority(sample)
         """
-        sampler, flat = self.sampler, data if data.ndim == 1 else data.reshape(-1)
-        priority = sampler.reduce(keys.require(flat, self._priority_key), len(flat))
+        sampler, shape = self.sampler, data.batch_size
+        flat, rows = data if len(shape) == 1 else data.reshape(-1), shape.numel()
+        priority = sampler.reduce(keys.require(flat, self._priority_key), rows)
         row_ids = find(flat, keys.ROW)
         if row_ids is None:
             self.update_priority(keys.require(flat, keys.INDEX), priority)

@@ -35,12 +35,30 @@ def rows_of_words(
 
 def within(row_ids: Ints, window: Window | None) -> Flags:
     """Which row ids are in a window; -1 never is."""
-    good = np.zeros(len(row_ids), np.bool_)
-    if window is not None:
-        for first, count in zip(window.first, window.counts, strict=True):
-            # numbers before the first one are large where they have no sign
-            good |= (row_ids - first).view(np.uint64) < count
+    if window is None:
+        return np.zeros(len(row_ids), np.bool_)
+    # numbers before the first one are large where they have no sign
+    lanes = zip(window.first, window.counts, strict=True)
+    found = [(row_ids - first).view(np.uint64) < count for first, count in lanes]
+    good: Flags = found[0] if len(found) == 1 else np.logical_or.reduce(found)
     return good
+
+
+def require_written(window: Window, row_ids: Ints) -> None:
+    """Raises for row ids that no row of the window or before it has."""
+    if not row_ids.size:
+        return
+    # numbers below 0 are large where they have no sign
+    highest, several = int(row_ids.view(np.uint64).max()), len(window.first) > 1
+    if highest < (1 << 63 if several else window.first[0] + window.counts[0]):
+        return
+    if row_ids.min() < 0:
+        raise ValueError(f"row ids are at least 0, got {int(row_ids.min())}: leave padding out.")
+    end = window.first[0] + window.counts[0]
+    raise ValueError(
+        f"row {int(row_ids[row_ids >= end][0])} was never written, the newest one is {end - 1}: is "
+        "this a sample of another buffer?"
+    )
 
 
 def runs(begin: int, end: int, lane_size: int) -> Iterator[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ from rl_replay.priorities.memory import (
     Singles,
     Words,
 )
-from rl_replay.priorities.row_ids import ids_of, rows_of_words, runs, within
+from rl_replay.priorities.row_ids import ids_of, require_written, rows_of_words, runs, within
 from rl_replay.priorities.saved import Saved, went_back
 from rl_replay.storages.ring import Ring
 from rl_slabs import Window
@@ -139,7 +139,7 @@ class RowPriorities:
         window = ring.window()
         memory = self.memory
         known = self._cleared == memory.board[CLEARED] and epoch == memory.board[EPOCH]
-        if known and window == self.seen:
+        if known and (window is self.seen or window == self.seen):
             return
         seen = self.seen
         if memory.board[EPOCH] != epoch:
@@ -209,9 +209,14 @@ class RowPriorities:
         )
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
-        """Sets the priorities of rows that are stored still, and counts the others."""
+        """Sets the priorities of rows that are stored still, and counts the others.
+
+        Raises:
+            ValueError: A row that was never written.
+        """
         standing = row_ids >= 0 if self.seen is None else within(row_ids, self.seen)
         if not standing.all():
+            require_written(ring.window(), row_ids)
             self.stale += len(row_ids) - int(standing.sum())
             row_ids, priorities = row_ids[standing], priorities[standing]
         positions = self._positions(ring, row_ids)

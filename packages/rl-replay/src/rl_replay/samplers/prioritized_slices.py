@@ -204,7 +204,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         slices: Slices = info["slices"]
         assert slices.probabilities is not None  # `sample_slices` draws them
         weights = self._weights(storage, slices.probabilities)[slices.ids]
-        found = info | {keys.PRIORITY_WEIGHT: torch.from_numpy(weights).to(self.dtype)}
+        found = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
         if self.probabilities:
             found[PROBABILITY] = torch.from_numpy(slices.probabilities[slices.ids])
         return found
