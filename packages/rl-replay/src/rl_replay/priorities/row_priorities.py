@@ -22,6 +22,7 @@ from rl_replay.priorities.memory import (
 )
 from rl_replay.priorities.row_ids import ids_of, require_written, rows_of_words, runs, within
 from rl_replay.priorities.saved import Saved, went_back
+from rl_replay.priorities.slice_candidates import SliceCandidates
 from rl_replay.storages.ring import Ring
 from rl_slabs import Window
 from rl_tensordict.types import Flags, Ints
@@ -59,10 +60,7 @@ class RowPriorities:
         memory: Where the priorities are.
         stale: How many priorities came back, in this process, after their row was overwritten.
         seen: The window of the last `catch_up`.
-        new: Row ids that it took in, from and up to, where slices are drawn; the caller clears it.
-        mended: Row ids whose word was lost and written anew; the caller clears it, too.
-        heads: Row ids whose predecessor was overwritten; the caller clears it, too.
-        keeps_heads: Whether the caller asks for these.
+        candidates: Rows of which the caller is to find out whether slices can begin with them.
     """
 
     def __init__(self, memory: PriorityMemory) -> None:
@@ -70,10 +68,7 @@ class RowPriorities:
         self.tree = memory.tree
         self.stale = 0
         self.seen: Window | None = None
-        self.new: list[tuple[int, int]] = []
-        self.mended: list[int] = []
-        self.heads: list[int] = []
-        self.keeps_heads = False
+        self.candidates = SliceCandidates()
         self._saved: Saved | None = None
         self._cleared = -1.0  # the count of clears up to which `seen` is true
         self._healed = 0  # the leaf from which sums are computed next
@@ -92,7 +87,8 @@ class RowPriorities:
         found = RowPriorities(PriorityMemory(room, alpha=old.alpha, eps=old.eps, shared=shared))
         found.memory.board[LENGTH] = old.length
         found.load(self.save())
-        found.stale, found.keeps_heads = self.stale, self.keeps_heads
+        found.stale = self.stale
+        found.candidates.keeps_heads = self.candidates.keeps_heads
         return found
 
     def set_alpha(self, alpha: float) -> None:
@@ -157,7 +153,7 @@ class RowPriorities:
         lanes = list(zip(seen.first, seen.counts, window.first, window.counts, strict=True))
         for old_first, old_count, first, count in lanes:
             old_end, end = old_first + old_count, first + count
-            if self.keeps_heads:
+            if self.candidates.keeps_heads:
                 self._note_heads(old_first, min(first, old_end))
             # where rows go on, new ones overwrite those that are a revolution older
             goes_on = first <= old_end and not highest_of_stored
@@ -243,7 +239,7 @@ class RowPriorities:
         live = np.flatnonzero(self.tree.words)
         self._weigh(live, self.tree.ids[live])
         ranges = zip(seen.first, seen.counts, strict=True)
-        self.new[:] = [(first, first + count) for first, count in ranges if count]
+        self.candidates.new[:] = [(first, first + count) for first, count in ranges if count]
 
     def note_successors(self, ring: Ring, row_ids: Ints, successors: Ints) -> None:
         """Keeps which rows continue some, until these are overwritten."""
@@ -293,9 +289,7 @@ class RowPriorities:
 
     def _clear(self) -> None:
         self.memory.clear()
-        self.new.clear()
-        self.mended.clear()
-        self.heads.clear()
+        self.candidates.clear()
         self._least.forget()
 
     def _restore_saved(self, ring: Ring, window: Window) -> None:
@@ -312,7 +306,7 @@ class RowPriorities:
             row_ids, rows = np.arange(first, stop), slice(place, place + stop - first)
             far = np.where(self.tree.ids[rows] == ids_of(row_ids), self.memory.ahead[rows], 0)
             heads = row_ids + far
-            self.heads += heads[(far > 0) & (heads >= end)].tolist()
+            self.candidates.heads += heads[(far > 0) & (heads >= end)].tolist()
 
     def _drop(self, begin: int, end: int) -> None:
         for place, first, stop in runs(begin, end, self._lane_size):
@@ -327,7 +321,7 @@ class RowPriorities:
         memory = self.memory
         given = read_first(begin, end)
         if memory.length:
-            self._note_new(begin, end)
+            self.candidates.add_new(begin, end, self._lane_size)
         if given is None:
             given = np.full(end - begin, memory.highest, np.float32)
         else:
@@ -337,14 +331,6 @@ class RowPriorities:
                 place, ids_of(np.arange(first, stop)), given[first - begin : stop - begin]
             )
             self._least.note(self.tree, slice(place, place + stop - first))
-
-    def _note_new(self, begin: int, end: int) -> None:
-        """Adds to `new`, whose ranges stay as few as the lanes where nobody clears it."""
-        for place, (first, stop) in enumerate(self.new):
-            if stop == begin:
-                self.new[place] = max(first, end - self._lane_size), end
-                return
-        self.new.append((begin, end))
 
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""
@@ -402,4 +388,4 @@ class RowPriorities:
         memory.priorities[positions], memory.startable[positions] = priorities, False
         self._weigh(positions, ids_of(row_ids))
         if memory.length:
-            self.mended += row_ids.tolist()
+            self.candidates.mended += row_ids.tolist()

@@ -153,7 +153,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             KeyError: There are no steps that `period` asks for.
         """
         self._rows.of_slices(length)  # of other lengths other rows are the first ones
-        self._rows.keeps_heads = not self.strict_length
+        self._rows.candidates.keeps_heads = not self.strict_length
         rows = self._caught_up(storage)
         self._storage = storage
         if self._relinked != storage.session.relinked:
@@ -238,24 +238,24 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
 
     def _find_starts(self, index: TrajectoryIndex, length: int) -> None:
         """Gives weight to the rows that can be the first ones of slices by now."""
-        rows, ring = self._rows, self._storage.ring
-        while rows.new:
-            begin, end = rows.new[-1]
+        rows, ring, found = self._rows, self._storage.ring, self._rows.candidates
+        while found.new:
+            begin, end = found.new[-1]
             rows.start_at(ring, self._starts(index, np.arange(begin, end), length))
-            rows.new.pop()
-        if rows.mended:
-            mended = np.array(rows.mended)
+            found.new.pop()
+        if found.mended:
+            mended = np.array(found.mended)
             good = index.after(mended, length - 1)[1]
             if not self.strict_length:
                 good |= index.locate(mended)[1] == 0
             rows.start_at(ring, self._of_period(mended[good]))
-            rows.mended.clear()
-        if rows.heads:
-            heads = np.array(rows.heads)
+            found.mended.clear()
+        if found.heads:
+            heads = np.array(found.heads)
             offsets = index.locate(heads)[1]
             if not self.strict_length:
                 rows.start_at(ring, self._of_period(heads[offsets == 0]))
-            rows.heads[:] = heads[offsets > 0].tolist()  # the index is behind the ring
+            found.heads[:] = heads[offsets > 0].tolist()  # the index is behind the ring
 
     def _starts(self, index: TrajectoryIndex, written: Ints, length: int) -> Ints:
         """The rows that can begin a slice since some rows were written."""

@@ -1,0 +1,33 @@
+"""Rows of which a sampler is to find out whether slices can begin with them."""
+
+from __future__ import annotations
+
+
+class SliceCandidates:
+    """Rows whose place in their trajectory has changed, by the reason; the sampler clears them.
+
+    Attributes:
+        new: Row ids that were taken in, from and up to.
+        mended: Row ids whose word was lost and written anew.
+        heads: Row ids whose predecessor was overwritten.
+        keeps_heads: Whether the sampler asks for these.
+    """
+
+    def __init__(self, *, keeps_heads: bool = False) -> None:
+        self.new: list[tuple[int, int]] = []
+        self.mended: list[int] = []
+        self.heads: list[int] = []
+        self.keeps_heads = keeps_heads
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        for rows in (self.new, self.mended, self.heads):
+            rows.clear()
+
+    def add_new(self, begin: int, end: int, lane_size: int) -> None:
+        """Adds rows to `new`, whose ranges stay as few as the lanes where nobody clears it."""
+        for place, (first, stop) in enumerate(self.new):
+            if stop == begin:
+                self.new[place] = max(first, end - lane_size), end
+                return
+        self.new.append((begin, end))
