@@ -227,8 +227,12 @@ class RowPriorities:
         """Lets rows be drawn as the first ones of slices, or no more."""
         positions, ids, _ = self._stored(ring, row_ids)
         if len(positions):
-            self.memory.startable[positions] = allowed
-            self._weigh(positions, ids)
+            memory, weights = self.memory, np.zeros(len(positions), np.float32)
+            if allowed:
+                weights = memory.weights_of(memory.priorities[positions])
+            memory.startable[positions] = allowed
+            self.tree.update(positions, ids, weights)
+            self._least.note(self.tree, positions)
 
     def find_starts_anew(self) -> None:
         """Lets no row be drawn as the first one of a slice before the caller names it again."""

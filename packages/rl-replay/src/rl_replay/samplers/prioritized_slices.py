@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import keys
-from rl_replay.edges import edge
 from rl_replay.priorities.reduction import PriorityReduction
 from rl_replay.samplers.prioritized import (
     PROBABILITY,
@@ -179,18 +178,17 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         for _ in range(_ROUNDS):
             slots, offsets = index.locate(row_ids)
             lengths = np.minimum(index.lengths_of(slots) - offsets, length)
-            good = (slots >= 0) & (lengths >= (length if self.strict_length else 1))
-            if good.all():
+            least = length if self.strict_length else 1
+            if slots.min() >= 0 and lengths.min() >= least:
                 self._drawn = probabilities
                 return SliceBounds(slots, offsets, lengths)
             # another process writes rows, or the index of them
-            bad = np.flatnonzero(~good)
+            bad = np.flatnonzero((slots < 0) | (lengths < least))
             rows.start_at(ring, row_ids[bad], allowed=False)
             again = rows.draw(ring, self._uniform(len(bad)), self._uniform)
             row_ids[bad], probabilities[bad] = again
         raise ValueError(f"no slices of {length} rows stand long enough to be drawn.")
 
-    @edge
     def complete(self, storage: Storage, info: dict[str, Any]) -> dict[str, Any]:
         """Adds the weights of the rows of a batch, each that of its slice.
 
@@ -203,7 +201,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         """
         slices: Slices = info["slices"]
         assert slices.probabilities is not None  # `sample_slices` draws them
-        weights = self._weights(storage, slices.probabilities)[slices.ids]
+        weights = self._weights(storage, slices.probabilities).take(slices.ids)
         found = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
         if self.probabilities:
             found[PROBABILITY] = torch.from_numpy(slices.probabilities[slices.ids])
