@@ -14,6 +14,7 @@ from rl_value.direct_call import explain_call
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.next_values import (
     lacks_next,
+    reads_next_alone,
     reads_side_by_side,
     roles_of,
 )
@@ -52,13 +53,20 @@ def left_out_line(steps: Transitions, missing_next: str = "skip") -> str:
 
 
 def values_line(
-    network: TensorDictModuleBase, steps: Transitions, calls: ValueCallConfig, second: str = ""
+    network: TensorDictModuleBase,
+    steps: Transitions,
+    calls: ValueCallConfig,
+    second: str = "",
+    *,
+    next_only: bool = False,
 ) -> str:
     """How a network is called for values and next values; `second` says why it is called twice."""
     roles, count = roles_of(network), steps.segments.num_real
     again = second or ("" if calls.single_call else "single_call=False")
     calls_again = f", and once more: {again}" if again else ""
-    if reads_side_by_side(roles, steps, calls):
+    if next_only and reads_next_alone(roles, calls):
+        made = f"{explain_call(network)}, {count} next observations: it looks at single rows"
+    elif reads_side_by_side(roles, steps, calls):
         made = f"{explain_call(network)}, {count} rows and {len(steps.segments)} last next "
         made += "observations as they lie: it looks at single rows"
     else:

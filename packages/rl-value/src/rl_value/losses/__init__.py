@@ -5,6 +5,9 @@ from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.distributional_dqn import DistributionalDQNLoss
 from rl_value.losses.dqn import DQNLoss
 from rl_value.losses.loss import LossModule, ValueEstimators
+from rl_value.losses.off_policy.ddpg import DDPGLoss
+from rl_value.losses.off_policy.sac import SACLoss
+from rl_value.losses.off_policy.td3 import TD3Loss
 from rl_value.losses.ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
 from rl_value.losses.reinforce import ReinforceLoss
 from rl_value.losses.target_networks import HardUpdate, SoftUpdate
@@ -13,6 +16,7 @@ __all__ = [
     "A2CLoss",
     "ActorCriticLoss",
     "ClipPPOLoss",
+    "DDPGLoss",
     "DQNLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
@@ -20,6 +24,8 @@ __all__ = [
     "LossModule",
     "PPOLoss",
     "ReinforceLoss",
+    "SACLoss",
     "SoftUpdate",
+    "TD3Loss",
     "ValueEstimators",
 ]

@@ -9,13 +9,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_layout import set_recurrent_mode
 from rl_tensordict import NestedKey, copied, require
 from rl_value.actions import of_action
 from rl_value.arguments import check_fraction
 from rl_value.direct_call import noted
-from rl_value.dispatch import takes_names
 from rl_value.estimators.transitions import Transitions, UnrolledValues
+from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.masked_means import kept, reduce
@@ -89,38 +88,24 @@ class DistributionalDQNLoss(DQNLoss):
         msg = "a distribution has a target of its own: pass gamma= to DistributionalDQNLoss."
         raise NotImplementedError(msg)
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Compute the loss of a batch, and write the error of each step to it.
-
-        Args:
-            tensordict: a TED batch ``[*B, T]``.
-
-        Returns:
-            ``loss``, a scalar; with ``reduction="none"`` ``[*B, T, 1]``.
-
-        Raises:
-            KeyError: an entry is missing.
-            ValueError: a shape does not fit.
-        """
-        target, _ = self._targets(tensordict)
-        counted = self.counted(tensordict)  # targets may have found next states missing
-        with set_recurrent_mode(True):
-            seen = self._seen(tensordict, self.value_network, more=[self.entries["action"]])
-            out = noted(self.value_network, copied(seen))
+    def _terms(
+        self, batch: TensorDictBase, seen: TensorDictBase, targets: Targets, counted: Tensor | None
+    ) -> dict[str, Tensor]:
+        """The cross-entropy of the distribution of the action that was taken."""
+        target = targets.value
+        out = noted(self.value_network, copied(seen))
         log_probs = require(out, self.entries["action_value"])
-        self._check_shape(log_probs, tensordict.batch_size)
+        self._check_shape(log_probs, batch.batch_size)
         action = require(seen, self.entries["action"])
         index = action_index(action, log_probs[..., 0, :], self.action_space)
         chosen = _of_action(log_probs, index, self.entries["action"])
         held = chosen.masked_fill(target == 0, 0)  # where nothing should be, -inf is right
-        error = -(target * kept(held, counted)).sum(-1, keepdim=True)
+        error = -(kept(target, counted) * kept(held, counted)).sum(-1, keepdim=True)
         error = kept(error, counted)
-        tensordict.set(self.entries["priority"], error.detach())
-        weight = self._weight(tensordict, error)
-        return self._collected({"loss": reduce(error, counted, self.reduction, weight)}, tensordict)
+        batch.set(self.entries["priority"], error.detach())
+        return {"loss": reduce(error, counted, self.reduction, self._weight(batch, error))}
 
-    def _target(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
+    def _unrolled(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """The distribution that each step's action should have ``[M, atoms]``."""
         late = self.target_value_network
         network = self.value_network if late is None else late

@@ -55,10 +55,12 @@ MOVED = {
     "advantage_key": "set_keys(advantage=...)",
     "value_target_key": "set_keys(value_target=...)",
     "value_key": "set_keys(value=...)",
+    "priority_key": "set_keys(priority=...)",
 }
 USELESS = {
     "functional": "parameters are the networks' own either way",
     "device": "everything is computed on the device of the data",
+    "deactivate_vmap": "",  # scripts for TorchRL pass it, and networks are never called so
 }
 MAKERS: dict[ValueEstimators, tuple[type[ValueEstimator], dict[str, Any]]] = {
     ValueEstimators.TD0: (TD0Estimator, {"gamma": 0.99}),

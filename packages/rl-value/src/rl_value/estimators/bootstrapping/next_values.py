@@ -156,7 +156,24 @@ def unroll_steps(
     roles = roles_of(network)
     calls = ValueCalls(network, roles, wanted, config, params, target_params)
     unroll = _side_by_side if reads_side_by_side(roles, steps, config) else _in_slots
-    found = unroll(calls, steps)
+    return _with_overwritten(roles, steps, unroll(calls, steps))
+
+
+def unroll_next(
+    network: TensorDictModuleBase, steps: Transitions, wanted: NestedKey, config: ValueCallConfig
+) -> UnrolledValues:
+    """The same where values of the rows themselves are not needed, and may be anything."""
+    roles = roles_of(network)
+    if not reads_next_alone(roles, config):
+        return unroll_steps(network, steps, wanted, config)
+    calls = ValueCalls(network, roles, wanted, config, None, None)
+    return _with_overwritten(roles, steps, _next_alone(calls, steps))
+
+
+def _with_overwritten(
+    roles: InputRoles, steps: Transitions, found: UnrolledValues
+) -> UnrolledValues:
+    """Values, with the truncated members whose next observation is overwritten."""
     if steps.truncated is None:
         return found
     return replace(found, overwritten=overwritten_members(roles, steps, steps.truncated))
@@ -219,6 +236,53 @@ def reads_side_by_side(roles: InputRoles, steps: Transitions, config: ValueCallC
     size_free = config.num_chunks is None and config.value_chunk_size is None
     plain = size_free and not config.shifted and steps.ahead is None
     return plain and roles.is_row_wise
+
+
+def reads_next_alone(roles: InputRoles, config: ValueCallConfig) -> bool:
+    """Whether next observations are read by themselves where only their values are needed."""
+    size_free = config.num_chunks is None and config.value_chunk_size is None
+    return size_free and not config.shifted and config.single_call and roles.is_row_wise
+
+
+def _next_alone(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
+    """Evaluate a network that looks at single rows on one next observation of each row."""
+    inputs, outside, steps = next_inputs(calls.roles, steps)
+    missing, lost, substituted = steps.missing, steps.lost, None
+    (following,) = calls.later([(inputs, steps.segments.num_real)])
+    if lost is not None and calls.config.missing_next == "root":
+        substituted, missing = (lost & outside).sum(), None
+    elif lost is not None:  # the stand-in is no value of the next state
+        following = blank(following, lost & outside)
+    return UnrolledValues(following, following, missing, None, substituted)
+
+
+def next_inputs(
+    roles: InputRoles, steps: Transitions
+) -> tuple[dict[KeyPath, Tensor], Tensor, Transitions]:
+    """What a network reads of each row's next state ``[M, ...]``, and which rows are not here."""
+    # the row that follows where the batch holds it, else the row's own next observation; of rows
+    # that lost theirs their own observation. Those rows are marked in the steps that are returned.
+    count = steps.segments.num_real
+    successor = steps.successor
+    outside = successor == count
+    if lacks_next(roles, steps.batch):
+        steps = steps.without_next(outside)
+    numbers = torch.arange(count, device=successor.device)
+    source = torch.where(outside, numbers, successor)
+    is_next = outside if steps.lost is None else outside & ~steps.lost
+    inputs: dict[KeyPath, Tensor] = {}
+    alone = bool(is_next.all())
+    for key, root, after in input_leaves(roles, steps.batch):
+        assert root is not None  # such a network reads no marker
+        if after is not None and alone:
+            inputs[key] = steps.segments.gather(after).to(root.dtype)
+            continue
+        inputs[key] = steps.segments.gather(root)[source]
+        if after is not None:
+            ahead = steps.segments.gather(after).to(root.dtype)
+            wide = is_next.view(-1, *(1,) * (ahead.ndim - 1))
+            inputs[key] = torch.where(wide, ahead, inputs[key])
+    return inputs, outside, steps
 
 
 def _joined(found: list[Tensor]) -> Tensor:

@@ -1,0 +1,80 @@
+"""What a spec says of actions; any object with its attributes is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find
+from rl_value.arguments import is_transformed
+
+
+def spec_of(given: Any, actor: nn.Module | None, action: NestedKey) -> Any:
+    """The spec of an action, by itself or in a composite; None if nobody says it."""
+    spec = given
+    if spec is None and actor is not None:
+        spec = getattr(actor, "spec", None)
+    if spec is None or not hasattr(spec, "keys"):
+        return spec
+    return spec[as_key(as_tuple(action))]
+
+
+def automatic_entropy(spec: Any) -> float | None:
+    """-dim A, of one action whatever the batch of the spec."""
+    return None if spec is None else -float(spec.shape[-1] if len(spec.shape) else 1)
+
+
+def bounds_of(spec: Any) -> tuple[Tensor, Tensor] | None:
+    """The least and the greatest action, if there are such."""
+    space = getattr(spec, "space", None)
+    low, high = getattr(space, "low", None), getattr(space, "high", None)
+    if not isinstance(low, Tensor) or not isinstance(high, Tensor):
+        return None
+    finite = bool(low.isfinite().all()) and bool(high.isfinite().all())
+    return (low, high) if finite else None
+
+
+def of_one_action(bounds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The bounds without the batch of a vector's spec, whose members have the same."""
+    low, high = bounds
+    while low.ndim > 1 and bool((low == low[:1]).all()) and bool((high == high[:1]).all()):
+        low, high = low[0], high[0]
+    return low, high
+
+
+def refuse_outside(
+    batch: TensorDictBase,
+    action: NestedKey,
+    bounds: tuple[Tensor, Tensor],
+    counted: Tensor | None,
+) -> None:
+    """Raise for stored actions that the spec does not have; no device is waited for."""
+    taken = find(batch, as_tuple(action))
+    if is_transformed() or not isinstance(taken, Tensor) or not taken.is_cpu or not taken.numel():
+        return
+    low, high = (bound.to(taken.dtype) for bound in bounds)
+    slack = 1e-4 * (high - low)  # a rounding beyond a bound is none
+    shown = taken.detach()
+    wrong = ((shown < low - slack) | (shown > high + slack)).flatten(batch.ndim).any(-1)
+    if counted is not None:
+        wrong = wrong & counted.reshape(*wrong.shape, -1).any(-1)
+    if not bool(wrong.any()):
+        return
+    first = tuple(wrong.nonzero()[0].tolist())
+    msg = (
+        f"{as_key(as_tuple(action))!r} is outside of its spec in {int(wrong.sum())} of "
+        f"{wrong.numel()} steps, first in {first}: expected {low.tolist()} to {high.tolist()}, got "
+        f"{shown[first].tolist()}. Store actions as the actor gives them, or pass their spec."
+    )
+    raise UnfitValue(msg)
+
+
+def uniform_actions(bounds: tuple[Tensor, Tensor], like: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """Actions ``[num, *B, A]`` drawn evenly between bounds, and the log of their density ``[]``."""
+    low, high = (bound.to(like.device, like.dtype) for bound in bounds)
+    drawn = torch.rand(num, *like.shape, dtype=like.dtype, device=like.device)
+    log_density = -(high - low).log().expand(like.shape[-1]).sum()
+    return low + (high - low) * drawn, log_density

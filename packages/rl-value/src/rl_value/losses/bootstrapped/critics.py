@@ -1,0 +1,153 @@
+"""Critics of actions: several in one module, and what they say of some actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
+from rl_tensordict.arguments import check_whole
+from rl_value.direct_call import check_network, noted
+from rl_value.estimators.bootstrapping.next_values import roles_of
+
+
+class CriticList(TensorDictModuleBase):  # type: ignore[misc]
+    """Critics that are called one after the other; their values are stacked ``[*B, num, 1]``."""
+
+    def __init__(self, critics: Sequence[TensorDictModuleBase]) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(critics)
+        self.num_members = len(critics)
+        self.in_keys: list[NestedKey] = list(critics[0].in_keys)
+        self.out_keys: list[NestedKey] = list(critics[0].out_keys[:1])
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Write the values of all critics."""
+        key = self.out_keys[0]
+        values = [require(noted(critic, copied(tensordict)), key) for critic in self.critics]
+        tensordict.set(key, torch.stack(values, -2))
+        return tensordict
+
+
+def critics_of(network: Any, num: int | None, default: int) -> TensorDictModuleBase:
+    """Critics in one module: those that are given, or `num` of the architecture that is given."""
+    if num is not None:
+        check_whole("num_qvalue_nets", num, 1)
+    if isinstance(network, list | tuple | nn.ModuleList):
+        return _checked_list(list(network), num)
+    check_network("qvalue_network", network)
+    members = members_of(network)
+    if members is not None:
+        if num is not None and num != members:
+            msg = f"num_qvalue_nets={num}, and qvalue_network has {members} critics. Leave it out."
+            raise ValueError(msg)
+        return network
+    if any(is_lazy(one) for one in network.parameters()):
+        msg = "qvalue_network has a lazy layer: give its size, or call it once before."
+        raise ValueError(msg)
+    num = default if num is None else num
+    together = getattr(network, "ensemble", None)
+    if callable(together):
+        made: TensorDictModuleBase = together(num)
+        return made
+    if roles_of(network).states:
+        msg = (
+            "qvalue_network keeps a recurrent state, which its copies would share: let the "
+            "recurrent part be one, followed by several heads, as in TensorDictSequential(gru, "
+            "ValueOperator(...).ensemble(2))."
+        )
+        raise ValueError(msg)
+    return CriticList([_drawn_anew(network) for _ in range(num)])
+
+
+def members_of(network: nn.Module) -> int | None:
+    """How many critics a network is, if one of its modules says so."""
+    found = (getattr(module, "num_members", None) for module in network.modules())
+    return next((num for num in found if isinstance(num, int)), None)
+
+
+def refuse_memory_of_actions(network: TensorDictModuleBase, action: NestedKey) -> None:
+    """Raise for a recurrent part that reads the action, as other actions are tried there."""
+    for module in network.modules():
+        read = [as_tuple(key) for key in getattr(module, "in_keys", None) or ()]
+        parts = [child for child in module.children() if getattr(child, "in_keys", None)]
+        if parts or not isinstance(module, TensorDictModuleBase) or not roles_of(module).states:
+            continue
+        if as_tuple(action) in read:
+            msg = (
+                f"a recurrent part of qvalue_network reads {action!r}, and would remember actions "
+                "that were not taken: let it read observations (and the action before, under a "
+                "name of its own), and the layers after it the action."
+            )
+            raise ValueError(msg)
+
+
+def action_values(
+    critics: TensorDictModuleBase,
+    rows: TensorDictBase,
+    action: tuple[NestedKey, Tensor] | None,
+    key: NestedKey,
+) -> Tensor:
+    """What critics say of steps, with an action in the place of theirs: ``[*B, num, 1]``."""
+    given = copied(rows)
+    if action is not None:
+        given.set(*action)
+    values: Tensor = require(noted(critics, given), key)
+    return values
+
+
+def check_values(values: Tensor, key: NestedKey, target: Tensor) -> None:
+    """Hold values of several critics to the shape of their targets ``[*B, 1]``."""
+    shape = target.shape
+    fits = values.ndim == target.ndim + 1 and values.shape[:-2] == shape[:-1]
+    if not fits or values.shape[-1] != shape[-1]:
+        msg = (
+            f"{key!r}: expected values of critics, {[*shape[:-1], 'critics', shape[-1]]}, got "
+            f"{list(values.shape)}. Each critic gives {list(shape)}, as the reward."
+        )
+        raise UnfitValue(msg)
+
+
+def _checked_list(critics: list[Any], num: int | None) -> TensorDictModuleBase:
+    if not critics or (num is not None and num != len(critics)):
+        msg = f"qvalue_network: expected {num or 'some'} critics, got a list of {len(critics)}."
+        raise ValueError(msg)
+    for critic in critics:
+        check_network("qvalue_network", critic)
+    shapes = [_shapes(critic) for critic in critics]
+    for place, other in enumerate(shapes):
+        for name in sorted({*shapes[0], *other}):
+            one, two = shapes[0].get(name), other.get(name)
+            if one != two:
+                msg = (
+                    f"qvalue_network: critics have one architecture, and {name!r} is {one} in "
+                    f"critic 0 and {two} in critic {place}."
+                )
+                raise ValueError(msg)
+    return CriticList(critics)
+
+
+def _shapes(critic: nn.Module) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in critic.state_dict().items()}
+
+
+def _drawn_anew(network: TensorDictModuleBase) -> TensorDictModuleBase:
+    """A copy with parameters of its own."""
+    made = deepcopy(network)
+    for name, module in made.named_modules():
+        if next(module.parameters(recurse=False), None) is None:
+            continue
+        reset = getattr(module, "reset_parameters", None)
+        if reset is None:
+            msg = f"{name!r} of qvalue_network is a {type(module).__name__}, whose parameters "
+            msg += "cannot be drawn anew: pass a list of critics."
+            raise ValueError(msg)
+        reset()
+    return made

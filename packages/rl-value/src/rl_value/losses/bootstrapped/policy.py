@@ -1,0 +1,52 @@
+"""Actions of an actor now, with gradients to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import InteractionType, TensorDictModuleBase, set_interaction_type
+from torch import Tensor
+from torch.distributions import Distribution
+
+from rl_tensordict import NestedKey, copied, require
+from rl_value.actions import distribution_of
+from rl_value.direct_call import noted
+
+
+def drawn(actor: TensorDictModuleBase, rows: TensorDictBase) -> tuple[Tensor, Tensor]:
+    """Actions drawn from an actor, and their log-probabilities ``[*B, 1]``."""
+    return sampled(distribution_of(actor, rows))
+
+
+def sampled(dist: Distribution) -> tuple[Tensor, Tensor]:
+    """Actions drawn from a distribution, and their log-probabilities ``[*B, 1]``."""
+    if not dist.has_rsample:
+        msg = (
+            f"{type(dist).__name__} draws no actions that gradients pass through: this loss is of "
+            "continuous actions, as of a TanhNormal. DiscreteSACLoss and DQNLoss are of choices."
+        )
+        raise TypeError(msg)
+    action = dist.rsample()
+    log_prob: Tensor = dist.log_prob(action)
+    return action, log_prob.unsqueeze(-1)
+
+
+def chosen(actor: TensorDictModuleBase, rows: TensorDictBase, action: NestedKey) -> Tensor:
+    """The action of an actor without chance."""
+    with set_interaction_type(InteractionType.DETERMINISTIC):
+        made: Any = require(noted(actor, copied(rows)), action)
+    found: Tensor = made
+    return found
+
+
+def smoothed(
+    action: Tensor, scale: float, clip: float, bounds: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """An action with clipped normal noise, within its bounds."""
+    noise = (torch.randn_like(action) * scale).clamp(-clip, clip)
+    if bounds is None:
+        return action + noise
+    low, high = (bound.to(action.device, action.dtype) for bound in bounds)
+    return torch.minimum(torch.maximum(action + noise, low), high)

@@ -1,0 +1,1 @@
+"""Losses of an actor and critics of actions, from steps of any policy."""

@@ -1,0 +1,1 @@
+"""Losses from stored steps alone."""
