@@ -83,6 +83,16 @@ def test_a_step_between_rows_is_kept(compiled_at_once):
     assert not rows.read(slice(0, 4 * LEAST_ROWS, 2))["done"].any()
 
 
+def test_row_numbers_may_lie_apart_in_memory(compiled_at_once):
+    rows, source = Rows.zeros(SCHEMA, 4 * LEAST_ROWS), random_rows(SCHEMA, LEAST_ROWS, 4)
+    chosen = torch.randperm(4 * LEAST_ROWS)
+    for index in (chosen[::4], chosen.view(-1, 4)[:, 1], chosen.view(4, -1).T[:, 2]):
+        rows.write(index, source)
+        assert rows.read(index)["frame"].equal(source["frame"])
+        assert rows.read(index)["done"].equal(source["done"])
+    assert rows.is_compiled
+
+
 def test_nothing_is_compiled_before_a_million_rows(monkeypatch):
     compiled = []
     monkeypatch.setattr(copy_loop, "compile_loop", lambda source: compiled.append(source))

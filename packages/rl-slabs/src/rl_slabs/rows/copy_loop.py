@@ -70,6 +70,8 @@ class CopyLoop:
                 held.append(np.ascontiguousarray(leaf))  # a copy lives as long as `copy` below
             addresses = [leaf.ctypes.data for leaf in held]
         begin = (ctypes.c_int64 * len(addresses))(*addresses)
+        if not isinstance(index, slice):
+            index = np.ascontiguousarray(index)
 
         def copy() -> None:
             if isinstance(index, slice):
