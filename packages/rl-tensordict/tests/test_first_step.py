@@ -205,23 +205,88 @@ class CountingForward(Foreign):
         return tensordict.set("action", tensordict["observation"] + 1)
 
 
+def raises(_):
+    msg = "only on tensordicts"
+    raise TypeError(msg)
+
+
+def plus_one(seen):
+    return seen + 1
+
+
+class TwoOutputs(Foreign):
+    """Its step returns two outputs for one key."""
+
+    def step(self, seen):
+        return seen + 1, seen
+
+
+class LaterOutput(Foreign):
+    """The second output of its step is not what its forward writes."""
+
+    in_keys, out_keys = ["observation"], ["action", ("next", "hidden")]
+
+    def step(self, seen):
+        return seen + 1, seen
+
+    def forward(self, tensordict):
+        return super().forward(tensordict).set(("next", "hidden"), 2 * tensordict["observation"])
+
+
 DIFFERENCES = {
-    "'action' has other values": lambda: Foreign(
-        lambda seen: seen.add_(1), lambda seen: seen.add_(2)
+    "another value": (
+        lambda: Foreign(lambda seen: seen.add_(1), lambda seen: seen.add_(2)),
+        "'action' has other values",
     ),
-    "('buffer', 'network.count') has other values": CountingForward,
-    "'parameters' is no tensor": POLICIES["group"],
-    "'action' is no tensor": POLICIES["arrays"],
-    "TensorDictModule drops ['observation', 'hidden']": POLICIES["dropped entries"],
+    "another value of a later output": (
+        lambda: LaterOutput(plus_one),
+        "('next', 'hidden') has other values",
+    ),
+    "another shape": (
+        lambda: Foreign(plus_one, lambda seen: seen[:1] + 1),
+        "'action' has another shape or dtype",
+    ),
+    "another dtype": (
+        lambda: Foreign(plus_one, lambda seen: seen.double() + 1),
+        "'action' has another shape or dtype",
+    ),
+    "a word": (lambda: Foreign(plus_one, lambda seen: "word"), "'action' is no tensor"),
+    "an error": (lambda: Foreign(plus_one, raises), "TypeError: only on tensordicts"),
+    "too many outputs": (
+        lambda: TwoOutputs(plus_one),
+        "ValueError: expected a tensor for each of ['action']: the network returned 2",
+    ),
+    "another buffer": (CountingForward, "('buffer', 'network.count') has other values"),
+    "a group": (POLICIES["group"], "'parameters' is no tensor"),
+    "an array": (POLICIES["arrays"], "'action' is no tensor"),
+    "dropped entries": (
+        POLICIES["dropped entries"],
+        "TensorDictModule drops ['observation', 'hidden']",
+    ),
 }
 
 
-@pytest.mark.parametrize("reason", DIFFERENCES)
-def test_calls_that_would_do_otherwise_are_not_made(reason):
-    calls = VerifiedCalls(DIFFERENCES[reason]())
-    calls(values(), ROWS)
+@pytest.mark.parametrize("kind", DIFFERENCES)
+def test_calls_that_would_do_otherwise_are_not_made(kind):
+    make, reason = DIFFERENCES[kind]
+    calls = VerifiedCalls(make())
+    found = calls(values(), ROWS)
     assert calls.stats()["fallback"] == reason
     assert not calls.is_flat
+    assert same(found, written(make(), values()))
+
+
+def test_a_fallback_draws_no_more_than_the_policy():
+    def draw(_):
+        return torch.rand(2)
+
+    torch.manual_seed(3)
+    calls = VerifiedCalls(Foreign(draw, lambda seen: draw(draw(seen))))
+    calls(values(), ROWS)
+    assert calls.stats()["fallback"]
+    following = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(3)[2:], following)
 
 
 def test_a_policy_that_differs_is_stepped_once():

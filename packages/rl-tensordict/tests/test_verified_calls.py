@@ -115,65 +115,12 @@ def test_calls_that_differ_fall_back_and_say_so():
     assert torch.equal(found[0], through_tensordict(policy)["action",])
 
 
-class Differs(Steps):
-    """Its `step` returns something else than its `forward` writes."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.other = step
-
-    def step(self, seen):
-        return self.other(seen)
-
-    def forward(self, tensordict):
-        seen = tensordict["observation"]
-        return tensordict.set("action", seen + 1).set(("next", "hidden"), seen * 2)
-
-
-DIFFERENCES = {
-    "values": (lambda seen: (seen + 1, seen), "('next', 'hidden') has other values"),
-    "shape": (lambda seen: (seen[:1] + 1, seen * 2), "'action' has another shape or dtype"),
-    "dtype": (lambda seen: (seen.double() + 1, seen * 2), "'action' has another shape or dtype"),
-    "kind": (lambda seen: ("word", seen * 2), "'action' is no tensor"),
-    "number": (lambda seen: (seen + 1,), "ValueError: expected a tensor for each of"),
-}
-
-
-@pytest.mark.parametrize("name", DIFFERENCES)
-def test_the_entry_that_differs_is_named(name):
-    step, reason = DIFFERENCES[name]
-    calls = VerifiedCalls(Differs(step))
-    calls(VALUES, ROWS)
-    assert calls.stats()["fallback"].startswith(reason)
-
-
-def test_calls_that_fail_fall_back():
-    class Fails(Steps):
-        def step(self, seen):
-            msg = "only on tensordicts"
-            raise TypeError(msg)
-
-        def forward(self, tensordict):
-            return tensordict.set("action", tensordict["observation"] + 1)
-
-    calls = VerifiedCalls(Fails())
-    assert calls(VALUES, ROWS)["action",].shape == (2, 3)
-    assert calls.stats()["fallback"] == "TypeError: only on tensordicts"
-
-
 def test_hooks_are_not_skipped():
     module = linear()
     module.register_forward_hook(lambda mod, args, out: out.set("hooked", out["logits"]))
     calls = VerifiedCalls(module)
     assert ("hooked",) in calls(VALUES, ROWS)
     assert not calls.is_flat
-
-
-def test_verifying_leaves_buffers_as_one_call_does():
-    norm = TensorDictModule(nn.BatchNorm1d(3, momentum=0.5), ["observation"], ["action"])
-    calls = VerifiedCalls(norm)
-    calls(VALUES, ROWS)
-    assert norm.module.num_batches_tracked == 1
 
 
 def test_a_callable_with_state_of_its_own_is_called_once_a_step():
@@ -183,21 +130,6 @@ def test_a_callable_with_state_of_its_own_is_called_once_a_step():
         calls({("observation",): torch.zeros(3)}, torch.Size([]))[("action",)] for _ in range(2)
     ]
     assert [action.item() for action in made] == [0.0, 1.0]
-
-
-def test_a_fallback_draws_no_more_than_the_policy():
-    class Draws(Steps):
-        def step(self, seen):
-            return torch.rand(2), torch.rand(2)
-
-        def forward(self, tensordict):
-            return tensordict.set("action", torch.rand(2))
-
-    torch.manual_seed(3)
-    VerifiedCalls(Draws())(VALUES, ROWS)
-    following = torch.rand(1)
-    torch.manual_seed(3)
-    assert torch.equal(torch.rand(3)[2:], following)
 
 
 class Listed(Steps):
