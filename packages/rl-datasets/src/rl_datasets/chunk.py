@@ -1,0 +1,148 @@
+"""Several episodes end to end, as rows that a storage takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from rl_datasets.episodes import Episode, key_text
+from rl_datasets.report import ColumnReport, DatasetReport
+from rl_layout import keys
+from rl_tensordict import build, nest
+from rl_tensordict.types import Array, Flags, Ints, KeyPath
+
+CHUNK_ROWS = 16_384
+CHUNK_BYTES = 1 << 26
+
+_FLAGS: tuple[KeyPath, KeyPath] = (keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+EPISODE: KeyPath = ("episode",)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of whole episodes, all of which have their last observation, or all of which lack it."""
+
+    observations: dict[KeyPath, Array]  # [N, ...]
+    nexts: dict[KeyPath, Array]  # [N, ...]; empty where the last ones are not in the files
+    columns: dict[KeyPath, Array]  # [N, ...]
+    starts: Flags  # First rows of trajectories [N]
+
+    @classmethod
+    def of(cls, episodes: Sequence[Episode]) -> Chunk:
+        """Lays episodes end to end."""
+        lengths = np.array([len(episode) for episode in episodes])
+        columns: dict[KeyPath, Array] = {key: _joined(episodes, key) for key in episodes[0].columns}
+        for key in _FLAGS:
+            columns[key] = columns[key].astype(bool, copy=False)
+        columns[EPISODE] = np.repeat([episode.number for episode in episodes], lengths)
+        done = columns[keys.NEXT_TERMINATED] | columns[keys.NEXT_TRUNCATED]
+        columns[keys.NEXT_DONE] = done
+        # an end that the file marks inside an episode begins a trajectory as well
+        ends = done.copy()
+        ends[np.cumsum(lengths) - 1] = True
+        seen: dict[KeyPath, Array] = {}
+        nexts: dict[KeyPath, Array] = {}
+        for key in episodes[0].observations:
+            seen[key], nexts[key] = _before_and_after(episodes, key)
+        if not episodes[0].has_last:
+            nexts = {}
+        return cls(seen, nexts, columns, np.concatenate([[True], ends[:-1]]))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, first_id: int) -> TensorDict:
+        """The rows as tensors, with ids from `first_id` on."""
+        ids = np.cumsum(self.starts) - 1 + first_id
+        columns: dict[KeyPath, Array] = {**self.columns, **self.observations}
+        columns |= {(keys.NEXT, *key): leaf for key, leaf in self.nexts.items()}
+        columns |= {(keys.IS_INIT,): self.starts, keys.TRAJ_IDS: ids}
+        columns[keys.TRAJ_STEP] = self._steps()
+        leaves = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in columns.items()}
+        for key in ((keys.IS_INIT,), keys.NEXT_REWARD, *keys.NEXT_DONE_KEYS):
+            if leaves[key].ndim == 1:
+                leaves[key] = leaves[key].unsqueeze(-1)
+        return build(nest(leaves), torch.Size([len(self)]))
+
+    def take_into(self, report: DatasetReport) -> int:
+        """Counts the rows, and returns how many trajectories begin."""
+        begins = np.flatnonzero(self.starts)
+        last = np.append(begins[1:], len(self)) - 1
+        terminated, truncated = (self.columns[key].reshape(len(self), -1)[:, 0] for key in _FLAGS)
+        report.steps += len(self)
+        report.terminated += int(terminated[last].sum())
+        report.truncated += int((truncated & ~terminated)[last].sum())
+        report.cut += int((~(truncated | terminated))[last].sum())
+        if self.observations and not self.nexts:
+            report.next_missing += len(begins)
+        rewards = self.columns[keys.NEXT_REWARD].reshape(len(self), -1)[:, 0]
+        returns = np.add.reduceat(rewards, begins, dtype=np.float64)
+        report.take_trajectories(last - begins + 1, returns)
+        for key, column in {**self.observations, **self.columns}.items():
+            name = key_text(key)
+            report.columns.setdefault(name, ColumnReport.of(column)).take(column)
+        for key, column in self.nexts.items():  # only the last ones are new
+            report.columns[key_text(key)].take(column[last])
+        return len(begins)
+
+    def _steps(self) -> Ints:
+        rows = np.arange(len(self))
+        steps: Ints = rows - np.maximum.accumulate(np.where(self.starts, rows, 0))
+        return steps
+
+
+def chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
+    """Groups episodes of one kind until there are many rows or bytes."""
+    group: list[Episode] = []
+    rows = size = 0
+    for episode in episodes:
+        if not len(episode):
+            continue
+        if group and group[-1].has_last != episode.has_last:
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(episode)
+        rows += len(episode)
+        size += sum(a.nbytes for a in episode.observations.values())
+        size += sum(a.nbytes for a in episode.columns.values())
+        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
+
+
+def _joined(episodes: Sequence[Episode], key: KeyPath) -> Array:
+    return _concatenated([_column(episode, episode.columns, key) for episode in episodes], key)
+
+
+def _before_and_after(episodes: Sequence[Episode], key: KeyPath) -> tuple[Array, Array]:
+    """Observations before and after each step."""
+    found = [_column(episode, episode.observations, key) for episode in episodes]
+    steps = [len(episode) for episode in episodes]
+    before = _concatenated([a[:n] for a, n in zip(found, steps, strict=True)], key)
+    if not episodes[0].has_last:
+        return before, before
+    return before, _concatenated([a[1:] for a in found], key)
+
+
+def _column(episode: Episode, columns: object, key: KeyPath) -> Array:
+    try:
+        column: Array = columns[key]  # type: ignore[index]
+    except KeyError:
+        raise ValueError(
+            f"{episode.place}: there is no column {key}, which episodes before have."
+        ) from None
+    return column
+
+
+def _concatenated(arrays: Sequence[Array], key: KeyPath) -> Array:
+    first = arrays[0]
+    if any(a.dtype != first.dtype or a.shape[1:] != first.shape[1:] for a in arrays):
+        forms = sorted({f"{a.dtype} {list(a.shape[1:])}" for a in arrays})
+        raise ValueError(f"column {key} has rows of different forms: {forms}.")
+    return first if len(arrays) == 1 else np.concatenate(arrays)

@@ -1,0 +1,229 @@
+"""Downloads: files by address, and those of a dataset on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_datasets.progress import progress_bar
+
+HUB = "https://huggingface.co"
+_PIECE = 1 << 20
+_ATTEMPTS = 5
+_CUT = (http.client.IncompleteRead, ConnectionError, TimeoutError)
+_GONE = (401, 403, 404, 410)
+
+
+def fetch(
+    url: str, target: Path, *, sha256: str | None = None, size: int | None = None, bar: bool = True
+) -> Path:
+    """Download a file, going on where a connection was cut, in this call or an earlier one.
+
+    What came so far lies in `target` with the suffix `.part`, which gets its name once it is whole.
+
+    Args:
+        url: Where the file is, over http or https.
+        target: The name that it gets. A file of that name is taken as it is.
+        sha256: The hash that it must have, hexadecimal.
+        size: How many bytes it must have.
+        bar: Show progress, where tqdm is installed.
+
+    Returns:
+        `target`.
+
+    Raises:
+        ValueError: Another hash or size, or an address of another kind; the file is removed.
+        FileNotFoundError: The server has no such file, or gives it to nobody.
+        ConnectionError: The server cannot be reached, or cut the connection five times without
+            sending anything.
+    """
+    if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError(f"downloads go over http or https, got {url!r}.")
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    with progress_bar(size, target.name, "B", shown=bar) as progress:
+        _receive(url, part, progress.update)
+    found = part.stat().st_size
+    if size is not None and found != size:
+        part.unlink()
+        raise ValueError(f"{url} has {found} bytes, expected {size}: the file was changed.")
+    if sha256 is not None and (got := _hash(part)) != sha256.lower():
+        part.unlink()
+        raise ValueError(
+            f"{url} has the SHA-256 {got}, expected {sha256}: the file was changed or damaged; "
+            "nothing of it was kept."
+        )
+    return part.replace(target)
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a dataset on the hub."""
+
+    path: str  # in the repository
+    size: int
+    sha256: str | None  # None for small files, which the hub knows by another hash
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """A dataset on the hub, at one revision.
+
+    Attributes:
+        name: Its owner and name, as `"owner/name"`.
+        revision: A branch, a tag or a commit.
+        endpoint: The address of the hub.
+
+    Example:
+        >>> HubDataset("owner/name").address("a b.npz")
+        'https://huggingface.co/datasets/owner/name/resolve/main/a%20b.npz'
+    """
+
+    name: str
+    revision: str = "main"
+    endpoint: str = HUB
+
+    def address(self, path: str) -> str:
+        """The address of a file."""
+        quoted = urllib.parse.quote(path)
+        return f"{self.endpoint}/datasets/{self.name}/resolve/{self.revision}/{quoted}"
+
+    def pinned(self) -> HubDataset:
+        """The dataset at the commit that its revision is now."""
+        found = _json(f"{self.endpoint}/api/datasets/{self.name}/revision/{self.revision}")
+        return HubDataset(self.name, str(found["sha"]), self.endpoint)
+
+    def files(self, prefix: str = "") -> list[HubFile]:
+        """The files whose paths begin with a folder.
+
+        Raises:
+            FileNotFoundError: There is no such dataset, or no such folder.
+        """
+        folder = f"/{urllib.parse.quote(prefix)}" if prefix else ""
+        url: str | None = (
+            f"{self.endpoint}/api/datasets/{self.name}/tree/{self.revision}{folder}?recursive=true"
+        )
+        found: list[HubFile] = []
+        while url is not None:
+            with _open(url) as answer:
+                entries = json.load(answer)
+                following = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link", ""))
+            url = following and following[1]
+            for entry in entries:
+                if entry["type"] == "file":
+                    large = entry.get("lfs") or {}
+                    found.append(HubFile(entry["path"], entry["size"], large.get("oid")))
+        return found
+
+    def fetch(
+        self, folder: Path, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
+    ) -> None:
+        """Download the files below a folder of the dataset, each checked by size and hash.
+
+        Args:
+            folder: Where they go, under their paths.
+            prefix: The folder of the dataset; all of them unless given.
+            wanted: Which paths.
+        """
+        dataset = self.pinned()
+        for file in dataset.files(prefix):
+            if wanted is None or wanted(file.path):
+                target = inside(folder, file.path)
+                fetch(dataset.address(file.path), target, sha256=file.sha256, size=file.size)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a name that an archive or a server gave, which must not lead out of a folder.
+
+    Raises:
+        ValueError: It leads elsewhere.
+
+    Example:
+        >>> inside(Path("data"), "../else")
+        Traceback (most recent call last):
+        ValueError: '../else' leads out of data: refused.
+    """
+    target = folder / name
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name!r} leads out of {folder}: refused.")
+    return target
+
+
+def _receive(url: str, part: Path, count: Callable[[int], object]) -> None:
+    """Appends what is missing of a file; tries again while each attempt brings something."""
+    attempts = 0
+    count(part.stat().st_size if part.exists() else 0)
+    while True:
+        have = part.stat().st_size if part.exists() else 0
+        try:
+            if _append(url, part, have, count):
+                return
+        except _CUT as error:
+            attempts = 0 if part.exists() and part.stat().st_size > have else attempts + 1
+            if attempts >= _ATTEMPTS:
+                raise ConnectionError(
+                    f"{url}: the connection was cut {attempts} times at byte {have}: {error}. "
+                    "Call again to go on there."
+                ) from error
+
+
+def _append(url: str, part: Path, have: int, count: Callable[[int], object]) -> bool:
+    """One request; whether the file is whole now."""
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    try:
+        answer = _open(url, headers)
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing is missing
+            return True
+        raise
+    with answer:
+        partial = answer.status == 206
+        expected = answer.headers.get("Content-Length")
+        with part.open("ab" if partial else "wb") as file:
+            got = 0
+            while piece := answer.read(_PIECE):
+                file.write(piece)
+                got += len(piece)
+                count(len(piece))
+        if expected is not None and got < int(expected):
+            raise ConnectionError(f"{got} of {expected} bytes came")
+    return True
+
+
+def _open(url: str, headers: dict[str, str] | None = None) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers={"User-Agent": "rl-datasets", **(headers or {})})
+    try:
+        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code in _GONE:
+            raise FileNotFoundError(
+                f"the server has nothing at {url} (status {error.code})."
+            ) from error
+        if error.code >= 500:
+            raise ConnectionError(f"the server failed at {url} (status {error.code}).") from error
+        raise
+    except urllib.error.URLError as error:
+        raise ConnectionError(f"{url} cannot be reached: {error.reason}.") from error
+    return answer
+
+
+def _json(url: str) -> dict[str, Any]:
+    with _open(url) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

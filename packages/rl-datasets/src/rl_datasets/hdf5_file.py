@@ -1,0 +1,84 @@
+"""HDF5 files, read without the cost of h5py's objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_tensordict.types import Array, KeyPath
+
+if TYPE_CHECKING:
+    import h5py
+
+
+def import_h5py() -> Any:
+    """h5py, or what to install."""
+    try:
+        import h5py
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "this dataset is an HDF5 file and h5py is not installed: pip install "
+            "'rl-datasets[hdf5]'."
+        ) from error
+    return h5py
+
+
+@contextmanager
+def open_h5(path: Path) -> Iterator[h5py.File]:
+    """An HDF5 file, to be read; says which one is damaged, and where."""
+    h5py = import_h5py()
+    try:
+        file = h5py.File(path, "r")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise damaged(path, error) from error
+    with file:
+        yield file
+
+
+def damaged(path: Path, error: Exception, where: str = "") -> ValueError:
+    """The error for a file that ends too early or is no HDF5 file; `error` has the offset."""
+    at = f", {where}" if where else ""
+    return ValueError(
+        f"{path}{at}: the file is damaged, or ends too early ({error}); it has "
+        f"{path.stat().st_size} bytes. Download or copy it again."
+    )
+
+
+def leaves(group: h5py.Group, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, h5py.Dataset]]:
+    """Every dataset below a group."""
+    h5py = import_h5py()
+    for name, item in group.items():
+        if isinstance(item, h5py.Group):
+            yield from leaves(item, (*prefix, name))
+        else:
+            yield (*prefix, name), item
+
+
+class ColumnReader:
+    """Reads one column of every episode: its path below the group of an episode, and its form."""
+
+    def __init__(self, path: KeyPath, dataset: h5py.Dataset) -> None:
+        h5py = import_h5py()
+        self._open, self._all = h5py.h5d.open, h5py.h5s.ALL
+        self.name = "/".join(path).encode()
+        self.dtype: np.dtype[Any] = dataset.dtype
+        self._type = h5py.h5t.py_create(self.dtype)
+
+    def read(self, group: h5py.Group) -> Array:
+        """The whole column of an episode."""
+        dataset = self._open(group.id, self.name)
+        found = np.empty(dataset.shape, self.dtype)
+        if found.size:
+            dataset.read(self._all, self._all, found, self._type)
+        return found
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether a tensor can hold it."""
+    return dtype.kind in "biuf" and dtype.itemsize <= 8

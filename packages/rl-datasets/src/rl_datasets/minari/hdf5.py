@@ -1,0 +1,170 @@
+"""Episodes of Minari in HDF5: a group each, with one observation more than steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rl_datasets.episodes import Episode, EpisodeSource, key_text
+from rl_datasets.hdf5_file import ColumnReader, damaged, is_number, leaves, open_h5
+from rl_datasets.minari.spaces import is_image, leaf_spaces, read_space
+from rl_layout.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_tensordict.types import Array, KeyPath
+
+if TYPE_CHECKING:
+    import h5py
+
+MAIN_FILE = "main_data.hdf5"
+METADATA_FILE = "metadata.json"
+_STEPS = {
+    "rewards": NEXT_REWARD,
+    "terminations": NEXT_TERMINATED,
+    "truncations": NEXT_TRUNCATED,
+}
+
+
+class MinariHDF5Source(EpisodeSource):
+    """Episodes of `data/main_data.hdf5`, described by `data/metadata.json`.
+
+    Each episode of T steps has T + 1 observations, and T + 1 infos where these are kept: the first
+    of them came with the reset. So every last observation is there.
+
+    Args:
+        folder: The folder of the dataset, or its `data` folder.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The metadata or the file are damaged.
+    """
+
+    format = "minari hdf5"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        data = folder / "data" if (folder / "data").is_dir() else folder
+        self.path = data / MAIN_FILE
+        if not self.path.exists():
+            raise FileNotFoundError(f"there is no {MAIN_FILE} in {data}.")
+        self.about = read_metadata(data)
+        self.metadata = {key: value for key, value in self.about.items() if key != "dataset_size"}
+        self._images = jpeg_images(self.about)
+        for key in self._images:
+            self.lossy[key_text(key)] = "Minari keeps frames as JPEG"
+
+    @property
+    def steps(self) -> int:
+        """How many steps the metadata tell of."""
+        return int(self.about["total_steps"])
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The file, and its metadata."""
+        return [self.path, self.path.with_name(METADATA_FILE)]
+
+    def episodes(self, first: int = 0) -> Iterator[Episode]:
+        """The episodes by number."""
+        with open_h5(self.path) as file:
+            names = _episode_names(file)
+            seen: dict[KeyPath, ColumnReader] = {}
+            columns: dict[KeyPath, ColumnReader] = {}
+            for number, name in names[first:]:
+                place = f"{self.path}, {name}"
+                try:
+                    group = file[name]
+                    if not columns:
+                        seen, columns = self._columns(file[names[0][1]])
+                    found = {key: self._read(key, one, group) for key, one in seen.items()}
+                    rest = {key: one.read(group) for key, one in columns.items()}
+                except (OSError, RuntimeError, KeyError) as error:
+                    raise damaged(self.path, error, name) from error
+                yield _episode(found, rest, place, number)
+
+    def _columns(
+        self, group: h5py.Group
+    ) -> tuple[dict[KeyPath, ColumnReader], dict[KeyPath, ColumnReader]]:
+        """Readers of observations and infos, and of everything else."""
+        seen, columns = {}, {}
+        for path, dataset in leaves(group):
+            reader = ColumnReader(path, dataset)
+            key = _key_of(path)
+            if not is_number(dataset.dtype) and key not in self._images:
+                self.left_out["/".join(path)] = f"{dataset.dtype} is no number"
+            elif path[0] in ("observations", "infos"):
+                seen[key] = reader
+            else:
+                columns[key] = reader
+        return seen, columns
+
+    def _read(self, key: KeyPath, reader: ColumnReader, group: h5py.Group) -> Array:
+        found = reader.read(group)
+        return decoded(found) if key in self._images else found
+
+
+def read_metadata(data: Path) -> dict[str, Any]:
+    """What Minari tells of a dataset: a JSON object."""
+    path = data / METADATA_FILE
+    try:
+        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = int(about["total_steps"]), about["observation_space"], about["action_space"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no {METADATA_FILE} in {data}.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe a dataset of Minari: {error!r}.") from error
+    return about
+
+
+def jpeg_images(about: Mapping[str, Any]) -> set[KeyPath]:
+    """The keys of the frames that are kept as JPEG."""
+    if not about.get("jpeg_encoding", False):
+        return set()
+    found = set()
+    for name in ("observation", "action"):
+        for path, space in leaf_spaces(read_space(about[f"{name}_space"])):
+            if is_image(space):
+                found.add((name, *path))
+    return found
+
+
+def decoded(frames: Array) -> Array:
+    """Frames from JPEG, uint8 `[N, height, width, channels]`."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "the frames of this dataset are JPEG and pillow is not installed: pip install "
+            "'rl-datasets[images]'."
+        ) from error
+    return np.stack(
+        [np.asarray(Image.open(io.BytesIO(np.asarray(frame).tobytes()))) for frame in frames]
+    )
+
+
+def _episode(
+    seen: dict[KeyPath, Array], columns: dict[KeyPath, Array], place: str, number: int
+) -> Episode:
+    """An episode; infos that are as many as its steps came with the steps."""
+    steps = len(columns[NEXT_REWARD]) if NEXT_REWARD in columns else 0
+    for key in [key for key in seen if key[0] == "info" and len(seen[key]) == steps]:
+        columns[NEXT, *key] = seen.pop(key)
+    return Episode(seen, columns, place, number)
+
+
+def _key_of(path: KeyPath) -> KeyPath:
+    head, *rest = path
+    if head in _STEPS and not rest:
+        return _STEPS[head]
+    return (
+        {"observations": "observation", "actions": "action", "infos": "info"}.get(head, head),
+        *rest,
+    )
+
+
+def _episode_names(file: h5py.File) -> list[tuple[int, str]]:
+    matches = [re.fullmatch(r"episode_(\d+)", name) for name in file]
+    return sorted((int(match[1]), match[0]) for match in matches if match is not None)

@@ -1,0 +1,182 @@
+"""Rows of a dataset, changed by a function in worker processes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from rl_datasets.convert import CONVERTING, ROWS_FOLDER, replace_rows
+from rl_datasets.episodes import key_text
+from rl_datasets.progress import progress_bar
+from rl_datasets.report import ColumnReport, DatasetReport
+from rl_layout import keys
+from rl_replay import LazyMemmapStorage
+from rl_tensordict import as_tuple, find
+from rl_tensordict.types import Ints
+from rl_workers import WorkerPool
+
+_LONGEST_S = 86_400.0  # a call may take as long as it takes
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What is to be done: a function, and the rows that it is called with."""
+
+    fn: Callable[[TensorDictBase], Any]
+    rows: Path  # The folder of the storage
+    by_trajectory: bool
+    count: int  # How many rows, the first ones
+    chunk_rows: int
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The rows of each call: whole trajectories."""
+        starts = self.starts(0, self.count)
+        if self.by_trajectory:
+            bounds = starts
+        else:
+            wanted = np.arange(0, self.count, self.chunk_rows)
+            bounds = np.unique(starts[np.searchsorted(starts, wanted, side="right") - 1])
+        return list(zip(bounds.tolist(), [*bounds[1:].tolist(), self.count], strict=True))
+
+    def starts(self, begin: int, end: int) -> Ints:
+        """Where trajectories begin among some rows."""
+        storage = LazyMemmapStorage.open(self.rows)
+        ids = storage.read_keys(torch.arange(begin, end), [keys.TRAJ_IDS])[keys.TRAJ_IDS].numpy()
+        return np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+
+    def __call__(self, span: tuple[int, int, str]) -> int:
+        """Writes what the function makes of some rows to a folder; how many rows that are."""
+        begin, end, folder = span
+        given = LazyMemmapStorage.open(self.rows).read(torch.arange(begin, end))
+        made = self.fn(given)
+        if made is None and self.by_trajectory:
+            return 0
+        if not isinstance(made, TensorDictBase):
+            raise TypeError(
+                f"preprocess wants a function that returns a tensordict, got {type(made).__name__}."
+            )
+        if not self.by_trajectory and len(made) != end - begin:
+            raise ValueError(
+                f"the function made {len(made)} rows of {end - begin}: return as many, or use "
+                'by="trajectory".'
+            )
+        if len(made):
+            made.to_tensordict().contiguous().memmap_(folder)
+        return len(made)
+
+
+def preprocessed(  # noqa: PLR0913 - independent options of `preprocess`
+    work: Preprocess,
+    report: DatasetReport,
+    folder: Path,
+    *,
+    workers: int,
+    pool: Any,
+    start_method: str | None,
+    bar: bool,
+) -> tuple[DatasetReport, LazyMemmapStorage]:
+    """Does the work, writes the rows to a folder, and returns their report and storage."""
+    begin = time.perf_counter()
+    making = folder / CONVERTING
+    shutil.rmtree(making, ignore_errors=True)
+    parts, rows = making / "parts", making / ROWS_FOLDER
+    spans = [(*span, str(parts / str(number))) for number, span in enumerate(work.spans())]
+    parts.mkdir(parents=True)
+    with progress_bar(len(spans), "preprocess", "calls", shown=bar) as progress:
+        counts = []
+        for count in _mapped(work, spans, workers, pool, start_method):
+            counts.append(count)
+            progress.update(1)
+    if not sum(counts):
+        raise ValueError("the function left no row.")
+    made = replace(
+        DatasetReport(report.dataset, report.format),
+        episodes=report.episodes,
+        assumptions=report.assumptions,
+        lossy=report.lossy,
+        left_out=report.left_out,
+        metadata=report.metadata,
+        fingerprint=report.fingerprint,
+    )
+    storage: LazyMemmapStorage | None = None
+    for (_, _, part), count in zip(spans, counts, strict=True):
+        if not count:
+            continue
+        chunk = TensorDict.load_memmap(part)
+        if storage is None:
+            storage = LazyMemmapStorage(sum(counts), scratch_dir=rows, lossless=_is_twice(chunk))
+            storage.keep_index(True)
+        storage.extend(chunk)
+        _count_into(made, chunk)
+    assert storage is not None  # there is a row
+    storage.flush()
+    made.seconds = time.perf_counter() - begin
+    made.save(rows)
+    replace_rows(rows, folder)
+    shutil.rmtree(making)
+    return made, LazyMemmapStorage.open(folder / ROWS_FOLDER)
+
+
+def _mapped(
+    work: Preprocess, spans: Sequence[Any], workers: int, pool: Any, start_method: str | None
+) -> Iterator[int]:
+    if pool is not None:
+        yield from pool.imap(work, spans)
+    elif workers:
+        yield from _in_workers(work, spans, min(workers, len(spans)), start_method)
+    else:
+        yield from map(work, spans)
+
+
+def _in_workers(
+    work: Preprocess, spans: Sequence[Any], workers: int, start_method: Any
+) -> Iterator[int]:
+    """Calls in worker processes that take turns, so that results come in order."""
+    options = {"timeout_s": _LONGEST_S, "start_method": start_method}
+    with WorkerPool([lambda: work] * workers, **options) as pool:
+        for number, span in enumerate(spans):
+            index = number % workers
+            if number >= workers:
+                yield pool.receive(index)
+            pool.begin(index, "__call__", span)
+        for number in range(len(spans) - workers, len(spans)):
+            yield pool.receive(number % workers)
+
+
+def _is_twice(rows: TensorDictBase) -> bool:
+    """Whether an observation is stored before and after a step."""
+    names = {as_tuple(key) for key in rows.keys(True, True)}
+    once = {name[1:] for name in names if name[0] == keys.NEXT}
+    return bool(once & names)
+
+
+def _count_into(report: DatasetReport, rows: TensorDictBase) -> None:
+    """Counts rows as the report of a conversion does, by their markers."""
+    ids, count = rows[keys.TRAJ_IDS].numpy(), len(rows)
+    begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    last = np.append(begins[1:], count) - 1
+    terminated, truncated = (
+        rows[key].reshape(count, -1)[:, 0].numpy()
+        for key in (keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+    )
+    report.steps += count
+    report.terminated += int(terminated[last].sum())
+    report.truncated += int((truncated & ~terminated)[last].sum())
+    report.cut += int((~(truncated | terminated))[last].sum())
+    if (missing := find(rows, keys.NEXT_MISSING)) is not None:
+        report.next_missing += int(missing.sum())
+    rewards = rows[keys.NEXT_REWARD].reshape(count, -1)[:, 0].double().numpy()
+    report.take_trajectories(last - begins + 1, np.add.reduceat(rewards, begins))
+    for key, leaf in rows.items(True, True):
+        path = as_tuple(key)
+        if path[0] != keys.COLLECTOR and isinstance(leaf, torch.Tensor):
+            column = leaf.numpy()
+            report.columns.setdefault(key_text(path), ColumnReport.of(column)).take(column)

@@ -1,0 +1,98 @@
+from multiprocessing.pool import ThreadPool
+
+import pytest
+import torch
+
+from rl_datasets import BaseDatasetExperienceReplay
+from rl_datasets.testing import ListSource, toy_episodes
+from rl_layout import check_layout
+
+
+class Toy(BaseDatasetExperienceReplay):
+    family = "toy"
+
+    def source(self, path):
+        return ListSource(toy_episodes([6, 4, 5]))
+
+    def fetch(self, folder):
+        pass
+
+
+def with_norm(rows):
+    return rows.set("norm", rows["observation"].norm(dim=-1, keepdim=True))
+
+
+def without_first(rows):
+    return rows[1:] if len(rows) > 4 else None
+
+
+@pytest.fixture
+def make(tmp_path):
+    return lambda **options: Toy("one", root=tmp_path, verbose=False, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"chunksize": 7}, {"num_chunks": 3}])
+def test_new_rows_replace_the_old_ones_for_good(make, options):
+    data = make(batch_size=4)
+    former = data[:]
+    data.preprocess(with_norm, **options)
+    again = make(batch_size=4)
+    for found in (data[:], again[:]):
+        assert torch.equal(found["norm"], former["observation"].norm(dim=-1, keepdim=True))
+        assert (found.exclude("norm") == former).all()
+        assert not check_layout(found).findings
+    assert "norm" in data.sample()
+    assert (again.report.steps, again.report.trajectories) == (15, 3)
+    assert "norm" not in make(download="force")[:]
+
+
+def test_workers_and_pools_do_the_same(make, tmp_path):
+    data = make()
+    made = data.preprocess(
+        with_norm, num_workers=2, chunksize=5, mp_start_method="fork", dest=tmp_path / "a"
+    )
+    with ThreadPool(1) as pool:
+        again = data.preprocess(with_norm, pool=pool, dest=tmp_path / "b")
+    assert (made[:] == again[:]).all()
+    assert "norm" not in data[:]
+
+
+def test_calls_have_whole_trajectories(make, tmp_path):
+    counts = []
+    make().preprocess(
+        lambda rows: counts.append(len(rows)) or rows, chunksize=4, dest=tmp_path / "a"
+    )
+    assert counts == [6, 4, 5]
+
+
+def test_trajectories_may_change_their_length_or_go(make, tmp_path):
+    data = make()
+    former = data[:]
+    made = data.preprocess(without_first, by="trajectory", dest=tmp_path / "a")
+    kept = torch.cat([former[1:6], former[11:]])
+    assert (made[:]["next", "observation"] == kept["next", "observation"]).all()
+
+
+def test_some_frames_go_to_another_place(make, tmp_path):
+    assert len(make().preprocess(with_norm, num_frames=8, dest=tmp_path / "a")) == 8
+
+
+def test_arguments_are_checked(make):
+    data = make()
+    for options, message in [
+        ({"num_frames": 3}, "give a dest"),
+        ({"dim": 1}, "dim=1"),
+        ({"chunksize": 3, "num_chunks": 3}, "say the same"),
+        ({"by": "row"}, "by"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            data.preprocess(with_norm, **options)
+    with pytest.raises(ValueError, match=r"made \d+ rows of 15"):
+        data.preprocess(lambda rows: rows[:3])
+    with pytest.raises(TypeError, match="returns a tensordict, got int"):
+        data.preprocess(len)
+    with pytest.raises(ValueError, match="left no row"):
+        data.preprocess(lambda rows: None, by="trajectory")
+    with pytest.raises(TypeError, match="split_trajs"):
+        make(split_trajs=True).preprocess(with_norm)
+    assert len(make()) == 15
