@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from rl_layout import EndKind, check_layout, draw_layout, keys
 from rl_layout.testing import batches, environments, flat_batches, trajectories
@@ -479,3 +480,22 @@ def test_a_quantized_leaf_is_named_and_not_compared():
     assert [note.key for note in notes] == ["observation", ("next", "observation")]
     assert "is quantized" in notes[0].message
     assert len(draw_layout(batch).bars) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 1)), min_size=1),
+    st.integers(1, 2**60),
+)
+def test_a_step_that_is_named_twice_is_found_as_by_a_dictionary(rows, scale):
+    first, wanted = {}, []
+    for name, step, value in rows:
+        wanted.append(first.setdefault((name, step), value) != value)
+    batch = trajectories([1] * len(rows))
+    batch[keys.TRAJ_IDS] = torch.tensor([name * scale for name, _, _ in rows])
+    batch[keys.TRAJ_STEP] = torch.tensor([step * scale for _, step, _ in rows])
+    for key in ("observation", ("next", "observation"), "action", keys.NEXT_REWARD):
+        batch[key] = torch.zeros_like(batch[key])
+    batch["action"] += torch.tensor([value for _, _, value in rows]).unsqueeze(-1)
+    said = "names another step already: ids are never reused"
+    counts = [one.count for one in check_layout(batch).errors if one.message == said]
+    assert counts == [sum(wanted)] * any(wanted)
