@@ -20,6 +20,7 @@ from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_replay.ensembles.storage import StorageEnsemble
 from rl_replay.ensembles.writer import WriterEnsemble
 from rl_replay.ranking.max_value_writer import TensorDictMaxValueWriter
+from rl_replay.read_dump import read_dump
 from rl_replay.samplers import (
     ConsumingSampler,
     PrioritizedSampler,
@@ -86,5 +87,6 @@ __all__ = [
     "WriterEnsemble",
     "find_start_stop_traj",
     "mark_slices",
+    "read_dump",
     "register_container",
 ]

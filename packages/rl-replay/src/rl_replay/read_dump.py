@@ -1,0 +1,84 @@
+"""A buffer made for a dump."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from rl_replay.buffer.replay_buffer import ReplayBuffer
+from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.storage import LOSSLESS
+from rl_replay.edges import folder_name
+from rl_replay.storages import LazyTensorStorage
+
+
+def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer:
+    """Make a buffer that holds the rows of a dump, whatever storage they were dumped from.
+
+    Its storage has the size and the dimensions of the dumped one, in memory. Sampler, writer and
+    transforms are the default ones: `loads` restores those of a buffer that was made alike.
+
+    Args:
+        path: A folder that `dumps` wrote.
+
+    Returns:
+        The buffer.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: A dump that was truncated or altered, of another version, without rows, or
+            changed by save hooks or by a checkpointer of its own, which say how it is read.
+        OSError: Too little memory.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_layout.testing import trajectories
+        >>> from rl_replay import LazyMemmapStorage
+        >>> buffer = ReplayBuffer(storage=LazyMemmapStorage(50))
+        >>> _ = buffer.extend(trajectories([3, 2]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     buffer.dumps(folder)
+        ...     len(read_dump(folder))
+        5
+    """
+    name = folder_name(path)
+    with Archive(name) as archive:
+        options = _storage_options(archive)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(options.pop("capacity"), **options["storage"]),
+        dim_extend=options["dim_extend"],
+    )
+    buffer.loads(name, rows_only=True)
+    return buffer
+
+
+def _storage_options(archive: Archive) -> dict[str, Any]:
+    """How to make a storage that takes the rows of a dump."""
+    names = archive.names()
+    if "storage/count" not in names:
+        raise ValueError(
+            f"the rows of {archive.folder} were written by save hooks or by a checkpointer of "
+            "their own: load them into a buffer that has the hooks or the checkpointer."
+        )
+    count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
+    if not count or not isinstance(capacity, int) or capacity < 1:
+        raise ValueError(f"{archive.folder} holds no row.")
+    columns = archive.part("storage/columns")
+    if not isinstance(columns, list):
+        raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
+    options: dict[str, Any] = {"ndim": 1 + len(columns)}
+    kind = "storage/store/kind"
+    if kind in names and archive.part(kind) == LOSSLESS:
+        options["lossless"] = _keys(archive)
+    dim = archive.part("storage/dim_extend") if columns else None
+    return {"capacity": capacity, "dim_extend": dim, "storage": options}
+
+
+def _keys(archive: Archive) -> list[tuple[str, ...]]:
+    """The leaves that a lossless storage keeps once."""
+    keys = archive.part("storage/store/keys")
+    if isinstance(keys, list) and all(isinstance(key, list) for key in keys):
+        found = [tuple(key) for key in keys]
+        if all(key and all(isinstance(name, str) for name in key) for key in found):
+            return found
+    raise ValueError(f"{archive.folder} names no keys of lossless leaves: {keys!r}.")
