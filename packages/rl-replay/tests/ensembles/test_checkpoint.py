@@ -110,5 +110,5 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path):
     one = ensemble()
     state = {"members": "../elsewhere", "count": 3}
     dump(tmp_path / "dump", {"ensemble": state})
-    with pytest.raises(ValueError, match=r"names '\.\./elsewhere' as its members"):
+    with pytest.raises(ValueError, match=r"names the folder '\.\./elsewhere'"):
         one.loads(tmp_path / "dump")

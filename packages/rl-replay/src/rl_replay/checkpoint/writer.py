@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sys
 import uuid
 import zlib
@@ -34,6 +35,7 @@ from rl_replay.checkpoint.parts import (
 )
 
 _DATA = "data-"
+_OURS = re.compile(rf"({_DATA}|{ROWS})[0-9a-f]{{32}}(\.[a-z0-9]+)*")
 _ALIGNMENT = 64
 _SYNC_BYTES = 16 << 20
 
@@ -83,8 +85,9 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
             raise _failed(error, folder) from error
         raise
     _settle(folder)
-    _remove(other for other in folder.glob(f"{_DATA}*") if other != data)
-    _remove(other for other in folder.glob(f"{ROWS}*") if other not in others)
+    # what else begins like that is not ours to remove
+    ours = (other for other in folder.iterdir() if _OURS.fullmatch(other.name))
+    _remove([other for other in ours if other != data and other not in others])
     for name, link in others.items():
         if link is not None:
             _link(name, folder / link)

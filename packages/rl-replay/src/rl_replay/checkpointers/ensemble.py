@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
+from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.checkpointers.checkpointer import StorageCheckpointerBase
 from rl_replay.edges import folder_name
 from rl_replay.ensembles.storage import StorageEnsemble
 
-_FOLDERS = "storages-"
+_KIND = "storages"
 
 
 class StorageEnsembleCheckpointer(StorageCheckpointerBase):
@@ -45,18 +44,12 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
         Raises:
             TypeError: No ensemble of storages.
         """
-        folder, name = Path(folder_name(path)), f"{_FOLDERS}{uuid.uuid4().hex}"
-        members = _members(storage)
-        try:
+        members, folder = _members(storage), Path(folder_name(path))
+        folder.mkdir(parents=True, exist_ok=True)
+        with new_folder(folder, _KIND) as made:
             for number, member in enumerate(members):
-                _of(member).dumps(member, folder / name / str(number))
-            dump(folder, {"storages": {"folder": name, "count": len(members)}})
-        except BaseException:
-            shutil.rmtree(folder / name, ignore_errors=True)
-            raise
-        for other in folder.glob(f"{_FOLDERS}*"):
-            if other.name != name:
-                shutil.rmtree(other, ignore_errors=True)
+                _of(member).dumps(member, made / str(number))
+            dump(folder, {"storages": {"folder": made.name, "count": len(members)}})
 
     def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Restores all storages, after every byte was checked.
@@ -75,12 +68,13 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
             if "storages/folder" not in archive.names():
                 raise ValueError(f"{folder} is no dump of several storages.")
             name, count = archive.part("storages/folder"), archive.part("storages/count")
-        if not isinstance(name, str) or Path(name).name != name or count != len(members):
+        if count != len(members):
             raise ValueError(
-                f"{folder} holds {count!r} storages in {name!r}, and this ensemble has "
-                f"{len(members)}: make one of as many."
+                f"{folder} holds {count!r} storages, and this ensemble has {len(members)}: make "
+                "one of as many."
             )
-        parts = [folder / name / str(number) for number in range(len(members))]
+        inner = named_folder(folder, _KIND, name)
+        parts = [own_folder(inner / str(number)) for number in range(len(members))]
         for part in parts:
             with Archive(part) as archive:
                 archive.verify()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,12 +9,13 @@ from typing import Any, Protocol
 import torch
 
 from rl_replay.buffer.replay_buffer import ReplayBuffer
+from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_transforms import Compose
 
-_MEMBERS = "members-"
+_KIND = "members"
 
 
 class Ensemble(Protocol):
@@ -68,19 +67,12 @@ def load_state(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
 def dump_ensemble(ensemble: Ensemble, path: str) -> None:
     """Writes every buffer to a folder of its own, then the names of the folders in one step."""
     folder = Path(path)
-    name = f"{_MEMBERS}{uuid.uuid4().hex}"
-    try:
+    folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder, _KIND) as made:
         for number, buffer in enumerate(ensemble):
-            buffer.dumps(folder / name / str(number))
-        dump(
-            folder, {"ensemble": {**_own_state(ensemble), "members": name, "count": len(ensemble)}}
-        )
-    except BaseException:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        raise
-    for other in folder.glob(f"{_MEMBERS}*"):
-        if other.name != name:
-            shutil.rmtree(other, ignore_errors=True)
+            buffer.dumps(made / str(number))
+        state = {**_own_state(ensemble), "members": made.name, "count": len(ensemble)}
+        dump(folder, {"ensemble": state})
 
 
 def load_ensemble(ensemble: Ensemble, path: str) -> None:
@@ -90,10 +82,9 @@ def load_ensemble(ensemble: Ensemble, path: str) -> None:
             raise ValueError(f"{path} is no dump of an ensemble: load it into a buffer.")
         archive.verify()
         state = archive.read("ensemble")
-    _require_as_many(ensemble, state["count"], path)
-    if Path(state["members"]).name != state["members"]:
-        raise ValueError(f"{path} names {state['members']!r} as its members. Restore it.")
-    folders = [Path(path) / state["members"] / str(number) for number in range(len(ensemble))]
+    _require_as_many(ensemble, state.get("count"), path)
+    members = named_folder(Path(path), _KIND, state["members"])
+    folders = [own_folder(members / str(number)) for number in range(len(ensemble))]
     for folder in folders:
         with Archive(folder) as archive:
             archive.verify()
@@ -130,7 +121,7 @@ def _load_own(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
         ensemble.generator.set_state(state["rng"])
 
 
-def _require_as_many(ensemble: Ensemble, count: int, source: str) -> None:
+def _require_as_many(ensemble: Ensemble, count: Any, source: str) -> None:
     if count != len(ensemble):
         raise ValueError(
             f"{source} is of {count} buffers, and this ensemble has {len(ensemble)}: make one of "
