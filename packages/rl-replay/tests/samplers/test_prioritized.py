@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -347,13 +346,6 @@ def test_samples_of_other_buffers_are_refused_where_they_name_rows_that_were_nev
     assert numbers_of(buffer) == before
 
 
-def test_zeros_of_either_sign_are_priorities():
-    buffer = prioritized(4, alpha=1.0, eps=0.0, batch_size=6)
-    index = buffer.extend(rows(4))
-    buffer.update_priority(index, torch.tensor([-0.0, 0.0, 1.0, 2.0]))
-    assert buffer.sample()["number"].bincount().tolist() == [0, 0, 2, 4]
-
-
 def test_empty_buffers_and_other_capacities_are_refused():
     with pytest.raises(ValueError, match="no rows to sample yet"):
         prioritized(5).sample()
@@ -372,16 +364,3 @@ def test_rows_of_priority_0_are_drawn_only_with_eps():
         buffer.sample()
     buffer.extend(rows(1, 9))
     assert buffer.sample()["number"].tolist() == [9] * 4
-
-
-@pytest.mark.parametrize("reduction", ["max", "min", "median", "mean"])
-def test_priorities_of_several_heads_are_reduced(reduction):
-    buffer = prioritized(3, alpha=1.0, eps=0.0, reduction=reduction)
-    buffer.extend(rows(3))
-    errors = torch.tensor([[1.0, 2, 6], [0.5, 0.5, 0.5], [9.0, 9, 0]])
-    sample = buffer[:].set(("collector", "row"), torch.arange(3))
-    buffer.update_tensordict_priority(with_errors(sample, errors))
-    one = {"max": [6, 0.5, 9], "min": [1, 0.5, 0], "median": [2, 0.5, 9], "mean": [3, 0.5, 6]}
-    wanted = np.array(one[reduction])
-    found = buffer.sample(10_000)["number"].bincount(minlength=3).numpy() / 10_000
-    np.testing.assert_allclose(found, wanted / wanted.sum(), atol=2e-4)
