@@ -304,64 +304,6 @@ def test_rows_are_changed_in_every_process_unless_they_were_overwritten() -> Non
         buffer.set_sampler(SliceSampler(slice_len=2, end_keys=["is_init"]))
 
 
-def test_lossless_rows_keep_their_observations_fixed_where_they_are_shared() -> None:
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(12, lanes=2, lossless=True), shared=True
-    )
-    buffer.extend(trajectories([5]))
-    sample = buffer.sample(4)
-    with pytest.raises(ValueError, match="observations that are stored once, are fixed"):
-        buffer.update_rows(sample["collector", "row"], sample.select("observation"))
-    assert buffer.update_rows(sample["collector", "row"], sample.select("action")).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_are_changed_in_place_are_looked_at_twice(kind: str) -> None:
-    storage = KINDS[kind](lanes=1, lossless=True)
-    buffer = TensorDictReplayBuffer(storage=storage, shared=True)
-    rows = trajectories([6], EndKind.CUT)
-    buffer.extend(rows)
-    ring = storage.ring
-    moment = ring.version_snapshot()
-    assert ring.unchanged_since(moment)
-    with storage.exclusive():  # as a process holds them that changes rows
-        during = ring.version_snapshot()
-        assert not ring.unchanged_since(moment)
-        assert not ring.unchanged_since(during)
-    assert not ring.unchanged_since(during)
-    # what row 1 names is read, then row 2 is changed, before that is read
-    gather, index = storage.store.reader, torch.arange(6)
-    look = gather.addresses_of
-
-    def changed(*args: Any) -> Any:
-        named = look(*args).copy()
-        gather.addresses_of = look
-        buffer[2:3] = TensorDict({"observation": torch.full((1, 2), 70.0)}, [1])
-        return named
-
-    assert storage.store.joined
-    gather.addresses_of = changed
-    sample, good = storage.read_standing(index)
-    assert good.tolist() == [True, False, True, True, True, True]
-    sample, good = storage.read_standing(index)
-    assert good.all()
-    assert (sample["next", "observation"] == rows["next", "observation"]).all()
-    assert (sample["observation"][2] == 70).all()
-
-
-def test_a_missing_next_observation_is_seen_by_all() -> None:
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(40, lanes=2, lossless=True), shared=True
-    )
-    rows = trajectories([4], EndKind.CUT)
-    buffer.extend(rows[:1])
-    reader = pickle.loads(pickle.dumps(buffer))
-    assert len(reader.sample(2)) == 2
-    run("fork", WRITE, buffer=buffer, rows=rows[1:].exclude(("next", "observation")))
-    missing = reader[:]["collector", "next_missing"]
-    assert missing.sum() == 1
-
-
 def test_nothing_is_left_behind() -> None:
     def open_files() -> int:
         gc.collect()
@@ -398,19 +340,3 @@ def test_n_steps_go_as_far_in_a_shared_buffer_as_in_one_alone(lossless: bool) ->
         batches.append(buffer.sample())
     assert (batches[0]["next", "steps_to_next_obs"] > 1).any()
     assert (batches[0] == batches[1]).all()
-
-
-def test_n_step_rows_are_kept_once_in_shared_memory_too() -> None:
-    rows = trajectories([9, 12], EndKind.CUT)
-    far = torch.where(torch.arange(21) % 9 == 7, 1, 2)[:, None]
-    far[[8, 20]] = 1
-    rows["next", "steps_to_next_obs"] = far
-    rows["next", "observation"] = rows["observation"] + torch.cat([0 * far, far], -1)
-    buffer = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(80, lanes=2, lossless=True), shared=True
-    )
-    for part in rows.split(4):
-        buffer.extend(part)
-    assert buffer.storage.store.explain(21)["linked_share"] > 0.8
-    reader = pickle.loads(pickle.dumps(buffer))
-    assert (reader[:].select(*rows.keys(True, True)) == rows).all()
