@@ -60,4 +60,4 @@ def test_one_priority_a_row_may_have_a_last_dimension_or_be_no_tensor(given):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_priority_out_of_range_is_named(bad, dtype):
     with pytest.raises(ValueError, match=r"priority 1 is (-1.0|nan|inf): priorities are at least"):
-        as_priorities(torch.tensor([0.5, bad, bad], dtype=dtype), 3)
+        as_priorities(torch.tensor([0.5, bad, -2.0], dtype=dtype), 3)

@@ -80,11 +80,7 @@ def _rows_of(
 def load_storage(storage: Storage, archive: Archive) -> None:
     """Restores a dumped storage; everything is checked before the former rows are dropped."""
     storage = _of_tensors(storage)
-    count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
-    if not _is_count(count) or not _is_count(capacity):
-        raise ValueError(
-            f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
-        )
+    count, capacity = _counts(archive)
     if not count:
         storage.empty()
         return
@@ -132,6 +128,16 @@ def load_storage(storage: Storage, archive: Archive) -> None:
         archive.read_into("storage/back", targets(torch.from_numpy(links), moves.places()))
 
     storage.stand(contents, fill)
+
+
+def _counts(archive: Archive) -> tuple[int, int]:
+    """How many rows were stored, and the capacity of their storage."""
+    count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
+    if not _is_count(count) or not _is_count(capacity):
+        raise ValueError(
+            f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
+        )
+    return count, capacity
 
 
 def _columns(archive: Archive) -> torch.Size:
