@@ -9,6 +9,8 @@ from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettin
 from rl_record.loggers.jsonl import JSONLLogger
 from rl_record.loggers.logger import Logger
 from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLogger
+from rl_record.look.html.page import Page
+from rl_record.look.look import look
 from rl_record.run import Curve, Run, read_run
 from rl_record.video.recorder import VideoRecorder
 
@@ -23,6 +25,7 @@ __all__ = [
     "JSONLLogger",
     "Logger",
     "Metrics",
+    "Page",
     "Rewind",
     "Run",
     "RunSettings",
@@ -32,6 +35,7 @@ __all__ = [
     "Video",
     "VideoRecorder",
     "WandbLogger",
+    "look",
     "make_logger",
     "read_run",
 ]

@@ -21,18 +21,32 @@ def write_animation(path: Path, frames: Tensor, fps: float) -> None:
     """Write frames, uint8 ``[T, C, H, W]``, as an animated PNG that repeats."""
     with path.open("wb") as file:
         file.write(SIGNATURE)
-        for kind, content in _chunks(frames, fps):
-            checked = kind + content
-            size, check = len(content), zlib.crc32(checked)
-            file.write(struct.pack(">I", size) + checked + struct.pack(">I", check))
+        for chunk in _chunks(frames, fps):
+            file.write(_framed(*chunk))
+
+
+def still_png(frame: Tensor) -> bytes:
+    """A frame, uint8 ``[C, H, W]``, as a PNG."""
+    data = zlib.compress(_scanlines(frame), 6)
+    chunks = ((b"IHDR", _header(*frame.shape)), (b"IDAT", data), (b"IEND", b""))
+    return SIGNATURE + b"".join(_framed(*chunk) for chunk in chunks)
+
+
+def _framed(kind: bytes, content: bytes) -> bytes:
+    """A chunk as files hold it: its size, itself, its checksum."""
+    checked = kind + content
+    return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+
+def _header(channels: int, height: int, width: int) -> bytes:
+    # 8 bits a channel; compression, filters and interlacing as in every PNG
+    return struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
 
 
 def _chunks(frames: Tensor, fps: float) -> Iterator[tuple[bytes, bytes]]:
     """The kind and the content of each chunk."""
     num, channels, height, width = frames.shape
-    # 8 bits a channel; compression, filters and interlacing as in every PNG
-    header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
-    yield b"IHDR", header
+    yield b"IHDR", _header(channels, height, width)
     yield b"acTL", struct.pack(">II", num, 0)  # 0: for ever
     number = 0  # counts the chunks of the animation
     for t in range(num):

@@ -1,0 +1,1 @@
+"""One page that shows the rows of a batch, a buffer or a dump."""

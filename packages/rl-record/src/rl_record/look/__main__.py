@@ -1,0 +1,35 @@
+"""Write the page of a dump.
+
+    python -m rl_record.look runs/sac/buffer --out buffer.html
+
+PATH is a folder that `buffer.dumps` wrote. Nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl_record.look.look import look
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the page that the command line asks for."""
+    parser = argparse.ArgumentParser(
+        prog="python -m rl_record.look", description="Write a page that shows the rows of a dump."
+    )
+    parser.add_argument("path", help="a folder that buffer.dumps wrote")
+    parser.add_argument("--out", help="the page; PATH.html by default")
+    given = parser.parse_args(arguments)
+    out = Path(given.out) if given.out else Path(f"{Path(given.path).resolve()}.html")
+    try:
+        look(given.path).save(out)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        parser.error(str(error))
+    sys.stdout.write(f"{out}\n")
+
+
+if __name__ == "__main__":
+    main()

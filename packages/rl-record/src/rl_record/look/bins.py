@@ -1,0 +1,54 @@
+"""Counts of values between a least and a greatest one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+COUNT = 40
+
+
+@dataclass(frozen=True)
+class Bins:
+    """How many values are in each of some ranges of equal width; the last holds its upper edge.
+
+    Attributes:
+        edges: float64 ``[K + 1]``, rising; all the same where there is one value only.
+        counts: int64 ``[K]``.
+
+    Example:
+        >>> Bins.of(np.array([0.0, 1.0, 4.0]), 2).counts.tolist()
+        [2, 1]
+    """
+
+    edges: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: NDArray[Any], count: int = COUNT) -> Bins:
+        """Count finite values; few whole numbers get a bin each, in the middle of which they are.
+
+        Args:
+            values: any shape.
+            count: at most so many bins.
+        """
+        found = np.asarray(values, np.float64).reshape(-1)
+        found = found[np.isfinite(found)]
+        if not found.size:
+            return cls(np.zeros(1), np.zeros(0, np.int64))
+        low, high = float(found.min()), float(found.max())
+        if high - low < count and bool((found == np.floor(found)).all()) and abs(low) < 1 << 52:
+            edges = np.arange(low, high + 2) - 0.5
+            places = (found - low).astype(np.int64)
+            return cls(edges, np.bincount(places, minlength=len(edges) - 1))
+        # halves, since the width of all of float64 is no number of it
+        half, width = found / 2 - low / 2, high / 2 - low / 2
+        if not width > 0:  # one value, or two that no number is between
+            return cls(np.array([low, high]), np.array([found.size]))
+        places = np.minimum((half / width * count).astype(np.int64), count - 1)
+        edges = 2 * (low / 2 + width * np.linspace(0, 1, count + 1))
+        edges[[0, -1]] = low, high  # what rounding moved
+        return cls(edges, np.bincount(places, minlength=count))

@@ -1,0 +1,1 @@
+"""The page: from numbers to HTML."""

@@ -1,0 +1,88 @@
+"""Ranges and histograms of a leaf."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rl_record.look.bins import Bins
+from rl_record.look.rows import LeafType, Rows, spread_rows
+
+RANGE_BYTES, BINNED_ROWS, BINNED_VALUES = 64 << 20, 100_000, 1_000_000
+WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class LeafSummary:
+    """What the values of one leaf are.
+
+    Attributes:
+        leaf: its key, dtype and shape.
+        num_rows: rows that were read, evenly spaced where not all were.
+        low: the least value that is no NaN; None without any.
+        high: the greatest one.
+        mean: of the finite values; NaN without any.
+        std: their standard deviation.
+        num_nan: values that are NaN.
+        num_infinite: values that are infinite.
+        bins: of the finite values of `num_binned` rows.
+        num_binned: rows that were counted.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from rl_record.look.batch_rows import BatchRows
+        >>> rows = BatchRows(trajectories([2, 3]))
+        >>> summarise(rows, rows.leaves[-1]).num_rows
+        5
+    """
+
+    leaf: LeafType
+    num_rows: int = 0
+    low: float | None = None
+    high: float | None = None
+    mean: float = float("nan")
+    std: float = float("nan")
+    num_nan: int = 0
+    num_infinite: int = 0
+    bins: Bins | None = None
+    num_binned: int = 0
+
+
+def summarise(rows: Rows, leaf: LeafType) -> LeafSummary:
+    """Summarise a leaf of rows."""
+    if leaf.dtype is None:
+        return LeafSummary(leaf)
+    if leaf.dtype.is_complex:
+        return LeafSummary(leaf._replace(note="complex numbers: not shown"))
+    total = rows.batch.batch_size.numel()
+    some = spread_rows(total, max(1, RANGE_BYTES // max(1, leaf.row_bytes)))
+    values = rows.read(leaf.key, None if len(some) == total else some)
+    if not values.numel():
+        return LeafSummary(leaf._replace(note="no value in a row"), len(values))
+    if leaf.dtype not in WHOLE and leaf.dtype not in (torch.float32, torch.float64):
+        values = values.float() if leaf.dtype.is_floating_point else values.long()
+    array = values.numpy()
+    nan = infinite = 0
+    if values.is_floating_point():
+        nan, infinite = np.isnan(array).sum(), np.isinf(array).sum()
+    finite = array[np.isfinite(array)] if nan or infinite else array.reshape(-1)
+    numbers = array[~np.isnan(array)] if nan else array
+    per_row = max(1, array[0].size)
+    binned = spread_rows(len(array), min(BINNED_ROWS, max(1, BINNED_VALUES // per_row)))
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of huge values
+        std = float(finite.std(dtype=np.float64)) if finite.size else float("nan")
+        mean = float(finite.mean(dtype=np.float64)) if finite.size else float("nan")
+    return LeafSummary(
+        leaf,
+        len(array),
+        numbers.min().item() if numbers.size else None,
+        numbers.max().item() if numbers.size else None,
+        mean,
+        std,
+        int(nan),
+        int(infinite),
+        Bins.of(array if len(binned) == len(array) else array[binned.numpy()]),
+        len(binned),
+    )

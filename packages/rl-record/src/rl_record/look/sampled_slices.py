@@ -1,0 +1,59 @@
+"""The slices of a sample, as runs of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_record.look.rows import SampledRows
+from rl_record.look.trajectories import Trajectories, Whole
+
+
+@dataclass(frozen=True)
+class SampledSlices:
+    """Runs of neighbouring steps that a sample holds, in its order.
+
+    Attributes:
+        rows: int64 ``[K]``, the first flat row of each.
+        lengths: int64 ``[K]``.
+        owners: int64 ``[K]``, its trajectory; -1 without any.
+        offsets: int64 ``[K]``, the steps of the trajectory before it.
+        num_rows: rows of the sample.
+        num_distinct: different rows among them.
+
+    Example:
+        >>> import torch
+        >>> sample = SampledRows(torch.tensor([4, 5, 9]), None, "RandomSampler")
+        >>> SampledSlices.of(sample, None).lengths.tolist()
+        [2, 1]
+    """
+
+    rows: Whole
+    lengths: Whole
+    owners: Whole
+    offsets: Whole
+    num_rows: int
+    num_distinct: int
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether some rows were drawn with the steps after them."""
+        return self.num_rows > len(self.rows)
+
+    @classmethod
+    def of(cls, sample: SampledRows, trajectories: Trajectories | None) -> SampledSlices:
+        """Find the runs of a sample; with slice ids a run ends with its slice."""
+        rows = sample.rows.numpy()
+        if trajectories is None:
+            owners, places = np.full(len(rows), -1), rows
+        else:
+            owners, places = trajectories.locate(rows)
+        goes_on = (places[1:] == places[:-1] + 1) & (owners[1:] == owners[:-1])
+        if sample.slice_ids is not None:
+            ids = sample.slice_ids.numpy()
+            goes_on &= ids[1:] == ids[:-1]
+        heads = np.append(True, ~goes_on).nonzero()[0] if len(rows) else np.zeros(0, np.int64)
+        lengths = np.diff(np.append(heads, len(rows)))
+        distinct = len(np.unique(rows))
+        return cls(rows[heads], lengths, owners[heads], places[heads], len(rows), distinct)
