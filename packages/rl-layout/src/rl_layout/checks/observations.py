@@ -193,4 +193,5 @@ def _numbers_of(ids: Tensor, steps: Tensor) -> Tensor:
     # sorting pairs takes ten times as long as sorting numbers; there are fewer than 2**31 of each
     kinds, numbers = (torch.unique(values, return_inverse=True) for values in (steps, ids))
     pairs = numbers[1] * len(kinds[0]) + kinds[1]
-    return torch.unique(pairs, return_inverse=True)[1]
+    found: Tensor = torch.unique(pairs, return_inverse=True)[1]
+    return found
