@@ -62,6 +62,20 @@ def test_runs_in_one_folder_are_seeds_of_one_curve(folder):
     assert [len(axes.get_lines()) for axes in figure.axes] == [2, 1, 1]
 
 
+def test_folders_of_one_name_are_not_averaged(folder):
+    for name in ("old/sac/0", "old/sac/1"):
+        with JSONLLogger(name, folder) as logger:
+            logger.log_scalar("return", 1, 0)
+    sac, old = folder / "sac", folder / "old" / "sac"
+    apart = grouped([sac / "0", folder / "td3" / "0"])
+    assert {label: len(runs) for label, runs in apart.items()} == {"sac/0": 1, "td3/0": 1}
+    two = grouped([sac / "0", sac / "1", old / "0", old / "1" / "metrics.jsonl", sac / "1"])
+    assert {label: len(runs) for label, runs in two.items()} == {
+        f"{folder.name}/sac": 2,
+        "old/sac": 2,
+    }
+
+
 def test_command_line_writes_a_picture(folder, capsys):
     out = folder / "curves.png"
     main([str(folder / "sac" / "0"), "--names", "return", "--out", str(out)])

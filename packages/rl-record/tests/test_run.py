@@ -45,5 +45,33 @@ def test_settings_backwards_entries_and_videos_are_read(tmp_path):
     run = read_run(tmp_path)
     assert run.settings == {"lr": 1, "seed": 2}
     assert (run.num_backwards, run.num_torn, run.videos[0]["step"]) == (1, 1, 4)
+    assert run.name == tmp_path.name
     with pytest.raises(KeyError, match=r"'b' was not logged: there are \['a'\]"):
         run["b"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"metrics": {"a": 1}}',
+        '{"step": 3, "time": 1, "metrics": {"b": 2, "a": "high"}}',
+        '{"step": 3, "time": 1, "metrics": {"a": null}}',
+        '{"step": "x", "time": 1, "metrics": {"a": 1}}',
+        '{"time": 1, "rewind": null}',
+        '{"time": 1, "video": 3}',
+        '{"step": 1, "time": 1, "metrics": [1]}',
+        "\0\0",
+        "[" * 100_000,
+    ],
+)
+def test_damaged_line_is_counted_and_read_past(tmp_path, line):
+    good = '{"step": %d, "time": 0, "metrics": {"a": 1}}'
+    (tmp_path / "metrics.jsonl").write_text("\n".join([good % 1, line, good % 2]) + "\n")
+    run = read_run(tmp_path)
+    assert (list(run), run["a"].steps.tolist(), run.num_torn) == (["a"], [1, 2], 1)
+
+
+def test_run_of_this_folder_has_its_name(tmp_path, monkeypatch):
+    (tmp_path / "metrics.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    assert read_run(".").name == tmp_path.name

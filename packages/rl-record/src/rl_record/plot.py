@@ -128,15 +128,28 @@ def plot_runs(
 
 
 def grouped(paths: Sequence[Path]) -> dict[str, list[Run]]:
-    """Runs by the folder that they share with others; a run that is alone there by its own name."""
-    by_parent: dict[Path, list[Path]] = {}
+    """Runs by the folder that they share with others; a run that is alone there by its own name.
+
+    Folders of one name are told apart by those in which they lie, a run that is named twice is one.
+    """
+    by_parent: dict[Path, dict[Path, Run]] = {}
     for path in paths:
-        by_parent.setdefault(path.resolve().parent, []).append(path)
-    found: dict[str, list[Run]] = {}
-    for parent, members in by_parent.items():
-        runs = [read_run(path) for path in members]
-        found.setdefault(parent.name if len(runs) > 1 else runs[0].name, []).extend(runs)
-    return found
+        run = read_run(path)
+        folder = path.resolve().parent if path.is_file() else path.resolve()
+        by_parent.setdefault(folder.parent, {})[folder] = run
+    groups = {
+        parent if len(runs) > 1 else next(iter(runs)): list(runs.values())
+        for parent, runs in by_parent.items()
+    }
+    return dict(zip(_told_apart(list(groups)), groups.values(), strict=True))
+
+
+def _told_apart(folders: Sequence[Path]) -> list[str]:
+    """The last names of each folder, as many as tell all of them apart."""
+    size = 1
+    while len({folder.parts[-size:] for folder in folders}) < len(folders):
+        size += 1
+    return ["/".join(folder.parts[-size:]) for folder in folders]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

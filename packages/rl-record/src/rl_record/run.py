@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ class Run(Mapping[str, Curve]):
         settings: what `log_hparams` was given.
         histograms: entries of `log_histogram` as they were written, each with its step.
         videos: entries of `log_video`, each with its step and file.
-        num_torn: lines that a killed process could not finish.
+        num_torn: lines that a killed process could not finish, or that are damaged.
         num_backwards: entries that were logged after a later step.
 
     Example:
@@ -48,25 +49,33 @@ class Run(Mapping[str, Curve]):
         self.histograms: list[dict[str, Any]] = []
         self.videos: list[dict[str, Any]] = []
         self.num_torn = self.num_backwards = 0
-        entries: list[tuple[int, float, dict[str, Any]]] = []  # step, time, numbers by name
+        self._entries: list[tuple[int, float, dict[str, float]]] = []  # step, time, numbers
         for line in lines:
-            if line is None:
+            try:
+                self._add({} if line is None else line)
+            except (KeyError, TypeError, ValueError, OverflowError):
                 self.num_torn += 1
-            elif "rewind" in line:
-                last = line["rewind"]
-                entries = [entry for entry in entries if entry[0] <= last]
-                self.histograms = [h for h in self.histograms if h["step"] <= last]
-                self.videos = [v for v in self.videos if v["step"] <= last]
-            elif "metrics" in line:
-                self.num_backwards += line.get("backwards", False)
-                entries.append((line["step"], line["time"], line["metrics"]))
-            elif "histogram" in line:
-                self.histograms.append({"step": line["step"], **line["histogram"]})
-            elif "video" in line:
-                self.videos.append({"step": line["step"], **line["video"]})
-            elif "settings" in line:
-                self.settings |= line["settings"]
-        self._curves = _curves(entries)
+            self.num_torn += line is None
+        self._curves = _curves(self._entries)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        """Take a line over, or raise and change nothing."""
+        if "rewind" in line:
+            last = index(line["rewind"])
+            self._entries = [entry for entry in self._entries if entry[0] <= last]
+            self.histograms = [h for h in self.histograms if h["step"] <= last]
+            self.videos = [v for v in self.videos if v["step"] <= last]
+        elif "metrics" in line:
+            # "nan" and "inf" are written as text
+            numbers = {name: float(value) for name, value in dict(line["metrics"]).items()}
+            self._entries.append((index(line["step"]), float(line["time"]), numbers))
+            self.num_backwards += bool(line.get("backwards", False))
+        elif "histogram" in line:
+            self.histograms.append({"step": index(line["step"]), **line["histogram"]})
+        elif "video" in line:
+            self.videos.append({"step": index(line["step"]), **line["video"]})
+        elif "settings" in line:
+            self.settings |= dict(line["settings"])
 
     def __getitem__(self, name: str) -> Curve:
         """The curve of a name."""
@@ -113,25 +122,24 @@ def read_run(path: Path | str) -> Run:
         msg = f"{given} holds no {FILE}: name the folder of a run that a JSONLLogger wrote."
         raise FileNotFoundError(msg)
     with file.open(encoding="utf-8", errors="replace") as lines:
-        return Run(file.parent.name, map(_parsed, lines))
+        return Run(file.resolve().parent.name, map(_parsed, lines))
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
     """A line; None where it is torn."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
-def _curves(entries: list[tuple[int, float, dict[str, Any]]]) -> dict[str, Curve]:
+def _curves(entries: list[tuple[int, float, dict[str, float]]]) -> dict[str, Curve]:
     columns: dict[str, tuple[list[float], list[float], list[float]]] = {}
     for step, time, values in entries:
         for name, value in values.items():
             column = columns.setdefault(name, ([], [], []))
-            # "nan" and "inf" are written as text
-            for part, number in zip(column, (step, float(value), time), strict=True):
+            for part, number in zip(column, (step, value, time), strict=True):
                 part.append(number)
     curves = {}
     for name, (steps, numbers, times) in columns.items():

@@ -1,3 +1,6 @@
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +15,8 @@ from rl_envs.testing import EpisodeStepEnv, GroupsEnv
 from rl_record import BackgroundEvaluator, Evaluation, Evaluator, JSONLLogger, read_run
 from rl_record.evaluation.episode_tally import EpisodeTally
 from rl_record.evaluation.evaluation import interquartile_mean
-from rl_transforms import VecNorm
+from rl_transforms import StepCounter, VecNorm
+from rl_workers import WorkerDied
 
 
 class Right(nn.Module):
@@ -123,8 +127,26 @@ def test_running_statistics_are_refused_and_fixed_ones_taken():
     make = lambda: TransformedEnv(EpisodeStepEnv(), norm.to_observation_norm())  # noqa: E731
     assert Evaluator(make, acting(), 2).evaluate().lengths.tolist() == [3, 2]
     assert str(norm.state_dict()) == str(before)
+    members = SerialEnv(2, lambda: TransformedEnv(EpisodeStepEnv(), VecNorm()))
+    with pytest.raises(ValueError, match="VecNorm"):
+        Evaluator(TransformedEnv(members, StepCounter()), acting())
     with pytest.raises(ValueError, match="VecNorm"):
         Evaluator(lambda: TransformedEnv(EpisodeStepEnv(), VecNorm()), acting()).evaluate()
+
+
+def test_environment_that_was_made_is_closed_after_an_error():
+    made = []
+
+    def make():
+        made.append(EpisodeStepEnv())
+        return made[0]
+
+    def fail(root):
+        raise OSError("no action")
+
+    with pytest.raises(OSError, match="no action"):
+        Evaluator(make, fail).evaluate()
+    assert made[0].is_closed
 
 
 def test_evaluation_is_logged(tmp_path):
@@ -165,6 +187,46 @@ def test_evaluation_in_the_background_plays_the_weights_of_its_start(tmp_path):
     assert read_run(tmp_path / "run")["eval/return"].values.tolist() == [3.0, 6.0]
 
 
+class Fragile(nn.Module):
+    """Ends its process where the weight is 1, raises where it is 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def forward(self, observation):
+        if self.weight == 1:
+            os._exit(3)
+        if self.weight == 2:
+            raise OSError("no action")
+        return torch.tensor([0, 1]).bool()
+
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        assert state == {"version": 1}
+
+
+def test_process_that_has_ended_is_replaced_for_the_next_evaluation():
+    policy = TensorDictModule(Fragile(), ["observation"], ["action"])
+    evaluator = BackgroundEvaluator(EpisodeStepEnv, policy, 1, start_method="fork")
+    for weight, error in ((1.0, WorkerDied), (0.0, None), (2.0, OSError), (0.0, None)):
+        nn.init.constant_(policy.module.weight, weight)
+        evaluator.trigger_eval()
+        if error is None:
+            assert evaluator.wait().lengths.tolist() == [3]
+        else:
+            with pytest.raises(error):
+                evaluator.wait()
+    pid = evaluator._pool.pids[0]
+    os.kill(pid, signal.SIGKILL)  # between two evaluations
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    evaluator.trigger_eval()
+    assert evaluator.wait().lengths.tolist() == [3]
+    evaluator.close()
+
+
 class Sharp(nn.Module):
     def forward(self, scores):
         return scores
@@ -199,6 +261,11 @@ class Counted(EpisodeStepEnv):
             lambda: Evaluator(GroupsEnv(), GroupsEnv().rand_step).evaluate(),
             KeyError,
             "no reward 'reward': it has",
+        ),
+        (
+            lambda: BackgroundEvaluator(EpisodeStepEnv, list),
+            TypeError,
+            "policy: expected a module",
         ),
         (
             lambda: BackgroundEvaluator(EpisodeStepEnv(), acting()),

@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 
 import pytest
 import torch
@@ -120,6 +121,60 @@ def test_torn_line_is_counted_and_the_next_ones_are_read(tmp_path):
     run = read_run(path)
     assert run["a"].steps.tolist() == [1, 3]
     assert run.num_torn == 1
+
+
+def test_torn_row_of_a_table_is_dropped_and_damage_does_not_stop_a_checkpoint(tmp_path):
+    with CSVLogger("run", tmp_path) as logger:
+        logger.log_metrics({"ü": 1}, 1)
+        state = logger.state_dict()
+        logger.log_metrics({"ü": 0.12345}, 2)
+    path = tmp_path / "run" / "metrics.csv"
+    path.write_bytes(path.read_bytes()[:-4])  # 0.12 would be a number
+    with CSVLogger("run", tmp_path, resume=True) as logger:
+        logger.log_metrics({"ü": 3}, 3)
+    assert [(row["step"], row["name"], row["value"]) for row in rows(path)] == [
+        ("1", "ü", "1"),
+        ("3", "ü", "3"),
+    ]
+    path.write_bytes(path.read_bytes() + b"\0\0,1,a,2\n\n")
+    with CSVLogger("run", tmp_path, resume=True) as logger:
+        logger.load_state_dict(state)
+    assert [row["step"] for row in rows(path)] == ["1"]
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_table_that_was_killed_at_its_head_has_one(tmp_path, size):
+    CSVLogger("run", tmp_path).close()
+    path = tmp_path / "run" / "metrics.csv"
+    path.write_bytes(path.read_bytes()[:size])
+    with CSVLogger("run", tmp_path, resume=True) as logger:
+        logger.log_metrics({"a": True}, 1)
+    assert [(row["name"], row["value"]) for row in rows(path)] == [("a", "1")]
+
+
+def test_settings_of_a_table_add_up(tmp_path):
+    with CSVLogger("run", tmp_path) as logger:
+        logger.log_hparams({"lr": 0.5, "seed": 1})
+    with CSVLogger("run", tmp_path, resume=True) as logger:
+        logger.log_hparams({"seed": 2})
+    assert json.loads((tmp_path / "run" / "settings.json").read_text()) == {"lr": 0.5, "seed": 2}
+
+
+def test_lines_of_two_processes_are_not_mixed(tmp_path):
+    names = [f"{'x' * 50}{i}" for i in range(400)]  # lines longer than buffers are
+    with JSONLLogger("run", tmp_path) as logger:
+        pid = os.fork()
+        if not pid:
+            with JSONLLogger("run", tmp_path, resume=True) as other:
+                for step in range(60):
+                    other.log_metrics(dict.fromkeys(names, 1.0), step)
+            os._exit(0)
+        for step in range(60):
+            logger.log_metrics(dict.fromkeys(names, 2.0), step)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    run = read_run(tmp_path / "run")
+    assert run.num_torn == 0
+    assert sorted(run[names[0]].values.tolist()) == [1.0] * 60 + [2.0] * 60
 
 
 @pytest.mark.parametrize("name", ["", "../up", "/root", "a/../../b"])

@@ -1,9 +1,12 @@
 import copy
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ class Kept:
     """A sink that keeps events, fails where told, and can be held back."""
 
     def __init__(self):
-        self.events, self.closed, self.fail = [], 0, None
+        self.events, self.closed, self.fail, self.refused = [], 0, None, ()
         self.may_write = threading.Event()
         self.may_write.set()
 
@@ -24,6 +27,9 @@ class Kept:
         self.may_write.wait(30)
         if self.fail is not None:
             raise self.fail
+        for event in events:
+            if isinstance(event, self.refused):
+                raise ValueError(f"{type(event).__name__} is refused")
         self.events += events
 
     def close(self):
@@ -86,8 +92,11 @@ def test_step_that_goes_backwards_is_kept_marked_and_warned_of(logger, sink):
     logger.log_scalar("b", 1, step=4)  # the first of its name
     with pytest.warns(UserWarning, match="step 9 comes after step 10 of 'run'"):
         logger.log_scalar("a", 2, step=9)
+    with warnings.catch_warnings(action="error"):
+        logger.log_scalar("a", 3, step=9)  # still after step 10, said once
+        logger.log_scalar("a", 4, step=10)
     logger.flush()
-    assert [event.is_backwards for event in sink.events] == [False, False, True]
+    assert [event.is_backwards for event in sink.events] == [False, False, True, True, False]
 
 
 def test_numbers_that_are_not_finite_are_kept_and_counted(logger, sink):
@@ -133,6 +142,50 @@ def test_error_of_a_sink_is_raised_once_by_the_next_call(logger, sink):
     assert [event.values["a"] for event in sink.events] == [2]
 
 
+def test_event_that_cannot_be_written_takes_no_other_with_it(logger, sink):
+    sink.refused = Video
+    sink.may_write.clear()
+    logger.log_scalar("a", 1)
+    logger.log_video("play", FRAMES)
+    logger.log_scalar("a", 2)
+    sink.may_write.set()
+    with pytest.raises(ValueError, match="Video is refused"):
+        logger.flush()
+    assert [event.values["a"] for event in sink.events] == [1, 2]
+    assert logger.stats()["written"] == 2
+
+
+def test_settings_are_those_of_the_call(logger, sink):
+    sink.may_write.clear()
+    settings = {"sizes": [1]}
+    logger.log_hparams(settings)
+    settings["sizes"].append(2)
+    sink.may_write.set()
+    logger.flush()
+    assert sink.events[0].values == {"sizes": [1]}
+
+
+def test_logger_in_a_cycle_is_collected_in_its_own_thread():
+    class Collecting(Kept):
+        def write(self, events):
+            super().write(events)
+            gc.collect()
+
+    sink = Collecting()
+    logger = Logger("run", sink)
+    logger.itself, held = logger, weakref.ref(logger)
+    thread = logger._writer
+    sink.may_write.clear()
+    logger.log_scalar("a", 1)
+    logger.log_scalar("a", 2)
+    del logger
+    sink.may_write.set()
+    thread.thread.join(8.0)  # it would wait for itself for a minute
+    assert not thread.thread.is_alive()
+    assert held() is None
+    assert (len(sink.events), sink.closed) == (2, 1)
+
+
 def test_closing_writes_what_is_left_and_refuses_more(sink):
     logger = Logger("run", sink)
     sink.may_write.clear()
@@ -159,7 +212,11 @@ def test_logger_of_another_process_is_refused(sink):
         try:
             logger.log_scalar("a", 1)
         except RuntimeError as error:
-            os._exit(0 if "belongs to process" in str(error) else 1)
+            try:
+                logger.flush(timeout_s=5.0)
+            except RuntimeError as other:
+                texts = f"{error}", f"{other}"
+                os._exit(0 if all("belongs to process" in text for text in texts) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     logger.close()
@@ -210,7 +267,17 @@ FRAMES = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     ("name", "args", "error", "message"),
     [
         ("log_scalar", ("a", "high", 1), TypeError, "'a': expected a number, .* got str"),
-        ("log_scalar", ("a", torch.ones(3), 1), TypeError, r"got \[3\]; log_histogram takes many"),
+        ("log_scalar", ("a", torch.ones(3), 1), TypeError, r"\[3\]; log_histogram takes many"),
+        (
+            "log_scalar",
+            ("a", torch.ones((), dtype=torch.cfloat), 1),
+            TypeError,
+            "got torch.complex64",
+        ),
+        ("log_scalar", ("a", np.array(["b"]), 1), TypeError, "got str_"),
+        ("log_scalar", ("a", 2**1024, 1), TypeError, "a whole number of 1025 bits"),
+        ("log_video", ("../up", FRAMES), ValueError, "name: expected a name"),
+        ("log_video", ("/root", FRAMES), ValueError, "name: expected a name"),
         ("log_scalar", ("a", 1, 1.5), TypeError, "step: expected a whole number, got 1.5"),
         ("log_histogram", ("a", torch.ones(0), 1), ValueError, "expected real numbers"),
         ("log_video", ("a", FRAMES.float(), 1), TypeError, "expected frames of uint8"),

@@ -48,6 +48,17 @@ def test_frames_come_back_bit_for_bit(tmp_path, channels):
         assert torch.equal(pixels(content, channels, 5, 7), frame)
 
 
+@pytest.mark.parametrize("fps", [0.001, 0.3, 1.0, 29.97, 30.0, 66.0, 120.0, 1e6])
+def test_rates_of_every_size_are_written(tmp_path, fps):
+    path = tmp_path / "a.png"
+    write_animation(path, torch.zeros(2, 1, 2, 2, dtype=torch.uint8), fps)
+    shown = [content for kind, content in chunks(path) if kind == b"fcTL"]
+    for content in shown:
+        above, below = struct.unpack(">HH", content[20:24])
+        expected = min(max(1 / fps, 1 / 65535), 65)
+        assert above / below == pytest.approx(expected, rel=1e-3)
+
+
 def test_another_reader_sees_the_frames_and_their_time(tmp_path):
     image = pytest.importorskip("PIL.Image", reason="pillow comes with matplotlib")
     frames = torch.randint(256, (3, 3, 5, 7), dtype=torch.uint8)

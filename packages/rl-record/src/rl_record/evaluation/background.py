@@ -12,13 +12,17 @@ from rl_envs import EnvBase
 from rl_record.evaluation.evaluation import Evaluation
 from rl_record.evaluation.evaluator import Evaluator
 from rl_record.loggers.logger import Logger
-from rl_workers import Portable, StartMethod, WorkerPool, WorkerTimeout
+from rl_tensordict.arguments import check_type
+from rl_workers import Portable, StartMethod, WorkerDied, WorkerPool, WorkerTimeout
 
 FOREVER_S = 1e6  # seconds: longer than any evaluation
 
 
 class BackgroundEvaluator:
     """Evaluates in a process of its own, while training goes on.
+
+    What is raised there is raised by the call that fetches the evaluation. A process that has ended
+    is replaced for the next one.
 
     Args:
         env: makes the environment, in that process.
@@ -28,7 +32,7 @@ class BackgroundEvaluator:
         settings: what `Evaluator` takes besides.
 
     Raises:
-        TypeError: `env` is an environment, which cannot travel.
+        TypeError: `env` is an environment, which cannot travel, or `policy` is no module.
 
     Example:
         >>> from rl_envs.testing import EpisodeStepEnv
@@ -58,6 +62,7 @@ class BackgroundEvaluator:
         if isinstance(given, EnvBase):
             msg = "env: expected a function that makes the environment in the other process."
             raise TypeError(msg)
+        check_type("policy", policy, nn.Module, "a module, whose weights are sent")
         self.policy, self.logger = policy, logger
         self.name = settings.get("name", "eval")
         self._step: int | None = None
@@ -72,9 +77,16 @@ class BackgroundEvaluator:
         """
         if self._pool.pending[0] is not None:
             self.wait()
-        state = {key: value.detach().cpu() for key, value in self.policy.state_dict().items()}
+        state = {
+            key: value.detach().cpu() if isinstance(value, Tensor) else value
+            for key, value in self.policy.state_dict().items()
+        }
         self._step = step
-        self._pool.begin(0, "evaluate", state)
+        try:
+            self._pool.begin(0, "evaluate", state)
+        except WorkerDied:  # since the last evaluation
+            self._pool.restart(0)
+            self._pool.begin(0, "evaluate", state)
 
     def poll(self) -> Evaluation | None:
         """What the evaluation found, if it has ended; None while it runs."""
@@ -88,6 +100,10 @@ class BackgroundEvaluator:
 
         Returns:
             The evaluation; None where none was begun, or it takes longer.
+
+        Raises:
+            WorkerDied: the process has ended.
+            Exception: what playing raised.
         """
         if self._pool.pending[0] is None:
             return None
@@ -95,7 +111,11 @@ class BackgroundEvaluator:
             self._pool.wait(timeout_s=FOREVER_S if timeout_s is None else timeout_s)
         except WorkerTimeout:
             return None
-        found: Evaluation = self._pool.receive(0)
+        try:
+            found: Evaluation = self._pool.receive(0)
+        except WorkerDied:
+            self._pool.restart(0)  # which forgets the call
+            raise
         if self.logger is not None:
             self.logger.log_metrics(found.metrics(self.name), self._step)
         return found
@@ -114,7 +134,7 @@ class _RemoteEvaluator:
         self.policy: Any = policy.function
         self.evaluator = Evaluator(env(), self.policy, num_episodes, **settings)
 
-    def evaluate(self, state: Mapping[str, Tensor]) -> Evaluation:
+    def evaluate(self, state: Mapping[str, Any]) -> Evaluation:
         """Evaluate these weights."""
         self.policy.load_state_dict(state)
         return self.evaluator.evaluate()

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, set_interaction_type
 from torch import Tensor, nn
 
-from rl_envs import EnvBase, TransformedEnv, wire_policy
+from rl_envs import EnvBase, SerialEnv, TransformedEnv, wire_policy
 from rl_layout import keys
 from rl_record.evaluation.episode_tally import EpisodeTally
 from rl_record.evaluation.evaluation import Evaluation
@@ -93,16 +93,12 @@ class Evaluator:
             KeyError: the environment has no such reward.
             ValueError: statistics of the environment are running.
         """
-        env = self.env if isinstance(self.env, EnvBase) else self._made()
-        env = wire_policy(env, self.policy)
-        kind = InteractionType.DETERMINISTIC if self.deterministic else InteractionType.RANDOM
-        with _evaluation_mode(self.policy), torch.random.fork_rng(), set_interaction_type(kind):
-            if self.seed is not None:
-                torch.manual_seed(self.seed)
-                env.set_seed(self.seed)
-            found = self._played(env)
-        if env is not self.env and not isinstance(self.env, EnvBase):
-            env.close()
+        if isinstance(self.env, EnvBase):
+            found = self._evaluated(self.env)
+        else:
+            with self._made() as made:  # which is closed, whatever happens
+                _refuse_running_statistics(made)
+                found = self._evaluated(made)
         if self.logger is not None:
             self.logger.log_metrics(found.metrics(self.name), step)
         return found
@@ -111,9 +107,17 @@ class Evaluator:
         make: Any = self.env
         env = make()
         check_type("env", env, EnvBase, "a function that makes an environment")
-        _refuse_running_statistics(env)
         made: EnvBase = env
         return made
+
+    def _evaluated(self, env: EnvBase) -> Evaluation:
+        env = wire_policy(env, self.policy)
+        kind = InteractionType.DETERMINISTIC if self.deterministic else InteractionType.RANDOM
+        with _evaluation_mode(self.policy), torch.random.fork_rng(), set_interaction_type(kind):
+            if self.seed is not None:
+                torch.manual_seed(self.seed)
+                env.set_seed(self.seed)
+            return self._played(env)
 
     def _played(self, env: EnvBase) -> Evaluation:
         tally = EpisodeTally(env.batch_size.numel(), self.num_episodes)
@@ -169,6 +173,9 @@ def _evaluation_mode(policy: Any) -> Iterator[None]:
 def _refuse_running_statistics(env: EnvBase) -> None:
     """Raise where playing would move the statistics that training normalises by."""
     transforms = env.transforms if isinstance(env, TransformedEnv) else ()
+    inner = env.base_env if isinstance(env, TransformedEnv) else env
+    for member in inner.envs if isinstance(inner, SerialEnv) else ():
+        _refuse_running_statistics(member)
     if any(isinstance(one, VecNorm) and not one.frozen for one in transforms):
         msg = "the environment has a VecNorm, whose statistics an evaluation would move. Pass a "
         msg += "function that makes an environment with norm.to_observation_norm(), or freeze() it."

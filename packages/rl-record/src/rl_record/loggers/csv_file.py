@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings
 from rl_record.loggers.logger import Logger
-from rl_record.loggers.run_folder import counted, run_folder, video_file, written
+from rl_record.loggers.run_folder import (
+    counted,
+    ends_within_a_line,
+    run_folder,
+    video_file,
+    written,
+)
 
 FILE, HISTOGRAMS = "metrics.csv", "histograms.csv"
-COLUMNS = ("step", "time", "name", "value")
+HEADS = {
+    FILE: ["step", "time", "name", "value"],
+    HISTOGRAMS: ["step", "name", "from", "to", "count"],
+}
 
 
 class CSVLogger(Logger):
@@ -52,8 +62,11 @@ class CSVSink:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        if not (folder / FILE).exists():
-            self._append(FILE, [COLUMNS])
+        for name in (FILE, HISTOGRAMS):
+            if ends_within_a_line(folder / name):  # of a killed process
+                self._keep(name, lambda _: True)
+        if not (folder / FILE).exists() or not (folder / FILE).stat().st_size:
+            self._append(FILE, [HEADS[FILE]])
 
     def write(self, events: Sequence[Event]) -> None:
         """Append the rows of events."""
@@ -67,8 +80,7 @@ class CSVSink:
                 rows = []
                 self._drop_after(event.step)
             elif isinstance(event, RunSettings):
-                text = json.dumps(written(event.values), indent=1)
-                (self.folder / "settings.json").write_text(text, encoding="utf-8")
+                self._write_settings(event)
             elif isinstance(event, Histogram):
                 self._write_histogram(event)
             else:
@@ -82,28 +94,37 @@ class CSVSink:
         with (self.folder / name).open("a", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
 
+    def _write_settings(self, event: RunSettings) -> None:
+        """Write settings in addition to those before."""
+        path = self.folder / "settings.json"
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        text = json.dumps(before | written(event.values), indent=1)
+        partial = path.with_name("partial-settings.json")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+
     def _write_histogram(self, event: Histogram) -> None:
         counts, edges = counted(event)
         if not (self.folder / HISTOGRAMS).exists():
-            self._append(HISTOGRAMS, [("step", "name", "from", "to", "count")])
+            self._append(HISTOGRAMS, [HEADS[HISTOGRAMS]])
         ends = zip(edges, edges[1:], counts, strict=False)
         self._append(HISTOGRAMS, [(event.step, event.name, *row) for row in ends])
 
     def _drop_after(self, step: int) -> None:
-        """Leave the rows up to a step, in a new file that takes the place of the old one."""
+        """Leave the rows up to a step."""
         for name in (FILE, HISTOGRAMS):
-            path = self.folder / name
-            if not path.exists():
-                continue
-            partial = path.with_name(f"partial-{name}")
-            with (
-                path.open(encoding="utf-8", newline="") as old,
-                partial.open("w", newline="") as new,
-            ):
-                head, *rows = csv.reader(old)
-                writer = csv.writer(new, lineterminator="\n")
-                writer.writerow(head)
-                writer.writerows(
-                    row for row in rows if len(row) == len(head) and int(row[0]) <= step
-                )
-            partial.replace(path)
+            if (self.folder / name).exists():
+                self._keep(name, lambda row: row[0].lstrip("-").isdecimal() and int(row[0]) <= step)
+
+    def _keep(self, name: str, is_kept: Callable[[list[str]], bool]) -> None:
+        """Leave some of the whole rows, in a new file that takes the place of the old one."""
+        path = self.folder / name
+        partial = path.with_name(f"partial-{name}")
+        with path.open("rb") as torn:
+            whole = torn.read()
+        text = whole[: whole.rfind(b"\n") + 1].decode("utf-8", errors="replace")
+        head, *rows = csv.reader(io.StringIO(text, newline="")) if text else [HEADS[name]]
+        with partial.open("w", encoding="utf-8", newline="") as new:
+            kept = (row for row in rows if len(row) == len(head) and is_kept(row))
+            csv.writer(new, lineterminator="\n").writerows([head, *kept])
+        partial.replace(path)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
+
+FLOAT_BITS = sys.float_info.max_exp  # whole numbers below are finite as floats
 
 Number: TypeAlias = float | int | Tensor | np.ndarray[Any, Any]
 
@@ -83,17 +87,22 @@ class Sink(Protocol):
 
 def taken(name: str, value: object) -> object:
     """A number as it is now: tensors are copied where they lie, without waiting for a device."""
-    if isinstance(value, float | int):
+    if type(value) is float:
         return value
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, int | np.bool_ | Integral) and int(value).bit_length() < FLOAT_BITS:
+        return int(value)
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
         return value.detach().clone()
     if isinstance(value, np.ndarray) and value.size == 1:
-        return value.item()
-    if isinstance(value, Real):
+        return taken(name, value[(0,) * value.ndim])
+    if isinstance(value, Real) and not isinstance(value, Integral):
         return float(value)
     got = type(value).__name__
+    if isinstance(value, Integral):
+        got = f"a whole number of {int(value).bit_length()} bits, too many for a float"
     if isinstance(value, Tensor | np.ndarray):
-        got = f"{list(value.shape)}; log_histogram takes many"
+        got = f"{value.dtype} {list(value.shape)}"
+        got += "; log_histogram takes many" * (math.prod(value.shape) != 1)
     msg = f"{name!r}: expected a number, or a tensor of one element, got {got}."
     raise TypeError(msg)
 
@@ -107,5 +116,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float | int]:
             groups.setdefault((value.device, value.dtype), []).append(name)
     for names in groups.values():
         packed = torch.cat([values[name].reshape(1) for name in names]).tolist()
+        if isinstance(packed[0], bool):
+            packed = list(map(int, packed))
         found.update(zip(names, packed, strict=True))
     return found

@@ -9,7 +9,13 @@ from typing import Any
 
 from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings, Video
 from rl_record.loggers.logger import Logger
-from rl_record.loggers.run_folder import counted, run_folder, video_file, written
+from rl_record.loggers.run_folder import (
+    counted,
+    ends_within_a_line,
+    run_folder,
+    video_file,
+    written,
+)
 
 FILE = "metrics.jsonl"
 
@@ -54,16 +60,18 @@ class JSONLSink:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         path = folder / FILE
-        torn = _ends_within_a_line(path)
-        self.file = path.open("a", encoding="utf-8")
+        torn = ends_within_a_line(path)
+        # without a buffer: nothing waits in it that a forked process would write again
+        self.file = path.open("ab", buffering=0)
         if torn:
-            self.file.write("\n")
+            self.file.write(b"\n")
 
     def write(self, events: Sequence[Event]) -> None:
         """Append events, and hand the lines to the operating system."""
         lines = [json.dumps(self._line(event), allow_nan=False) for event in events]
-        self.file.write("\n".join(lines) + "\n")
-        self.file.flush()
+        left = memoryview(("\n".join(lines) + "\n").encode())
+        while left:  # all by one call, as a rule, so that lines of two processes are not mixed
+            left = left[self.file.write(left) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -89,12 +97,3 @@ class JSONLSink:
                 return line | {"settings": written(event.values)}
             case Rewind():
                 return line | {"rewind": event.step}
-
-
-def _ends_within_a_line(path: Path) -> bool:
-    """Whether a killed process could not finish the last line of a file."""
-    if not path.exists() or not path.stat().st_size:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() != b"\n"

@@ -8,8 +8,9 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from math import inf, isfinite
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -30,6 +31,7 @@ from rl_record.loggers.event import (
     numbers,
     taken,
 )
+from rl_record.loggers.run_folder import check_inside, written
 from rl_tensordict.arguments import check_integer, check_type, check_whole
 
 
@@ -64,9 +66,10 @@ class Logger:
         check_type("exp_name", exp_name, str, "the name of the run")
         self.exp_name = exp_name
         self.last_step = -1
-        self._last_of: dict[str, int] = {}  # step, by name
+        self._last_of: dict[str, int] = {}  # largest step, by name
+        self._was_backwards = False
         self._writer = WriterThread(sink)
-        weakref.finalize(self, self._writer.close, 10.0)  # also at the end of a script
+        weakref.finalize(self, self._writer.close, 60.0)  # also at the end of a script
 
     def log_scalar(self, name: str, value: Number, step: int | None = None) -> None:
         """Log a number.
@@ -98,10 +101,13 @@ class Logger:
         step = self._step(step)
         last, backwards = self._last_of, False
         for name in values:
-            backwards |= last.get(name, step) > step
-            last[name] = step
-        if backwards:
+            if last.get(name, step) > step:
+                backwards = True
+            else:
+                last[name] = step
+        if backwards and not self._was_backwards:
             self._warn_backwards(step)
+        self._was_backwards = backwards
         self._writer.put(Metrics(values, step, time.time(), backwards))
 
     def log_histogram(
@@ -141,9 +147,14 @@ class Logger:
 
         Raises:
             TypeError: frames are not uint8.
-            ValueError: frames have another shape, or the logger is closed.
+            ValueError: frames have another shape, the name leaves the folder of videos, `fps` is
+                not above 0, or the logger is closed.
             FileNotFoundError: there is no such file.
         """
+        check_inside("name", name)
+        if not 0 < fps < inf:
+            msg = f"{name!r}: expected a number of frames a second above 0, got fps={fps}."
+            raise ValueError(msg)
         frames = _existing(video) if isinstance(video, Path | str) else _frames(name, video)
         self._writer.put(Video(name, frames, self._step(step), float(fps), time.time()))
 
@@ -152,14 +163,14 @@ class Logger:
 
         Args:
             settings: values by name; what is neither a number, a text nor a list or mapping of
-                such is written as its `repr`.
+                such is written as its `repr`. They are read now.
 
         Raises:
             TypeError: it is no mapping.
             ValueError: the logger is closed.
         """
         check_type("settings", settings, Mapping, "a mapping of values by name")
-        self._writer.put(RunSettings(dict(settings), time.time()))
+        self._writer.put(RunSettings(written(settings), time.time()))
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Wait until all that was logged is written.
@@ -250,9 +261,7 @@ class WriterThread:
         if self.is_closed:
             msg = "the logger is closed: make another one, with resume=True to go on in its file."
             raise ValueError(msg)
-        if os.getpid() != self.pid:
-            msg = f"the logger belongs to process {self.pid}: make one in this process."
-            raise RuntimeError(msg)
+        self._require_own_process()
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="rl-record", daemon=True)
             self.thread.start()
@@ -260,10 +269,11 @@ class WriterThread:
 
     def flush(self, timeout_s: float) -> None:
         """Wait until what was handed over is written."""
+        self._require_own_process()
         if self.thread is not None and not self.is_closed:
-            written = threading.Event()
-            self.queue.put(written)
-            if not written.wait(timeout_s):
+            reached = threading.Event()
+            self.queue.put(reached)
+            if not reached.wait(timeout_s):
                 msg = f"the sink has not written {self.queue.qsize()} events after {timeout_s} s."
                 raise TimeoutError(msg)
         self._raise()
@@ -271,6 +281,10 @@ class WriterThread:
     def close(self, timeout_s: float) -> None:
         """Write what is left, close the sink, end the thread."""
         if self.is_closed or os.getpid() != self.pid:
+            return
+        if threading.current_thread() is self.thread:  # garbage is collected there too
+            self.is_closed = True
+            self.queue.put(_END)
             return
         try:
             self.flush(timeout_s)
@@ -288,6 +302,11 @@ class WriterThread:
         waiting, bad = self.queue.qsize(), dict(self.not_finite)
         return {"written": self.num_written, "waiting": waiting, "not_finite": bad}
 
+    def _require_own_process(self) -> None:
+        if os.getpid() != self.pid:
+            msg = f"the logger belongs to process {self.pid}: make one in this process."
+            raise RuntimeError(msg)
+
     def _raise(self) -> None:
         error, self.error = self.error, None
         if error is not None:
@@ -303,21 +322,27 @@ class WriterThread:
             except Empty:
                 pass
             ends = _END in found
-            try:
-                self._write([event for event in found if not isinstance(event, threading.Event)])
-                if ends:
-                    self.sink.close()
-            except Exception as error:  # it is raised where the next entry is logged
-                self.error = error
+            events = [event for event in found if not isinstance(event, threading.Event)]
+            for is_metrics, group in groupby(events, _is_metrics):
+                # others may fail alone, as a video without room on the disk does
+                for part in [list(group)] if is_metrics else ([event] for event in group):
+                    self._try(self._write, part)
+            if ends:
+                self._try(self.sink.close)
             for event in found:
                 if isinstance(event, threading.Event):
                     event.set()
 
+    def _try(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Call; the first error is kept, and raised where the next entry is logged."""
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.error = self.error or error
+
     def _write(self, events: Sequence[Event]) -> None:
-        read = [self._read(event) for event in events]
-        if read:
-            self.sink.write(read)
-        self.num_written += len(read)
+        self.sink.write([self._read(event) for event in events])
+        self.num_written += len(events)
 
     def _read(self, event: Event) -> Event:
         """An event with numbers in the place of tensors."""
@@ -329,6 +354,10 @@ class WriterThread:
 
 
 _END = threading.Event()
+
+
+def _is_metrics(event: Event) -> bool:
+    return isinstance(event, Metrics)
 
 
 def _existing(path: Path | str) -> Path:

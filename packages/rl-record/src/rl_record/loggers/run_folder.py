@@ -13,12 +13,12 @@ import torch
 from rl_record.loggers.event import Histogram, Video
 from rl_record.video.encoder import encode
 
+LONGEST = 200  # characters: with what is added, file systems take 255 bytes
+
 
 def run_folder(log_dir: Path | str, exp_name: str, file: str, *, resume: bool) -> Path:
     """Make the folder of a run; an older run is gone on with if that is wanted, never mixed in."""
-    if not exp_name or PurePosixPath(exp_name).is_absolute() or ".." in Path(exp_name).parts:
-        msg = f"exp_name: expected a name, or names with '/' between, got {exp_name!r}."
-        raise ValueError(msg)
+    check_inside("exp_name", exp_name)
     folder = Path(log_dir) / exp_name
     if (folder / file).exists() and not resume:
         msg = (
@@ -27,6 +27,24 @@ def run_folder(log_dir: Path | str, exp_name: str, file: str, *, resume: bool) -
         raise FileExistsError(msg + "exp_name or log_dir.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def check_inside(argument: str, name: str) -> None:
+    """Raise where a file of that name would lie outside its folder, or could not be."""
+    parts = Path(name).parts
+    is_outside = PurePosixPath(name).is_absolute() or Path(name).is_absolute() or ".." in parts
+    if not parts or is_outside or "\0" in name or max(map(len, parts)) > LONGEST:
+        msg = f"{argument}: expected a name, or names with '/' between, got {name!r}."
+        raise ValueError(msg)
+
+
+def ends_within_a_line(path: Path) -> bool:
+    """Whether a killed process could not finish the last line of a file."""
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() != b"\n"
 
 
 def video_file(folder: Path, video: Video) -> Path:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
+LARGEST = 2**16 - 1
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # by the number of channels
 
@@ -49,9 +51,10 @@ def _chunks(frames: Tensor, fps: float) -> Iterator[tuple[bytes, bytes]]:
     yield b"IHDR", _header(channels, height, width)
     yield b"acTL", struct.pack(">II", num, 0)  # 0: for ever
     number = 0  # counts the chunks of the animation
+    duration = _fraction(1 / fps)
     for t in range(num):
         # size, place, how long as a fraction of a second; the frame replaces the one before
-        shown = (width, height, 0, 0, 1000, max(1, round(1000 * fps)), 0, 0)
+        shown = (width, height, 0, 0, *duration, 0, 0)
         yield b"fcTL", struct.pack(">IIIIIHHBB", number, *shown)
         data = zlib.compress(_scanlines(frames[t]), 6)
         number += 1
@@ -61,6 +64,14 @@ def _chunks(frames: Tensor, fps: float) -> Iterator[tuple[bytes, bytes]]:
         yield b"fdAT", struct.pack(">I", number) + data
         number += 1
     yield b"IEND", b""
+
+
+def _fraction(seconds: float) -> tuple[int, int]:
+    """Numerator and denominator of a duration, two bytes each."""
+    exact = Fraction(min(max(seconds, 1 / LARGEST), 65.0))
+    # above 1 second the numerator is the larger one
+    found = exact.limit_denominator(LARGEST if exact < 1 else 1000)
+    return found.numerator, found.denominator
 
 
 def _scanlines(frame: Tensor) -> bytes:

@@ -23,7 +23,7 @@ def encode(frames: Tensor, path: Path, fps: float) -> Path:
     made = path.with_name(path.name + (".mp4" if is_mp4 else ".png"))
     partial = made.with_name(f"partial-{made.name}")
     (_write_mp4 if is_mp4 else write_animation)(partial, frames, fps)
-    return partial.rename(made)
+    return partial.replace(made)
 
 
 def _write_mp4(path: Path, frames: Tensor, fps: float) -> None:
