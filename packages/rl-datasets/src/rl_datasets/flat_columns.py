@@ -1,0 +1,77 @@
+"""Columns whose rows are episodes end to end, read some whole episodes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from rl_tensordict.types import Array, Flags, Ints
+
+Key = TypeVar("Key")
+BLOCK_ROWS = 16_384
+
+
+def require_length(columns: Mapping[Any, Any], rows: int, of: object, place: object) -> None:
+    """Raises where a column has another number of rows.
+
+    Raises:
+        ValueError: It names the column, and both lengths.
+    """
+    for key, column in columns.items():
+        found = column.shape[0] if column.shape else 0
+        if found != rows:
+            raise ValueError(f"{place}: column {key!r} has {found} rows, {of!r} has {rows}.")
+
+
+def bounds_of(ends: Flags) -> Ints:
+    """Where episodes begin, and where the last one ends, int64 `[episodes + 1]`.
+
+    Example:
+        >>> bounds_of(np.array([False, True, False]))
+        array([0, 2, 3])
+    """
+    found = np.flatnonzero(ends) + 1
+    bounds: Ints = np.concatenate([[0], found[found < len(ends)], [len(ends)]])
+    return bounds
+
+
+def parts(
+    columns: Mapping[Key, Any], bounds: Ints, first: int = 0
+) -> Iterator[tuple[int, dict[Key, Array]]]:
+    """The rows of each episode, with the row that it begins at.
+
+    Args:
+        columns: Arrays, or datasets of a file that are read by slices.
+        bounds: As `bounds_of` makes them.
+        first: How many episodes to pass over.
+    """
+    number = first
+    while number < len(bounds) - 1:
+        begin = int(bounds[number])
+        stop = max(number + 1, int(np.searchsorted(bounds, begin + BLOCK_ROWS, "right")) - 1)
+        block = {key: column[begin : int(bounds[stop])] for key, column in columns.items()}
+        for one in range(number, stop):
+            low, high = int(bounds[one]) - begin, int(bounds[one + 1]) - begin
+            yield begin + low, {key: rows[low:high] for key, rows in block.items()}
+        number = stop
+
+
+def only_file(path: Path, pattern: str) -> Path:
+    """The file itself, or the only one in a folder that fits a pattern.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: There are several.
+    """
+    if path.is_file():
+        return path
+    found = sorted(path.rglob(pattern))
+    if not found:
+        raise FileNotFoundError(f"there is no {pattern} in {path}.")
+    if len(found) > 1:
+        names = [one.name for one in found[:4]]
+        raise ValueError(f"{path} has {len(found)} files {pattern}, such as {names}: give one.")
+    return found[0]
