@@ -35,8 +35,8 @@ def test_observations_with_and_without_a_last_one_are_refused():
         Episode(seen, STEPS, "here")
 
 
-def test_an_episode_without_rewards_is_refused():
-    columns = {key: column for key, column in STEPS.items() if key[1] != "reward"}
+def test_an_episode_without_flags_is_refused():
+    columns = {key: column for key, column in STEPS.items() if key[1] != "terminated"}
     with pytest.raises(ValueError, match="there is no column"):
         Episode({}, columns, "here")
 

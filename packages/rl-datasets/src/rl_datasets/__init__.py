@@ -1,15 +1,22 @@
 """Offline datasets as flat trajectories: read, checked, converted, written."""
 
+from rl_datasets.atari_dqn import AtariDQNExperienceReplay, AtariDQNSource
 from rl_datasets.convert import convert
 from rl_datasets.d4rl import D4RLExperienceReplay, D4RLSource
 from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.gen_dgrl import GenDGRLExperienceReplay, GenDGRLSource
 from rl_datasets.minari.hdf5 import MinariHDF5Source
 from rl_datasets.minari.replay import MinariExperienceReplay
 from rl_datasets.minari.write import to_minari
+from rl_datasets.ogbench import OGBenchExperienceReplay, OGBenchSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.report import ColumnReport, DatasetReport
+from rl_datasets.roboset import RobosetExperienceReplay, RobosetSource
+from rl_datasets.vd4rl import VD4RLExperienceReplay, VD4RLSource
 
 __all__ = [
+    "AtariDQNExperienceReplay",
+    "AtariDQNSource",
     "BaseDatasetExperienceReplay",
     "ColumnReport",
     "D4RLExperienceReplay",
@@ -17,8 +24,16 @@ __all__ = [
     "DatasetReport",
     "Episode",
     "EpisodeSource",
+    "GenDGRLExperienceReplay",
+    "GenDGRLSource",
     "MinariExperienceReplay",
     "MinariHDF5Source",
+    "OGBenchExperienceReplay",
+    "OGBenchSource",
+    "RobosetExperienceReplay",
+    "RobosetSource",
+    "VD4RLExperienceReplay",
+    "VD4RLSource",
     "convert",
     "to_minari",
 ]

@@ -64,7 +64,7 @@ class Chunk:
         columns[keys.TRAJ_STEP] = self._steps()
         leaves = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in columns.items()}
         for key in ((keys.IS_INIT,), keys.NEXT_REWARD, *keys.NEXT_DONE_KEYS):
-            if leaves[key].ndim == 1:
+            if key in leaves and leaves[key].ndim == 1:
                 leaves[key] = leaves[key].unsqueeze(-1)
         return build(nest(leaves), torch.Size([len(self)]))
 
@@ -79,8 +79,8 @@ class Chunk:
         report.cut += int((~(truncated | terminated))[last].sum())
         if self.observations and not self.nexts:
             report.next_missing += len(begins)
-        rewards = self.columns[keys.NEXT_REWARD].reshape(len(self), -1)[:, 0]
-        returns = np.add.reduceat(rewards, begins, dtype=np.float64)
+        rewards = self.columns.get(keys.NEXT_REWARD, np.zeros(len(self))).reshape(len(self), -1)
+        returns = np.add.reduceat(rewards[:, 0], begins, dtype=np.float64)
         report.take_trajectories(last - begins + 1, returns)
         for key, column in {**self.observations, **self.columns}.items():
             name = key_text(key)

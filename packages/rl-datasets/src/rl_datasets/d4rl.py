@@ -171,8 +171,8 @@ class D4RLSource(EpisodeSource):
 class D4RLExperienceReplay(BaseDatasetExperienceReplay):
     """A dataset of D4RL, read from its file: neither d4rl nor MuJoCo is needed.
 
-    Rows have `"observation"`, `"action"`, reward and flags under `"next"`, and `"info"` as far as the
-    file has it, all in the dtypes of the file. The peer puts zeros where an episode's last next
+    Rows have `"observation"`, `"action"`, reward and flags under `"next"`, and `"info"` as far as
+    the file has it, all in the dtypes of the file. The peer puts zeros where an episode's last next
     observation is not in the file; here the row is marked `("collector", "next_missing")`.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import http.client
 import json
@@ -141,6 +142,24 @@ class HubDataset:
             if wanted is None or wanted(file.path):
                 target = inside(folder, file.path)
                 fetch(dataset.address(file.path), target, sha256=file.sha256, size=file.size)
+
+    def fetch_folder(self, folder: Path, prefix: str, suffix: str) -> None:
+        """Download the files of one folder of the dataset, with a suffix, under their names in it.
+
+        Raises:
+            FileNotFoundError: There is no such folder, or none of its files has the suffix; it
+                names the closest folders that have some.
+        """
+        dataset = self.pinned()
+        files = [file for file in dataset.files() if file.path.endswith(suffix)]
+        chosen = [file for file in files if file.path.startswith(f"{prefix}/")]
+        if not chosen:
+            folders = {file.path.rpartition("/")[0] for file in files}
+            close = difflib.get_close_matches(prefix, folders, n=3, cutoff=0.3)
+            raise FileNotFoundError(f"{self.name} has no folder {prefix!r}; the closest: {close}.")
+        for file in chosen:
+            target = inside(folder, file.path.removeprefix(f"{prefix}/"))
+            fetch(dataset.address(file.path), target, sha256=file.sha256, size=file.size)
 
 
 def inside(folder: Path, name: str) -> Path:

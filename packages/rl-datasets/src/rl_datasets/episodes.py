@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_layout.keys import NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
-REQUIRED: tuple[KeyPath, ...] = (NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED)
+REQUIRED: tuple[KeyPath, ...] = (NEXT_TERMINATED, NEXT_TRUNCATED)
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Episode:
         observations: What is seen before each step, by key, `[T + 1, ...]` where the file has what
             was seen after the last step, `[T, ...]` where it has not.
         columns: Everything else by key, `[T, ...]`: root keys, and what a step produced under
-            `"next"`. `("next", "reward")`, `("next", "terminated")` and `("next", "truncated")`
-            are among them, `[T]` each.
+            `"next"`. `("next", "terminated")` and `("next", "truncated")` are among them, `[T]`
+            each, and `("next", "reward")` where the file has rewards.
         place: Where it is, for errors: the file, and the episode in it.
         number: Which episode it is, as the file counts.
 
@@ -56,11 +56,12 @@ class Episode:
         for key in REQUIRED:
             if key not in self.columns:
                 raise ValueError(f"{self.place}: there is no column {key}.")
-        steps = len(self.columns[NEXT_REWARD])
+        steps = len(self.columns[NEXT_TERMINATED])
         for key, column in self.columns.items():
             if len(column) != steps:
                 raise ValueError(
-                    f"{self.place}: column {key} has {len(column)} rows, {NEXT_REWARD} has {steps}."
+                    f"{self.place}: column {key} has {len(column)} rows, "
+                    f"{NEXT_TERMINATED} has {steps}."
                 )
         lengths = {len(column) for column in self.observations.values()}
         for key, column in self.observations.items():
@@ -73,7 +74,7 @@ class Episode:
         object.__setattr__(self, "has_last", lengths == {steps + 1})
 
     def __len__(self) -> int:
-        return len(self.columns[NEXT_REWARD])
+        return len(self.columns[NEXT_TERMINATED])
 
 
 class EpisodeSource(ABC):

@@ -99,6 +99,8 @@ class _Written:
         columns = {**_placed(episode.observations), **self._actions(episode)}
         for path, column in columns.items():
             group.create_dataset("/".join(path), data=column)
+        if NEXT_REWARD not in episode.columns:
+            raise ValueError("Minari wants rewards, and the steps have none.")
         group.create_dataset("rewards", data=episode.columns[NEXT_REWARD])
         group.create_dataset("terminations", data=episode.columns[NEXT_TERMINATED])
         group.create_dataset("truncations", data=episode.columns[NEXT_TRUNCATED])

@@ -1,0 +1,111 @@
+import io
+import os
+import tarfile
+
+import numpy as np
+import pytest
+
+from rl_datasets import GenDGRLExperienceReplay
+from rl_layout import check_layout
+
+LENGTHS = [4, 1, 6]
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch /tmp/rl-datasets-was-here",)
+
+
+def write(folder, *, extra=(), compression="xz"):
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    with tarfile.open(folder / "bigfish.tar.xz", f"w:{compression}") as archive:
+        for number, steps in enumerate(LENGTHS):
+            arrays = {
+                "observations": rng.integers(0, 256, (steps + 1, 3, 64, 64), dtype=np.uint8),
+                "actions": rng.integers(0, 15, (steps, 1)),
+                "rewards": rng.normal(size=(steps, 1)).astype(np.float32),
+                "dones": (np.arange(steps) == steps - 1)[:, None],
+            }
+            made.append(arrays)
+            add(archive, f"bigfish/{number}.npy", arrays)
+        for name, content in extra:
+            add(archive, name, content)
+    return made
+
+
+def add(archive, name, content):
+    buffer = io.BytesIO()
+    np.save(buffer, content, allow_pickle=True)
+    info = tarfile.TarInfo(name)
+    info.size = buffer.tell()
+    buffer.seek(0)
+    archive.addfile(info, buffer)
+
+
+def opened(tmp_path):
+    options = {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
+    return GenDGRLExperienceReplay("bigfish-1M_E", **options)
+
+
+def test_every_transition_is_that_of_the_archive(tmp_path):
+    made = write(tmp_path / "files")
+    data = opened(tmp_path)
+    rows = data[:]
+    for key, name, part in [
+        ("observation", "observations", slice(-1)),
+        (("next", "observation"), "observations", slice(1, None)),
+        ("action", "actions", slice(None)),
+        (("next", "reward"), "rewards", slice(None)),
+        (("next", "terminated"), "dones", slice(None)),
+    ]:
+        assert np.array_equal(rows[key], np.concatenate([one[name][part] for one in made]))
+    assert data.report.next_missing == 0
+    assert not check_layout(rows).findings
+
+
+def test_loose_files_are_read_too(tmp_path):
+    made = write(tmp_path / "files")
+    with tarfile.open(tmp_path / "files" / "bigfish.tar.xz") as archive:
+        archive.extractall(tmp_path / "files", filter="data")
+    (tmp_path / "files" / "bigfish.tar.xz").unlink()
+    rows = opened(tmp_path)[:]
+    assert np.array_equal(rows["action"], np.concatenate([one["actions"] for one in made]))
+
+
+def test_a_pickle_that_wants_code_is_refused_and_runs_nothing(tmp_path):
+    write(tmp_path / "files", extra=[("evil.npy", np.array({"observations": Evil()}))])
+    with pytest.raises(ValueError, match=r"evil\.npy .*wants \w+\.system.*refused"):
+        opened(tmp_path)
+    assert not os.path.exists("/tmp/rl-datasets-was-here")
+
+
+def test_names_that_lead_out_of_the_archive_are_refused(tmp_path):
+    write(tmp_path / "files", extra=[("../../out.npy", {})])
+    with pytest.raises(ValueError, match="leads out"):
+        opened(tmp_path)
+
+
+def test_a_dict_without_a_column_is_refused(tmp_path):
+    write(tmp_path / "files", extra=[("bad.npy", {"observations": np.zeros(2)})])
+    with pytest.raises(ValueError, match=r"bad\.npy has no \['actions', 'dones', 'rewards'\]"):
+        opened(tmp_path)
+
+
+def test_an_archive_that_was_cut_short_is_refused(tmp_path):
+    write(tmp_path / "files")
+    path = tmp_path / "files" / "bigfish.tar.xz"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        ValueError, match=rf"ends too early, after \d+ episodes.* {len(whole) // 2} b"
+    ):
+        opened(tmp_path)
+
+
+def test_an_unknown_id_names_the_closest():
+    with pytest.raises(ValueError, match="among 128: did you mean 'bigfish-1M_E'"):
+        GenDGRLExperienceReplay("bigfsh-1M_E")
