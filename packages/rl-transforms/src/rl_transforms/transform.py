@@ -257,6 +257,15 @@ class Transform(nn.Module):
             msg = f"{name} cannot sit in {article} {place}: {cure}."
             raise UnfitValue(msg)
 
+    def attach(self, env: Any) -> None:
+        """Get to know the environment that the transform is put around; does nothing by default.
+
+        A `TransformedEnv` calls it before it asks for specs, and again where its transforms change.
+
+        Args:
+            env: the environment without transforms, as for a transform that renders it.
+        """
+
     @property
     def carried(self) -> list[NestedKey]:
         """Keys that a step reads at the root, written by the reset or the step before."""

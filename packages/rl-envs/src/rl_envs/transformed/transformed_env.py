@@ -297,6 +297,7 @@ class TransformedEnv(EnvBase):
         self._masks += [one for one in self.transforms if isinstance(one, ActionMask)]
         self.mask_keys = [one.mask_key for one in self._masks]
         for one in self.transforms:
+            one.attach(self.base_env)
             if isinstance(one, ObservationNorm):  # which may ask for rows to take statistics of
                 one.draw_rows = partial(_rows_before, weakref.ref(self), one)
         change, base = self._outer, self._inner
