@@ -12,6 +12,7 @@ from rl_record.loggers.services import TensorboardLogger, TrackioLogger, WandbLo
 from rl_record.look.html.page import Page
 from rl_record.look.look import look
 from rl_record.run import Curve, Run, read_run
+from rl_record.video.pixels import PixelRenderTransform
 from rl_record.video.recorder import VideoRecorder
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Logger",
     "Metrics",
     "Page",
+    "PixelRenderTransform",
     "Rewind",
     "Run",
     "RunSettings",
