@@ -9,7 +9,7 @@ from tensordict.nn import (
     ProbabilisticTensorDictSequential,
     TensorDictModule,
 )
-from torch.distributions import Independent, Normal
+from torch.distributions import Categorical, Independent, Normal
 
 from rl_layout import Segments
 from rl_layout.testing import EndKind, trajectories
@@ -29,6 +29,20 @@ class Joined(torch.nn.Linear):
         return self
 
 
+class Box:
+    """The bounds of a spec."""
+
+    def __init__(self, size, low, high):
+        self.low, self.high = torch.full((size,), low), torch.full((size,), high)
+
+
+class Spec:
+    """What losses read of a spec: a shape and bounds."""
+
+    def __init__(self, low=-1.0, high=1.0, size=SIZE):
+        self.shape, self.space = torch.Size([size]), Box(size, low, high)
+
+
 class Wide(torch.nn.Linear):
     """Mean and deviation of a normal distribution."""
 
@@ -45,12 +59,41 @@ def normal(loc, scale):
     return Independent(Normal(loc, scale), 1)
 
 
-def actor():
-    net = TensorDictModule(Wide(2, 2 * SIZE), ["observation"], ["loc", "scale"])
+class Still(Independent):
+    """A normal distribution whose samples are its mean, so that nothing depends on chance."""
+
+    def rsample(self, sample_shape=()):
+        return self.base_dist.loc.expand(*sample_shape, *self.base_dist.loc.shape)
+
+
+def still(loc, scale):
+    return Still(Normal(loc, scale), 1)
+
+
+def placed(names, group):
+    return [(group, name) for name in names] if group else names
+
+
+def actor(distribution=normal, group=None):
+    parameters = ["loc", "scale"]
+    net = TensorDictModule(Wide(2, 2 * SIZE), placed(["observation"], group), parameters)
     return ProbabilisticTensorDictSequential(
         net,
-        ProbabilisticTensorDictModule(["loc", "scale"], ["action"], distribution_class=normal),
+        ProbabilisticTensorDictModule(
+            parameters, placed(["action"], group), distribution_class=distribution
+        ),
     )
+
+
+def chooser():
+    net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["logits"])
+    return ProbabilisticTensorDictSequential(
+        net, ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
+    )
+
+
+def action_critic():
+    return TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
 
 
 def deterministic():
@@ -58,8 +101,9 @@ def deterministic():
     return TensorDictModule(net, ["observation"], ["action"])
 
 
-def critic():
-    return TensorDictModule(Joined(2 + SIZE, 1), ["observation", "action"], ["state_action_value"])
+def critic(group=None):
+    read = placed(["observation", "action"], group)
+    return TensorDictModule(Joined(2 + SIZE, 1), read, placed(["state_action_value"], group))
 
 
 def state_critic():
@@ -105,5 +149,18 @@ def gradients(value, weights):
 @pytest.fixture(scope="session")
 def nets():
     """All of the above, by name."""
-    made = [actor, deterministic, critic, state_critic, prepared, flat, ends_of, shaken, gradients]
-    return SimpleNamespace(SIZE=SIZE, **{one.__name__: one for one in made})
+    made = [
+        actor,
+        still,
+        chooser,
+        action_critic,
+        deterministic,
+        critic,
+        state_critic,
+        prepared,
+        flat,
+        ends_of,
+        shaken,
+        gradients,
+    ]
+    return SimpleNamespace(Spec=Spec, SIZE=SIZE, **{one.__name__: one for one in made})

@@ -116,6 +116,11 @@ class Ensemble(nn.Module):
             note_call(error, type(self).__name__, inputs)
             raise
 
+    @property
+    def num_members(self) -> int:
+        """How many networks it is."""
+        return self.num
+
     def extra_repr(self) -> str:
         """How many members there are and how they are computed."""
         if self.obstacle is None:

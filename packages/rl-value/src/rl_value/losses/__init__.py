@@ -5,9 +5,16 @@ from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.losses.distributional_dqn import DistributionalDQNLoss
 from rl_value.losses.dqn import DQNLoss
 from rl_value.losses.loss import LossModule, ValueEstimators
+from rl_value.losses.off_policy.crossq import CrossQLoss
 from rl_value.losses.off_policy.ddpg import DDPGLoss
+from rl_value.losses.off_policy.discrete_sac import DiscreteSACLoss
+from rl_value.losses.off_policy.redq import REDQLoss
 from rl_value.losses.off_policy.sac import SACLoss
 from rl_value.losses.off_policy.td3 import TD3Loss
+from rl_value.losses.offline.bc import BCLoss
+from rl_value.losses.offline.cql import CQLLoss, DiscreteCQLLoss
+from rl_value.losses.offline.iql import IQLLoss
+from rl_value.losses.offline.td3_bc import TD3BCLoss
 from rl_value.losses.ppo import ClipPPOLoss, KLPENPPOLoss, PPOLoss
 from rl_value.losses.reinforce import ReinforceLoss
 from rl_value.losses.target_networks import HardUpdate, SoftUpdate
@@ -15,17 +22,25 @@ from rl_value.losses.target_networks import HardUpdate, SoftUpdate
 __all__ = [
     "A2CLoss",
     "ActorCriticLoss",
+    "BCLoss",
+    "CQLLoss",
     "ClipPPOLoss",
+    "CrossQLoss",
     "DDPGLoss",
     "DQNLoss",
+    "DiscreteCQLLoss",
+    "DiscreteSACLoss",
     "DistributionalDQNLoss",
     "HardUpdate",
+    "IQLLoss",
     "KLPENPPOLoss",
     "LossModule",
     "PPOLoss",
+    "REDQLoss",
     "ReinforceLoss",
     "SACLoss",
     "SoftUpdate",
+    "TD3BCLoss",
     "TD3Loss",
     "ValueEstimators",
 ]

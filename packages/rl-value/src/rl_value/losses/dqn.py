@@ -107,7 +107,7 @@ class DQNLoss(BootstrappedLoss):
         self.target_value_network = delayed(value_network) if delay_value else None
         self.loss_function = loss_function
         self.double_dqn = double_dqn
-        self.action_space = _space(action_space, value_network)
+        self.action_space = action_space_of(action_space, value_network)
         late = self.target_value_network
         self._prepare(value_network if late is None else late)
 
@@ -180,7 +180,8 @@ def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:
     raise ValueError(msg)
 
 
-def _space(given: Any, network: TensorDictModuleBase) -> str:
+def action_space_of(given: Any, network: TensorDictModuleBase) -> str:
+    """How actions are written, as it is said by an argument, a spec or a network."""
     said = getattr(network, "action_space", None) if given is None else given
     name = said if isinstance(said, str) else type(said).__name__
     plain = {"OneHot": "one_hot", "Categorical": "categorical"}.get(name, name.replace("-", "_"))

@@ -156,7 +156,7 @@ def unroll_steps(
     roles = roles_of(network)
     calls = ValueCalls(network, roles, wanted, config, params, target_params)
     unroll = _side_by_side if reads_side_by_side(roles, steps, config) else _in_slots
-    return _with_overwritten(roles, steps, unroll(calls, steps))
+    return with_overwritten(roles, steps, unroll(calls, steps))
 
 
 def unroll_next(
@@ -167,10 +167,10 @@ def unroll_next(
     if not reads_next_alone(roles, config):
         return unroll_steps(network, steps, wanted, config)
     calls = ValueCalls(network, roles, wanted, config, None, None)
-    return _with_overwritten(roles, steps, _next_alone(calls, steps))
+    return with_overwritten(roles, steps, _next_alone(calls, steps))
 
 
-def _with_overwritten(
+def with_overwritten(
     roles: InputRoles, steps: Transitions, found: UnrolledValues
 ) -> UnrolledValues:
     """Values, with the truncated members whose next observation is overwritten."""
@@ -262,7 +262,7 @@ def next_inputs(
     """What a network reads of each row's next state ``[M, ...]``, and which rows are not here."""
     # the row that follows where the batch holds it, else the row's own next observation; of rows
     # that lost theirs their own observation. Those rows are marked in the steps that are returned.
-    count = steps.segments.num_real
+    count = len(steps.terminated)
     successor = steps.successor
     outside = successor == count
     if lacks_next(roles, steps.batch):
@@ -271,7 +271,7 @@ def next_inputs(
     source = torch.where(outside, numbers, successor)
     is_next = outside if steps.lost is None else outside & ~steps.lost
     inputs: dict[KeyPath, Tensor] = {}
-    alone = bool(is_next.all())
+    alone = not torch.compiler.is_compiling() and bool(is_next.all())
     for key, root, after in input_leaves(roles, steps.batch):
         assert root is not None  # such a network reads no marker
         if after is not None and alone:

@@ -162,7 +162,8 @@ class BootstrappedLoss(LossModule):
             ValueError: a shape does not fit.
         """
         self._check_read(tensordict)
-        value, unknown = self._targets(tensordict)
+        with torch.no_grad():
+            value, unknown, _ = self._targets(tensordict)
         if unknown is not None:
             wide = unknown.view(*unknown.shape, *(1,) * (value.ndim - unknown.ndim))
             value = value.masked_fill(wide, torch.nan)
@@ -204,7 +205,7 @@ class BootstrappedLoss(LossModule):
         Values are ``[*B, T, 1]``, or ``[*B, T, num, 1]`` of several critics, whose distances are
         added up.
         """
-        target, unknown = targets
+        target, unknown = targets.value, targets.unknown
         extra = values.ndim - target.ndim
         if extra:
             target = target.unsqueeze(-2)
@@ -245,7 +246,7 @@ class BootstrappedLoss(LossModule):
         else:
             return
         msg = f"{key!r} is missing. {type(self).__name__} reads {self.in_keys}; the batch has "
-        raise UnknownName(msg + f"{sorted(map(str, batch.keys(True, True)))}.")
+        raise UnknownName(msg + f"{list(batch.keys(True, True))}.")
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
         source = self._source

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_tuple
-from rl_value.estimators.bootstrapping.next_values import InputRoles, roles_of
+from rl_tensordict.types import KeyPath
 
 VALUE = "state_value"
 
@@ -23,21 +23,17 @@ class StateValue(TensorDictModuleBase):  # type: ignore[misc]
         self,
         networks: Sequence[TensorDictModuleBase],
         value_of: Callable[[TensorDictBase], Tensor],
-        action: NestedKey,
     ) -> None:
         super().__init__()
-        read = {as_tuple(key): key for network in networks for key in network.in_keys}
-        read.pop(as_tuple(action), None)  # chosen by one of them
-        written = {as_tuple(key) for network in networks for key in network.out_keys}
+        read: dict[KeyPath, NestedKey] = {}
+        written: set[KeyPath] = set()
+        for network in networks:
+            read |= {as_tuple(k): k for k in network.in_keys if as_tuple(k) not in written}
+            written |= set(map(as_tuple, network.out_keys))  # as the action of the next critics
         states = [next_key(key) for key in read if next_key(key) in written]
         self.in_keys: list[NestedKey] = list(read.values())
         self.out_keys: list[NestedKey] = [VALUE, *states]
         self.value_of = value_of
-
-    @property
-    def roles(self) -> InputRoles:
-        """The roles of what they read."""
-        return roles_of(self)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the value of each state, ``[K, *G, 1]``."""

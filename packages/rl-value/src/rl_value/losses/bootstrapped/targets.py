@@ -29,6 +29,8 @@ class Targets(NamedTuple):
 
     value: Tensor  # [*B, T, ...]
     unknown: Tensor | None  # bool, steps that have no target; None where all have
+    # what critics say of the steps, where the call for next states gave that too
+    judged: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class DDPGLoss(ActorCriticsLoss):
             **settings,
         )
         networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value, self.entries["action"]))
+        self._prepare(StateValue(networks, self._state_value))
 
     @property
     def outputs(self) -> list[NestedKey]:

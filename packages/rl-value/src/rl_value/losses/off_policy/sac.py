@@ -105,7 +105,7 @@ class SACLoss(ActorCriticsLoss):
         wanted = entropy_target(target_entropy, automatic_entropy(self.spec), ADVICE)
         self.temperature = Temperature(alpha_init, (min_alpha, max_alpha), fixed_alpha, wanted)
         networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value, self.entries["action"]))
+        self._prepare(StateValue(networks, self._state_value))
 
     @property
     def log_alpha(self) -> Tensor:
@@ -141,7 +141,8 @@ class SACLoss(ActorCriticsLoss):
         self, batch: TensorDictBase, seen: TensorDictBase, targets: Targets, counted: Tensor | None
     ) -> dict[str, Tensor]:
         self._check_actions(batch, counted)
-        values = self._judged(self.qvalue_network, seen)
+        values = targets.judged
+        values = self._judged(self.qvalue_network, seen) if values is None else values
         loss = self._critic_loss(batch, values, targets, counted)
         actor, *others = self._actor_terms(seen, counted).items()
         return dict([actor, ("loss_qvalue", loss), *others])

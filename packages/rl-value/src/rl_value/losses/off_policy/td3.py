@@ -98,7 +98,7 @@ class TD3Loss(ActorCriticsLoss):
             raise ValueError(msg)
         self.policy_noise, self.noise_clip = policy_noise, noise_clip
         networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value, self.entries["action"]))
+        self._prepare(StateValue(networks, self._state_value))
 
     @property
     def outputs(self) -> list[NestedKey]:

@@ -1,0 +1,240 @@
+"""What every loss of an actor and critics keeps, whatever its equation is."""
+
+import pytest
+import torch
+
+from rl_layout import keys
+from rl_layout.testing import trajectories
+from rl_value import (
+    BCLoss,
+    CQLLoss,
+    CrossQLoss,
+    DDPGLoss,
+    DiscreteCQLLoss,
+    DiscreteSACLoss,
+    DQNLoss,
+    IQLLoss,
+    REDQLoss,
+    SACLoss,
+    TD3BCLoss,
+    TD3Loss,
+)
+from rl_value.testing import check_loss
+
+CHOICES = {"DiscreteSACLoss", "DiscreteCQLLoss", "DQNLoss"}
+NARROW = (-1e-9, 1e-9)  # random actions between these are all the same
+
+
+def makers(nets):
+    """A loss of each kind, none of which depends on chance."""
+    spec, still = {"action_spec": nets.Spec()}, nets.still
+    choices = {"action_space": "categorical"}
+    narrow = {"action_spec": nets.Spec(*NARROW), "check_finite": False}
+    det, critic, actor = nets.deterministic, nets.critic, nets.actor
+    return {
+        "SACLoss": lambda: SACLoss(actor(still), critic(), **spec),
+        "REDQLoss": lambda: REDQLoss(actor(still), critic(), num_qvalue_nets=3, **spec),
+        "CrossQLoss": lambda: CrossQLoss(actor(still), critic(), **spec),
+        "CQLLoss": lambda: CQLLoss(actor(still), critic(), num_random=2, **narrow),
+        "CQLLoss, lagrange": lambda: CQLLoss(
+            actor(still), critic(), with_lagrange=True, max_q_backup=True, **narrow
+        ),
+        "IQLLoss": lambda: IQLLoss(actor(still), critic(), nets.state_critic(), **spec),
+        "TD3Loss": lambda: TD3Loss(det(), critic(), policy_noise=0.0, **spec),
+        "TD3BCLoss": lambda: TD3BCLoss(det(), critic(), policy_noise=0.0, **spec),
+        "DDPGLoss": lambda: DDPGLoss(det(), critic(), **spec),
+        "BCLoss": lambda: BCLoss(actor(still)),
+        "BCLoss, distance": lambda: BCLoss(det()),
+        "DiscreteSACLoss": lambda: DiscreteSACLoss(
+            nets.chooser(), nets.action_critic(), num_actions=3, **choices
+        ),
+        "DiscreteCQLLoss": lambda: DiscreteCQLLoss(nets.action_critic(), **choices),
+        "DQNLoss": lambda: DQNLoss(nets.action_critic(), **choices),
+    }
+
+
+NAMES = [
+    *("SACLoss", "REDQLoss", "CrossQLoss", "CQLLoss", "CQLLoss, lagrange", "IQLLoss", "TD3Loss"),
+    *("TD3BCLoss", "DDPGLoss", "BCLoss", "BCLoss, distance", "DiscreteSACLoss"),
+    *("DiscreteCQLLoss", "DQNLoss"),
+]
+BOOTSTRAPPED = [name for name in NAMES if not name.startswith("BC")]
+
+
+def made(nets, name):
+    torch.manual_seed(0)
+    return makers(nets)[name]().double()
+
+
+def flat(nets, name, lengths=(3, 4, 2)):
+    torch.manual_seed(1)
+    batch = nets.flat(list(lengths))
+    if name in CHOICES:
+        batch["action"] = torch.randint(3, (len(batch),))
+    return batch
+
+
+def slopes(loss, batch, call=None):
+    loss.zero_grad()
+    found = (loss if call is None else call)(batch)
+    sum(value for key, value in found.items() if key.startswith("loss")).backward()
+    return found.detach().to_dict(), [
+        one.grad.clone() for one in loss.parameters() if one.grad is not None
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_keep_the_promises_of_losses(nets, name):
+    check_loss(lambda: made(nets, name), flat(nets, name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("marker", [keys.HISTORY_MISSING, keys.NEXT_MISSING])
+def test_steps_left_out_change_no_loss_and_no_gradient(nets, name, marker):
+    batch, loss = flat(nets, name), made(nets, name)
+    out = torch.zeros(9, dtype=torch.bool)
+    out[[6, 8]] = True  # they end segments: one truncated, one cut
+    batch[marker] = out
+    other = batch.clone()
+    other["action"][out] = 0
+    other["next", "reward"][out] = 100.0
+    other["next", "observation"][out] = 100.0
+    one, two = slopes(loss, batch), slopes(loss, other)
+    torch.testing.assert_close(one, two)
+    whole = slopes(loss, flat(nets, name))[0]
+    assert not all(torch.equal(whole[key], one[0][key]) for key in whole)
+    if name in BOOTSTRAPPED:
+        assert not batch["td_error"][out].any()
+        assert batch["td_error"][~out].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:torch._dynamo.config:FutureWarning")
+def test_compiled_losses_are_one_graph_and_equal(nets, name):
+    batch, loss = flat(nets, name), made(nets, name)
+    batch[keys.MASK] = torch.arange(9) != 4
+    torch.compiler.reset()
+    call = torch.compile(loss, backend="eager", fullgraph=True)
+    torch.manual_seed(2)
+    one = slopes(loss, batch.clone())
+    torch.manual_seed(2)
+    torch.testing.assert_close(slopes(loss, batch.clone(), call), one)
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+def test_targets_of_a_whole_batch_serve_its_parts(nets, name):
+    batch, loss = flat(nets, name), made(nets, name)
+    found = loss(batch.clone())
+    stored = loss.targets(batch)
+    assert stored is batch
+    whole = loss(batch)
+    for key, value in found.items():
+        torch.testing.assert_close(whole[key], value)
+    error = batch["td_error"].clone()
+    for part in batch.split(4):
+        loss(part)
+    torch.testing.assert_close(batch["td_error"], error)
+    assert "targets: stored" in loss.explain(batch)
+    assert "next values:" in loss.explain(batch.exclude("action_value_target"))
+
+
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+def test_weights_of_priorities_weigh_the_steps(nets, name):
+    loss, batch = made(nets, name), flat(nets, name)
+    batch["priority_weight"] = (torch.arange(9) == 3).double()
+    key = "loss" if name == "DQNLoss" else "loss_value" if name == "DDPGLoss" else "loss_qvalue"
+    torch.manual_seed(3)
+    alone = loss(batch.clone())[key]
+    torch.manual_seed(3)
+    loss.targets(batch)
+    torch.testing.assert_close(loss(batch[3:4].exclude("priority_weight"))[key], alone)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_entries_are_named_with_all_that_is_read(nets, name):
+    loss, batch = made(nets, name), flat(nets, name)
+    for key in ("action", "observation"):
+        with pytest.raises(KeyError, match=rf"'{key}' is missing.*reads \['action'"):
+            loss(batch.exclude(key))
+
+
+@pytest.mark.parametrize("name", ["SACLoss", "TD3Loss", "DDPGLoss", "IQLLoss"])
+def test_actions_outside_of_their_spec_are_refused(nets, name):
+    loss, batch = made(nets, name), flat(nets, name)
+    batch["action"][4, 1] = 1.5
+    with pytest.raises(ValueError, match=r"'action' is outside of its spec in 1 of 9.*\(4,\)"):
+        loss(batch)
+    batch[keys.HISTORY_MISSING] = torch.arange(9) == 4  # it does not count
+    loss(batch)
+
+
+def test_critics_of_different_shapes_are_refused(nets):
+    one, other = nets.critic(), nets.critic()
+    other.module.weight = torch.nn.Parameter(torch.zeros(1, 7))
+    with pytest.raises(ValueError, match=r"'module.weight' is \[1, 4\] in critic 0 and \[1, 7\]"):
+        SACLoss(nets.actor(), [one, other], target_entropy=-1.0)
+    with pytest.raises(ValueError, match="expected 3 critics, got a list of 2"):
+        SACLoss(nets.actor(), [one, nets.critic()], num_qvalue_nets=3, target_entropy=-1.0)
+
+
+def test_an_automatic_target_entropy_needs_a_spec(nets):
+    with pytest.raises(ValueError, match="target_entropy='auto' is not known: pass action_spec="):
+        SACLoss(nets.actor(), nets.critic())
+    with pytest.raises(ValueError, match="target_entropy='auto' is not known: pass num_actions="):
+        DiscreteSACLoss(nets.chooser(), nets.action_critic(), action_space="categorical")
+    assert SACLoss(nets.actor(), nets.critic(), action_spec=nets.Spec()).target_entropy == -2
+
+
+def test_other_bad_arguments_are_named(nets):
+    actor, critic, spec = nets.actor(), nets.critic(), {"action_spec": nets.Spec()}
+    for given, message in [
+        ({"alpha_init": 0.0}, "expected alpha_init, min_alpha and max_alpha above 0"),
+        ({"min_alpha": 2.0, "max_alpha": 1.0}, "expected min_alpha below max_alpha"),
+        ({"loss_function": "l3"}, "loss_function"),
+        ({"num_qvalue_nets": 0}, "num_qvalue_nets: expected at least 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            SACLoss(actor, critic, **given, **spec)
+    with pytest.raises(TypeError, match=r"unexpected argument 'gamma'. Use make_value_estimator"):
+        SACLoss(actor, critic, gamma=0.9, **spec)
+    with pytest.raises(TypeError, match=r"Use set_keys\(priority="):
+        SACLoss(actor, critic, priority_key="error", **spec)
+    with pytest.raises(TypeError, match="draws no actions that gradients pass through"):
+        SACLoss(nets.chooser(), critic, **spec).double()(nets.flat([3]))
+    wide = [nets.critic() for _ in range(2)]
+    for one in wide:
+        one.module = type(one.module)(4, 3)
+    with pytest.raises(ValueError, match="expected values of critics"):
+        SACLoss(actor, wide, **spec).double()(nets.flat([3]))
+    with pytest.raises(ValueError, match="has no copies of its critics"):
+        CrossQLoss(actor, critic, delay_qvalue=True, **spec)
+    with pytest.raises(ValueError, match="random actions need bounds"):
+        CQLLoss(actor, critic, target_entropy=-1.0)
+    with pytest.raises(ValueError, match="expected an expectile between 0 and 1"):
+        IQLLoss(actor, critic, nets.state_critic(), expectile=1.0)
+
+
+def test_members_that_are_out_do_not_count(nets):
+    torch.manual_seed(0)
+    batch = trajectories([3, 2])
+    shape = (5, 2)  # steps, members
+    members = batch.clone().exclude("action", "observation", ("next", "observation"))
+    for key in ("observation", ("next", "observation")):
+        place = ("agents", key) if isinstance(key, str) else ("next", "agents", key[1])
+        members[place] = torch.randn(*shape, 2, dtype=torch.float64)
+    members["agents", "action"] = torch.rand(*shape, 2, dtype=torch.float64)
+    members["next", "agents", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
+    for name in ("done", "terminated"):
+        members["next", "agents", name] = members["next", name][:, None].expand(5, 2, 1).clone()
+    members["agents", "mask"] = torch.ones(shape, dtype=torch.bool)
+    members["agents", "mask"][1, 0] = False
+    actor, critic = nets.actor(nets.still, "agents"), nets.critic("agents")
+    loss = SACLoss(actor, critic, target_entropy=-1.0).double()
+    group = {name: ("agents", name) for name in ("action", "reward", "done", "terminated")}
+    loss.set_keys(**group)
+    found = loss(members)
+    assert members["td_error"].shape == (5, 2, 1)
+    other = members.clone()
+    other["next", "agents", "reward"][1, 0] = 50.0
+    other["agents", "action"][1, 0] = 0.5
+    torch.testing.assert_close(loss(other)["loss_qvalue"], found["loss_qvalue"])
