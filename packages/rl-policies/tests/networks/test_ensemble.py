@@ -1,9 +1,25 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import linear
 from torch.testing import assert_close
 
 from rl_policies import MLP, ConvNet, Ensemble, ValueOperator
+
+
+def twice(layer):
+    return nn.Sequential(nn.Linear(3, 5), layer, nn.Linear(5, 5), layer, nn.Linear(5, 2))
+
+
+def doubling(inner):
+    inner.register_forward_hook(lambda module, given, out: out * 2)
+    return nn.Sequential(inner, nn.ReLU())
+
+
+def tripling(layer):
+    layer.forward = lambda x: linear(x, layer.weight) * 3
+    return layer
+
 
 NETWORKS = {
     "linear": lambda: nn.Linear(3, 2),
@@ -18,6 +34,11 @@ NETWORKS = {
     "shaped": lambda: MLP(3, (2, 4), num_cells=[5], activation_class=nn.SiLU),
     "nested": lambda: nn.Sequential(nn.Sequential(nn.Linear(3, 5), nn.GELU()), MLP(5, 2, 1)),
     "nothing to learn": lambda: nn.Sequential(nn.Tanh()),
+    "one activation twice": lambda: twice(nn.Tanh()),
+    "one layer twice": lambda: twice(nn.Linear(5, 5)),
+    "hook of a sequence inside": lambda: doubling(nn.Sequential(nn.Linear(3, 2))),
+    "own forward": lambda: tripling(nn.Linear(3, 2)),
+    "shaped inside": lambda: nn.Sequential(MLP(3, (2, 4), num_cells=[5]), nn.Flatten(-2)),
     "unknown activation": lambda: nn.Sequential(nn.Linear(3, 2), nn.Softmax(-1)),
 }
 each_network = pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
@@ -75,6 +96,21 @@ def test_dropout_draws_for_each_member(first):
     made.eval()
     out = made(torch.ones(500, 3))
     assert_close(out[:, 0], out[:, 1])
+
+
+def test_dropout_in_evaluation_stands_before_what_writes_in_place():
+    layers = nn.Dropout(), nn.ReLU(inplace=True), nn.Linear(3, 2)
+    made, x = Ensemble([nn.Sequential(*layers)] * 2).eval(), torch.randn(5, 3)
+    expected = layers[2](x.relu())
+    assert_close(made(x), torch.stack([expected, expected], 1))
+
+
+def test_hooks_of_any_member_run():
+    networks = [MLP(3, 1, num_cells=[5]) for _ in range(2)]
+    networks[1][0].register_forward_hook(lambda module, given, out: out * 2)
+    made, x = Ensemble(networks), torch.randn(4, 3)
+    assert_close(made(x), torch.stack([network(x) for network in networks], 1))
+    assert "because of hooks" in repr(made)
 
 
 def test_several_inputs_lie_side_by_side():
@@ -152,6 +188,11 @@ class Scale(nn.Module):
         ([nn.Linear(3, 1), nn.Linear(3, 1).double()], ValueError, "float32.*float64"),
         ([nn.Sequential(), nn.Sequential(nn.Tanh())], ValueError, "members differ"),
         ([MLP(out_features=1)], ValueError, "member 0 has a lazy layer"),
+        (
+            [nn.Linear(3, 1).requires_grad_(False), nn.Linear(3, 1)],
+            ValueError,
+            "'weight': .* on cpu in member 0, .* on cpu that learns in member 1",
+        ),
     ],
 )
 def test_members_that_do_not_fit_are_refused(networks, error, message):

@@ -33,8 +33,8 @@ class Ensemble(nn.Module):
     Linear layers of all members are one batched product, their norms one operation; nothing is
     vectorised by `vmap`, so dropout draws for each member and `torch.compile` traces plain
     operations. That is so for an `MLP` or an `nn.Sequential` of linear layers, `nn.LayerNorm`,
-    `nn.BatchNorm1d`, `nn.Dropout` and element-wise activations; other networks are called one
-    after the other, and `repr` says which layer is the reason.
+    `nn.BatchNorm1d`, `nn.Dropout` and element-wise activations; other networks, and those with
+    hooks or shared parameters, are called one after the other, and `repr` says for which reason.
 
     Args:
         networks: the members. Their parameters are copied.
@@ -55,15 +55,15 @@ class Ensemble(nn.Module):
         members = list(networks)
         _check(members)
         self.num = len(members)
-        self.obstacle = obstacle_of(members[0])
+        found = (obstacle_of(member) for member in members)
+        self.obstacle = next((one for one in found if one is not None), None)
         if self.obstacle is None:
             pairs = zip(*(_layers(member) for member in members), strict=True)
             self.layers = nn.ModuleList([_stacked(layers) for layers in pairs])
-            out = members[0].out_features if isinstance(members[0], MLP) else 0
-            self._out_shape = out if isinstance(out, tuple) else None
+            self._out_shape = _shape_of(members[0])
         else:
             self.layers = nn.ModuleList([deepcopy(member) for member in members])
-        self.train(members[0].training)
+        self.training = members[0].training
 
     @classmethod
     def from_module(cls, network: nn.Module, num: int) -> Ensemble:
@@ -200,7 +200,9 @@ class StackedDropout(nn.Module):
         self.dropout, self.num = nn.Dropout(layers[0].p), len(layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, d]`` or ``[num, N, d]`` to ``[num, N, d]``."""
+        """``[N, d]`` or ``[num, N, d]`` to the latter, or as it is in evaluation."""
+        if not self.training:  # not as views of one memory, which no layer may write to in place
+            return x
         made: Tensor = self.dropout(_each(x, self.num))
         return made
 
@@ -221,9 +223,13 @@ def obstacle_of(network: nn.Module) -> str | None:
             return type(layer).__name__
         if type(layer) is nn.LayerNorm and len(layer.normalized_shape) > 1:
             return "a LayerNorm over several dimensions"
-    if any(vars(module)[kind] for module in (network, *layers) for kind in HOOKS):
+    modules = list(network.modules())
+    if any(vars(module)[kind] for module in modules for kind in HOOKS):
         return "hooks"
-    return None
+    if any("forward" in vars(module) for module in modules):
+        return "a forward of its own"
+    used = [id(value) for layer in layers for value in layer.parameters()]
+    return None if len(used) == len(set(used)) else "parameters that layers share"
 
 
 def drawn_anew(network: nn.Module) -> nn.Module:
@@ -244,14 +250,26 @@ def drawn_anew(network: nn.Module) -> nn.Module:
 def _stacked(layers: Sequence[nn.Module]) -> nn.Module:
     """One layer for those of all members."""
     kind = STACKED.get(type(layers[0]))
-    return deepcopy(layers[0]) if kind is None else kind(layers)
+    made = deepcopy(layers[0]) if kind is None else kind(layers)
+    return made.train(layers[0].training)
 
 
 def _layers(network: nn.Module) -> list[nn.Module]:
     """The layers that a network calls in turn; itself where it is no plain sequence."""
-    if type(network) not in (MLP, nn.Sequential):
+    if not isinstance(network, nn.Sequential) or type(network) not in (MLP, nn.Sequential):
         return [network]
-    return [layer for child in network.children() for layer in _layers(child)]
+    # a module that stands in several places is called in each; what an MLP shapes is no sequence
+    return [
+        layer
+        for child in network
+        for layer in ([child] if _shape_of(child) is not None else _layers(child))
+    ]
+
+
+def _shape_of(network: nn.Module) -> tuple[int, ...] | None:
+    """The shape that an `MLP` gives its output, if that is not flat."""
+    out = network.out_features if isinstance(network, MLP) else None
+    return out if isinstance(out, tuple) else None
 
 
 def _check(members: Sequence[Any]) -> None:
@@ -283,7 +301,10 @@ def _architecture(network: nn.Module) -> list[tuple[str, object]]:
         for name, module in network.named_modules()
     ]
     tensors = (*network.named_parameters(), *network.named_buffers())
-    kinds = [(n, f"{tuple(t.shape)} {t.dtype} on {t.device}") for n, t in tensors]
+    kinds = [
+        (n, f"{tuple(t.shape)} {t.dtype} on {t.device}{' that learns' * t.requires_grad}")
+        for n, t in tensors
+    ]
     return found + kinds
 
 
