@@ -5,6 +5,9 @@ from rl_datasets.convert import convert
 from rl_datasets.d4rl import D4RLExperienceReplay, D4RLSource
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.gen_dgrl import GenDGRLExperienceReplay, GenDGRLSource
+from rl_datasets.lerobot.replay import LeRobotExperienceReplay
+from rl_datasets.lerobot.source import LeRobotSource
+from rl_datasets.lerobot.write import to_lerobot
 from rl_datasets.minari.hdf5 import MinariHDF5Source
 from rl_datasets.minari.replay import MinariExperienceReplay
 from rl_datasets.minari.write import to_minari
@@ -26,6 +29,8 @@ __all__ = [
     "EpisodeSource",
     "GenDGRLExperienceReplay",
     "GenDGRLSource",
+    "LeRobotExperienceReplay",
+    "LeRobotSource",
     "MinariExperienceReplay",
     "MinariHDF5Source",
     "OGBenchExperienceReplay",
@@ -35,5 +40,6 @@ __all__ = [
     "VD4RLExperienceReplay",
     "VD4RLSource",
     "convert",
+    "to_lerobot",
     "to_minari",
 ]

@@ -62,7 +62,7 @@ class Chunk:
         columns |= {(keys.NEXT, *key): leaf for key, leaf in self.nexts.items()}
         columns |= {(keys.IS_INIT,): self.starts, keys.TRAJ_IDS: ids}
         columns[keys.TRAJ_STEP] = self._steps()
-        leaves = {key: torch.from_numpy(np.ascontiguousarray(a)) for key, a in columns.items()}
+        leaves = {key: _tensor(column) for key, column in columns.items()}
         for key in ((keys.IS_INIT,), keys.NEXT_REWARD, *keys.NEXT_DONE_KEYS):
             if key in leaves and leaves[key].ndim == 1:
                 leaves[key] = leaves[key].unsqueeze(-1)
@@ -138,6 +138,12 @@ def _column(episode: Episode, columns: object, key: KeyPath) -> Array:
             f"{episode.place}: there is no column {key}, which episodes before have."
         ) from None
     return column
+
+
+def _tensor(column: Array) -> torch.Tensor:
+    # rows of a file that is mapped or unpacked may be read-only, which torch warns of
+    own = column if column.flags.writeable else column.copy()
+    return torch.from_numpy(np.ascontiguousarray(own))
 
 
 def _concatenated(arrays: Sequence[Array], key: KeyPath) -> Array:

@@ -22,7 +22,9 @@ _STEP_LEAVES = (*keys.DONE_KEYS, keys.REWARD)
 _MARKS |= {keys.NEXT_DONE, keys.STEPS_TO_NEXT_OBS}
 
 
-def episodes_of(data: Steps, *, drop_missing: bool = False) -> Iterator[Episode]:
+def episodes_of(
+    data: Steps, *, drop_missing: bool = False, keep_missing: bool = False
+) -> Iterator[Episode]:
     """The trajectories of some steps, each observation once.
 
     A leaf that is there before and after a step is an observation; the last one of a trajectory is
@@ -33,13 +35,14 @@ def episodes_of(data: Steps, *, drop_missing: bool = False) -> Iterator[Episode]
             trajectory follow each other and have the same id.
         drop_missing: Leave out the last step of a trajectory whose next observation is missing, so
             that the observation before it is the last one.
+        keep_missing: Keep such steps, and leave out the observation after them.
 
     Raises:
         ValueError: A next observation is missing, or differs from the observation of the next row.
         TypeError: Something without steps.
     """
     for number, rows in enumerate(_trajectories(data)):
-        episode = _episode(rows, number, drop_missing=drop_missing)
+        episode = _episode(rows, number, drop=drop_missing, keep=keep_missing)
         if len(episode):
             yield episode
 
@@ -114,24 +117,25 @@ def _whole(pieces: list[TensorDictBase]) -> TensorDictBase:
     return whole
 
 
-def _episode(rows: TensorDictBase, number: int, *, drop_missing: bool) -> Episode:
+def _episode(rows: TensorDictBase, number: int, *, drop: bool, keep: bool) -> Episode:
     place = f"trajectory {number}"
     columns = {as_tuple(key): leaf for key, leaf in leaves(rows)}
     missing = columns.get(keys.NEXT_MISSING)
-    count = len(rows)
+    count, has_last = len(rows), True
     if missing is not None and bool(missing.any()):
-        if not drop_missing or not bool(missing[-1]) or int(missing.sum()) > 1:
+        if not (drop or keep) or not bool(missing[-1]) or int(missing.sum()) > 1:
             raise ValueError(
                 f"{place}: the next observation of {int(missing.sum())} rows is missing, and the "
                 "format wants each: drop_missing=True leaves last steps without one out."
             )
-        count -= 1
+        has_last, count = not keep, count - drop
     arrays = {path: leaf.detach().cpu().numpy() for path, leaf in columns.items()}
     seen = {}
     for path, before in arrays.items():
         after = arrays.get((keys.NEXT, *path))
         if after is not None and path not in _MARKS and path[-1] not in _STEP_LEAVES:
-            seen[path] = _once(path, before, after, count, place)
+            once = _once(path, before, after, count, place)
+            seen[path] = once if has_last else once[:count]
     known = {*_MARKS, *((keys.NEXT, *path) for path in seen), *seen}
     rest = {p: _flat(p, a)[:count] for p, a in arrays.items() if p not in known}
     rest = {p: a for p, a in rest.items() if p[0] != keys.COLLECTOR}
