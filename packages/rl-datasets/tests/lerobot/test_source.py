@@ -65,6 +65,12 @@ def write(folder, *, version="v3.0", success=True, lengths=LENGTHS, **changed):
     (folder / "meta").mkdir(parents=True)
     info = {"codebase_version": version, "fps": 10, "total_frames": count, "features": features}
     (folder / "meta" / "info.json").write_text(json.dumps(info))
+    save_tables(folder, rows, version, lengths)
+    return rows
+
+
+def save_tables(folder, rows, version, lengths):
+    count = sum(lengths)
     table, episodes = table_of(rows), {"episode_index": range(3), "length": list(lengths)}
     if version == "v3.0":
         for number, (begin, end) in enumerate([(0, 5), (5, count)]):  # an episode over two files
@@ -86,7 +92,6 @@ def write(folder, *, version="v3.0", success=True, lengths=LENGTHS, **changed):
         (folder / "meta" / "episodes.jsonl").write_text("\n".join(map(json.dumps, lines)))
         lines = [{"task_index": 0, "task": "pick"}, {"task_index": 1, "task": "place"}]
         (folder / "meta" / "tasks.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return rows
 
 
 def opened(tmp_path, **options):
