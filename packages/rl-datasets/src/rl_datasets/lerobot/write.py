@@ -39,8 +39,8 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
     """Write steps as a dataset of LeRobot v3, which reads back bit for bit.
 
     Keys become features with dots; a plain `"observation"` becomes `"observation.state"`. The
-    format has no place for what was seen after the last step of an episode: it is written to a table
-    of its own in `meta`, which LeRobot passes over and `LeRobotExperienceReplay` reads.
+    format has no place for what was seen after the last step of an episode: it is written to a
+    table in `meta`, which LeRobot passes over and `LeRobotExperienceReplay` reads.
 
     Args:
         data: A buffer, a batch of whole trajectories, or batches as a collector makes them.
