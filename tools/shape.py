@@ -3,6 +3,7 @@
     python tools/shape.py              both tables
     python tools/shape.py --calls      only the calls
     python tools/shape.py --packages   only the packages
+    python tools/shape.py --files GAE.forward    the files that one call opens, with the functions
 
 A call is recorded by `sys.setprofile` after three that warm it up.
 """
@@ -193,20 +194,19 @@ def recorded(act: Callable[[], object]) -> Calls:
     return calls
 
 
-def acts() -> Iterator[tuple[str, Callable[[], object]]]:
-    """One call of each path that a user takes at every step."""
-    import torch
-    from tensordict import TensorDict
-    from tensordict.nn import TensorDictModule
+Act = tuple[str, Callable[[], object]]
 
-    from rl_collect import Collector
-    from rl_envs import GymEnv, SerialEnv
-    from rl_layout import set_recurrent_mode
+
+def acts() -> Iterator[Act]:
+    """One call of each path that a user takes at every step."""
+    yield from acts_of_buffers()
+    yield from acts_of_learning()
+
+
+def acts_of_buffers() -> Iterator[Act]:
+    """Writes and samples of replay buffers."""
     from rl_layout.synthetic import trajectories
-    from rl_policies import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
-    from rl_recurrent import GRUModule
     from rl_replay import LazyTensorStorage, ReplayBuffer, SliceSampler
-    from rl_value import GAE
 
     batch = trajectories([50, 30, 20])
     rows = batch[0]
@@ -225,6 +225,20 @@ def acts() -> Iterator[tuple[str, Callable[[], object]]]:
     )
     slices.extend(batch)
     yield "ReplayBuffer.sample slices", slices.sample
+
+
+def acts_of_learning() -> Iterator[Act]:
+    """A step of an environment, a batch of a collector, and what a learner computes of it."""
+    import torch
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule
+
+    from rl_collect import Collector
+    from rl_envs import GymEnv, SerialEnv
+    from rl_layout import set_recurrent_mode
+    from rl_policies import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
+    from rl_recurrent import GRUModule
+    from rl_value import GAE
 
     env = GymEnv("CartPole-v1")
     root = env.rand_action(env.reset())
@@ -269,11 +283,38 @@ def print_calls() -> None:
         print(f"{name:<30}" + "".join(f"{cell:>11}" for cell in recorded(act).cells()))
 
 
+def print_files(wanted: str) -> None:
+    """Print the files that one call opens, and how often it calls which line of each."""
+    found = dict(acts()).get(wanted)
+    if found is None:
+        raise SystemExit(f"there is no {wanted!r}: --calls lists the names.")
+    lines: dict[str, list[str]] = defaultdict(list)
+    for (name, line), count in sorted(recorded(found).functions.items()):
+        lines[name.partition("/src/")[2]].append(f"{function_at(name, line)} x{count}")
+    for name, functions in sorted(lines.items()):
+        print(f"{name}: {', '.join(functions)}")
+
+
+def function_at(path: str, line: int) -> str:
+    """The name of the function whose code begins at a line, behind its decorators."""
+    for text in Path(path).read_text(encoding="utf-8").splitlines()[line - 1 :]:
+        words = text.split("(")[0].split()
+        if words and words[0] in ("def", "class"):
+            return words[1]
+        if not text.lstrip().startswith("@"):
+            break
+    return f"line {line}"
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Print the shape of the code.")
     parser.add_argument("--calls", action="store_true", help="only what one call passes through")
     parser.add_argument("--packages", action="store_true", help="only what each package holds")
+    parser.add_argument("--files", metavar="CALL", help="the files that one call opens")
     options = parser.parse_args()
+    if options.files:
+        print_files(options.files)
+        raise SystemExit
     if options.calls or not options.packages:
         print_calls()
     if options.packages or not options.calls:
