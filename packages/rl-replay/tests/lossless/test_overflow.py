@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_replay.lossless.overflow import FREE, OverflowTable
+from rl_replay.testing.observed_rows import filled, observations, plain_batch, put, store
 from rl_slabs import LazyFile, RowSchema, Slab
 from rl_slabs.lanes.lane import LANE_SHIFT
 
@@ -203,3 +204,21 @@ def test_links_stay_where_they_are_secured_again(kind):
         assert again.owners.tolist() == [*range(7), FREE, FREE]
         assert (again.rows.read(slice(0, 9)) == leaves(9, 5)).all()
     assert table.take(0, 2).tolist() == [8, 7]
+
+
+def test_cleared_rows_give_every_slot_back():
+    rows = filled()
+    rows.clear()
+    assert rows.side.in_use() == 0
+    put(rows, 9, plain_batch(torch.arange(2.0), torch.arange(1.0, 3), [6, 6], [0, 1]), [0, 1])
+    assert observations(rows, 2) == ([0, 1], [1, 2])
+
+
+def test_slots_lost_by_a_killed_writer_are_found_when_they_are_needed():
+    batch = plain_batch(torch.arange(4.0), torch.arange(10.0, 14), [5] * 4, list(range(4)))
+    rows = store(batch, 4)
+    put(rows, 0, batch[:2], [0, 0])
+    rows.side.take(0, 2)  # taken by a writer that ended before any row named them
+    put(rows, 2, batch[2:], [0, 0])
+    assert rows.side.in_use() == 4
+    assert observations(rows, 4)[1] == [10, 11, 12, 13]

@@ -7,22 +7,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tensordict import TensorDict
 
-from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.testing import LosslessRowsMachine
 from rl_replay.testing.lossless_machine import LAYOUTS
 from rl_replay.testing.lossless_ring import (
     ID,
     STEP,
-    STEPS,
     LosslessRing,
     Producer,
     Step,
     observe,
 )
-from rl_slabs import Rows, RowSchema
+from rl_replay.testing.observed_rows import observations, plain_batch, put, store
+from rl_slabs import RowSchema
 
 KINDS = st.sampled_from(LAYOUTS)
 
@@ -45,29 +43,6 @@ def test_next_observations_of_nstep_rows_come_back(seed, capacity, producers, n_
 
 def rows_of(ring, count, **options):
     return ring.cells(Producer(ring, **options).rows(count))
-
-
-def plain_batch(observation, following, ids, steps, extra=()):
-    count = len(observation)
-    found = TensorDict({"observation": observation, "next": {}}, batch_size=[count])
-    if following is not None:
-        found["next", "observation"] = following
-    found["next", "reward"] = torch.zeros(count, 1)
-    found[ID], found[STEP] = torch.tensor(ids), torch.tensor(steps)
-    for key, value in extra:
-        found[key] = value
-    return found
-
-
-def store(batch, capacity, keys=None, **options):
-    return LosslessRows.zeros(RowSchema.from_tensordict(batch), capacity, keys=keys, **options)
-
-
-def put(rows, start, cells, back):
-    numbers = range(start, start + len(cells))
-    positions = torch.arange(start, start + len(cells)) % len(rows)
-    rows.write(positions, numbers, cells, np.array(back))
-    rows.link_predecessors(numbers)
 
 
 def test_rows_of_one_trajectory_take_one_slot():
@@ -292,234 +267,6 @@ def test_nstep_rows_of_one_extend_are_linked_as_well():
     assert ring.rows.successor[:16].tolist() == [4] * 16
 
 
-def missing(rows, count):
-    found = rows.read(slice(0, count))
-    return found["collector", "next_missing"].tolist(), found["next", "observation"]
-
-
-@pytest.mark.parametrize("count", [1, 11, 12, 13, 29, 70])
-def test_next_observations_that_no_row_holds_are_read_however_many_they_are(count):
-    batch = plain_batch(torch.arange(35.0), torch.arange(100.0, 135), [5] * 35, list(range(35)))
-    rows = store(plain_batch(batch["observation"], None, [5] * 35, [0] * 35), 70, ["observation"])
-    put(rows, 0, batch, [0] * 35)
-    index = torch.arange(35).repeat(2)[:count].flip(0)
-    assert rows.gather(index)["next", "observation"].tolist() == (100 + index).tolist()
-    put(rows, 35, batch.exclude(("next", "observation")), [0] * 35)
-    index = torch.arange(70).flip(0)[:count]  # the newest rows have none at all
-    for found in (rows.gather(index), rows.read(index)):
-        following = found["next", "observation"]
-        assert torch.equal(found["collector", "next_missing"], index >= 35)
-        assert following[index >= 35].isnan().all()
-        assert following[index < 35].tolist() == (100 + index[index < 35]).tolist()
-
-
-def test_rows_without_next_observations_get_those_of_the_rows_that_follow():
-    batch = plain_batch(torch.arange(5.0), None, [5] * 5, list(range(5)))
-    rows = store(batch, 8, keys=["observation"])
-    put(rows, 0, batch[:3], [0, 1, 1])
-    marks, following = missing(rows, 3)
-    assert marks == [False, False, True]
-    assert following[:2].tolist() == [1.0, 2.0]
-    assert following[2].isnan()
-    put(rows, 3, batch[3:], [1, 1])
-    marks, following = missing(rows, 5)
-    assert marks == [False] * 4 + [True]
-    assert following[:4].tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert rows.side.in_use() == 0
-
-
-def test_a_missing_row_does_not_name_what_overwrote_its_predecessor():
-    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
-    rows = store(batch, 4, keys=["observation"])
-    put(rows, 0, batch, [0, 1, 1, 1])
-    put(rows, 4, batch, [1, 1, 1, 1])
-    marks, following = missing(rows, 4)
-    assert marks == [False, False, False, True]
-    assert following[:3].tolist() == [1.0, 2.0, 3.0]
-
-
-@pytest.mark.parametrize("together", [True, False])
-def test_a_missing_row_that_looks_further_than_a_step_takes_no_neighbour(together):
-    extra = [(STEPS, torch.tensor([[1], [3], [1], [1]]))]
-    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)), extra)
-    rows = store(batch, 6, keys=["observation"])
-    if together:
-        put(rows, 0, batch, [0, 1, 1, 1])
-    else:
-        for row in range(4):
-            put(rows, row, batch[row : row + 1], [min(row, 1)])
-    marks, following = missing(rows, 4)
-    assert marks == [False, True, False, True]
-    assert following[::2].tolist() == [1.0, 3.0]
-
-
-def test_integers_that_are_missing_are_zero():
-    batch = plain_batch(torch.arange(1, 4, dtype=torch.uint8), None, [5] * 3, list(range(3)))
-    rows = store(batch, 8, keys=["observation"])
-    put(rows, 0, batch, [0, 0, 1])
-    marks, following = missing(rows, 3)
-    assert marks == [True, False, True]
-    assert following.tolist() == [0, 3, 0]
-
-
-def test_frames_that_are_missing_are_zero():
-    frames = torch.randint(1, 255, (3, 17, 19), dtype=torch.uint8)
-    batch = plain_batch(frames, None, [5] * 3, list(range(3)))
-    rows = store(batch, 8, keys=["observation"])
-    put(rows, 0, batch, [0, 0, 1])
-    marks, following = missing(rows, 3)
-    assert marks == [True, False, True]
-    assert not following[0].any()
-    assert (following[1] == frames[2]).all()
-    plan = rows.plan(None)
-    index = torch.arange(3)
-    packed, arrays, _ = rows.reader.on_device(plan, index)
-    assert (
-        plan.unpack[False, False](packed, arrays, index.shape)["next", "observation"] == following
-    ).all()
-
-
-def test_batches_with_and_without_next_observations_may_follow_each_other():
-    whole = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
-    rows = store(whole, 9)
-    put(rows, 0, whole, [0, 1, 1])
-    assert ("collector", "next_missing") not in rows.read(slice(0, 3)).keys(True)
-    put(rows, 3, plain_batch(torch.arange(3.0, 5), None, [5] * 2, [3, 4]), [1, 1])
-    put(rows, 5, plain_batch(torch.tensor([5.0]), torch.tensor([9.0]), [5], [5]), [1])
-    marks, following = missing(rows, 6)
-    assert marks == [False] * 6
-    assert following.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]
-
-
-def test_a_sample_with_missing_rows_is_stored_again_as_such():
-    batch = plain_batch(torch.arange(4.0), None, [5] * 4, list(range(4)))
-    one, two = (store(batch, 8, keys=["observation"]) for _ in range(2))
-    put(one, 0, batch, [0, 1, 0, 1])
-    sample = one.read(slice(0, 4))
-    put(two, 0, sample, [0, 1, 0, 1])
-    assert missing(two, 4)[0] == [False, True, False, True]
-    assert torch.equal(missing(two, 4)[1], missing(one, 4)[1]) is False  # NaN is there
-    assert missing(two, 4)[1][::2].tolist() == [1.0, 3.0]
-
-
-def test_a_mark_that_rows_bring_along_is_kept():
-    mark = torch.tensor([True, False, False])
-    extra = [(("collector", "next_missing"), mark)]
-    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2], extra)
-    rows = store(batch, 8)
-    put(rows, 0, batch, [0, 1, 1])
-    assert missing(rows, 3)[0] == [True, False, False]
-    put(rows, 3, batch.exclude(("next", "observation")), [0, 0, 0])
-    assert rows.read(slice(3, 6))["collector", "next_missing"].tolist() == [True, True, True]
-
-
-def test_some_next_observations_without_the_others_are_refused():
-    batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
-    batch["more"], batch["next", "more"] = torch.zeros(3), torch.zeros(3)
-    rows = store(batch, 8)
-    with pytest.raises(KeyError, match="are missing while others are there"):
-        put(rows, 0, batch.exclude(("next", "more")), [0, 1, 1])
-
-
-def update(rows, positions, cells, back=None):
-    index = torch.tensor(positions)
-    back = np.zeros(len(index)) if back is None else back
-    rows.update(index, index, TensorDict(cells, batch_size=[len(index)]), np.array(back))
-
-
-def filled(capacity=9):
-    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
-    rows = store(batch, capacity)
-    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
-    return rows
-
-
-def observations(rows, count=6):
-    found = rows.read(slice(0, count))
-    return found["observation"].tolist(), found["next", "observation"].tolist()
-
-
-def test_an_observation_written_in_place_is_not_the_next_one_of_the_row_before():
-    rows = filled()
-    update(rows, [2], {"observation": torch.tensor([70.0])})
-    assert observations(rows) == ([0, 1, 70, 3, 4, 5], [1, 2, 3, 4, 5, 6])
-    assert rows.side.in_use() == 2
-
-
-def test_that_holds_whatever_the_links_of_the_markers_say_by_then():
-    rows = filled()
-    update(rows, [2], {"observation": torch.tensor([70.0])}, [0])
-    assert observations(rows)[1] == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_next_observation_written_in_place_is_nobodys_observation():
-    rows = filled()
-    update(rows, [2], {("next", "observation"): torch.tensor([70.0])})
-    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 70, 4, 5, 6])
-
-
-def test_what_is_written_back_as_it_was_takes_no_more_room():
-    rows = filled()
-    found = rows.read(slice(0, 6)).select("observation", ("next", "observation"))
-    update(rows, list(range(6)), found.to_dict(), [0, 1, 1, 1, 1, 1])
-    assert observations(rows) == ([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6])
-    assert rows.side.in_use() == 1
-
-
-def test_other_leaves_written_in_place_change_no_link():
-    rows = filled()
-    update(rows, [2, 3], {("next", "reward"): torch.ones(2, 1)})
-    assert rows.side.in_use() == 1
-    assert rows.read(slice(0, 6))["next", "reward"].flatten().tolist() == [0, 0, 1, 1, 0, 0]
-
-
-def test_a_row_gets_a_next_observation_in_place_that_it_did_not_have():
-    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
-    rows = store(batch, 8, keys=["observation"])
-    put(rows, 0, batch, [0, 1, 1])
-    update(rows, [2], {("next", "observation"): torch.tensor([3.0])})
-    marks, following = missing(rows, 3)
-    assert (marks, following.tolist()) == ([False] * 3, [1.0, 2.0, 3.0])
-
-
-def test_a_sample_written_back_leaves_missing_rows_missing():
-    batch = plain_batch(torch.arange(3.0), None, [5] * 3, [0, 1, 2])
-    rows = store(batch, 8, keys=["observation"])
-    put(rows, 0, batch, [0, 1, 1])
-    update(rows, [0, 1, 2], rows.read(slice(0, 3)).to_dict())
-    assert missing(rows, 3)[0] == [False, False, True]
-    mark = {("collector", "next_missing"): torch.tensor([True])}
-    with pytest.raises(ValueError, match="cannot be taken from them"):
-        update(rows, [0], {**mark, ("next", "observation"): torch.tensor([3.0])})
-
-
-def test_many_distances_are_as_right_as_few():
-    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
-    rows = store(batch, 9)
-    rows.addresses.record(np.arange(1, 100))
-    put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
-    update(rows, [3, 1], {"observation": torch.tensor([70.0, 80.0])})
-    assert observations(rows) == ([0, 80, 2, 70, 4, 5], [1, 2, 3, 4, 5, 6])
-
-
-def test_cleared_rows_give_every_slot_back():
-    rows = filled()
-    rows.clear()
-    assert rows.side.in_use() == 0
-    put(rows, 9, plain_batch(torch.arange(2.0), torch.arange(1.0, 3), [6, 6], [0, 1]), [0, 1])
-    assert observations(rows, 2) == ([0, 1], [1, 2])
-
-
-def test_slots_lost_by_a_killed_writer_are_found_when_they_are_needed():
-    batch = plain_batch(torch.arange(4.0), torch.arange(10.0, 14), [5] * 4, list(range(4)))
-    rows = store(batch, 4)
-    put(rows, 0, batch[:2], [0, 0])
-    rows.side.take(0, 2)  # taken by a writer that ended before any row named them
-    put(rows, 2, batch[2:], [0, 0])
-    assert rows.side.in_use() == 4
-    assert observations(rows, 4)[1] == [10, 11, 12, 13]
-
-
 def test_what_is_written_but_not_published_is_named_by_no_older_row():
     batch = plain_batch(torch.arange(3.0), torch.arange(1.0, 4), [5] * 3, [0, 1, 2])
     rows = store(batch, 6)
@@ -529,97 +276,6 @@ def test_what_is_written_but_not_published_is_named_by_no_older_row():
     other = plain_batch(torch.tensor([70.0]), torch.tensor([71.0]), [6], [0])
     put(rows, 1, other, [0])
     assert observations(rows, 2) == ([0, 70], [1, 71])
-
-
-def in_memory(kind):
-    """What `filled` returns, its slots after its rows or apart from them."""
-    rows = filled()
-    if kind == "apart":
-        layout = rows.layout
-        rows = LosslessRows(layout, Rows.zeros(layout.stored, 9), OverflowTable(layout.side, 9))
-        batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
-        put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
-    assert rows.joined == (kind == "joined")
-    return rows
-
-
-def while_read(rows, act):
-    """Call `act` between the look-up of the rows' addresses and the read."""
-    name = "addresses_of" if rows.joined else "on_cpu"
-    found = getattr(rows.reader, name)
-
-    def separate(*args):
-        if rows.joined:
-            addresses = found(*args).copy()
-            act()
-            return addresses
-        act()
-        return found(*args)
-
-    setattr(rows.reader, name, separate)
-
-
-@pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_slot_that_is_somebody_elses_by_now_is_not_valid(kind):
-    rows = in_memory(kind)
-    index = torch.arange(6)
-    good, valid = rows.read_concurrent(index, index)
-    assert valid.all()
-    assert (good == rows.read(index)).all()
-    rows.side.owners[~rows.successor[5]] = 70
-    _, valid = rows.read_concurrent(index, index)
-    assert valid.tolist() == [True] * 5 + [False]
-
-
-def go_on(rows):
-    put(rows, 6, plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6]), [1])
-
-
-@pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_row_that_was_linked_while_it_was_read_is_not_valid(kind):
-    rows = in_memory(kind)
-    index = torch.arange(6)
-    while_read(rows, lambda: go_on(rows))
-    _, valid = rows.read_concurrent(index, index)
-    assert valid.tolist() == [True] * 5 + [False]
-
-
-@pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_linking_alone_takes_no_bits_from_who_reads_meanwhile(kind):
-    rows = in_memory(kind)
-    index = torch.arange(6)
-    number = range(6, 7)
-    row = plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6])
-    rows.write(slice(6, 7), number, row, np.array([1]))
-    slot = ~rows.successor[5]
-    while_read(rows, lambda: rows.link_predecessors(number))
-    found, valid = rows.read_concurrent(index, index, unchanged=lambda: True)
-    assert valid.all()
-    assert found["next", "observation"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert rows.successor[5] == 1
-    assert rows.side.owners[slot] < 0  # given back, but not filled again
-
-
-@pytest.mark.parametrize("kind", ["joined", "apart"])
-def test_a_row_whose_successor_was_written_in_place_while_it_was_read_is_not_valid(kind):
-    rows = in_memory(kind)
-    index = torch.arange(6)
-    while_read(rows, lambda: update(rows, [2], {"observation": torch.tensor([70.0])}))
-    _, valid = rows.read_concurrent(index, index)
-    assert valid.tolist() == [True, False, True, True, True, True]
-
-
-def test_some_leaves_and_rows_of_any_shape_are_read_concurrently():
-    rows = filled()
-    index = torch.tensor([[5, 0], [3, 3]])
-    key = ("next", "observation")
-    for unmoved in (None, lambda: True):
-        found, valid = rows.read_concurrent(index, index.flatten(), keys=[key], unchanged=unmoved)
-        assert found[key].tolist() == [[6, 1], [4, 4]]
-        assert valid.all()
-    found, valid = rows.read_concurrent(index, index.flatten(), keys=["observation"])
-    assert found["observation"].tolist() == [[5, 0], [3, 3]]
-    assert valid.all()
 
 
 def test_observations_that_only_stand_at_the_root_are_not_compacted():
