@@ -224,6 +224,27 @@ def test_copies_of_steps_never_branch_and_never_break_a_rule(data: st.DataObject
     assert {n for n in ring.links.pending.values() if n >= ring.ring.first} <= waiting
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_few_and_many_rows_in_a_call_are_linked_alike(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=9))
+    kinds = st.sampled_from([EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT])
+    rows = trajectories(lengths, [data.draw(kinds) for _ in lengths])
+    if data.draw(st.booleans()):  # pieces come in any order
+        rows = rows[data.draw(st.permutations(range(len(rows))))]
+    flags = st.lists(st.sampled_from([True, False, False]), min_size=len(rows), max_size=len(rows))
+    real = [not flag for flag in data.draw(flags)]
+    rows[keys.MASK] = torch.tensor(real)
+    for key in (keys.IS_INIT, keys.NEXT_DONE):  # also where nothing begins or ends
+        rows[key] = rows[key] | torch.tensor(data.draw(flags)).unsqueeze(-1)
+    ring, at = LinkedRing(data.draw(st.integers(40, 90)), rows), 0
+    while at < len(rows):  # up to 16 rows are walked over, of more the ends
+        count = data.draw(st.integers(1, 30))
+        ring.extend(rows[at : at + count])
+        at += count
+    assert ring.live_links() == ring.expected()
+
+
 def test_the_distances_may_live_in_memory_made_elsewhere() -> None:
     memory = np.zeros(6, dtype=np.int32)
     ring = LinkedRing(6, trajectories([1]))

@@ -37,6 +37,7 @@ Step = tuple[int, ...]
 
 # up to here a loop over open ends is quicker than sorting them
 _FEW = 48
+_FEW_ROWS = 16
 NOTHING_COMPARED = Contradictions()
 
 
@@ -80,9 +81,11 @@ class Links:
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         columns = read_columns(leaves, self.keys)
         marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
-        back, seen = np.empty(extent.count, dtype=np.int32), NOTHING_COMPARED
-        # the first row of each column: its predecessor can only be in an earlier call
-        back[:stride] = 0
+        if self.keys.numbered and stride == 1 and extent.count <= _FEW_ROWS:
+            # their names alone decide: a loop over few rows is quicker than arrays
+            return self._walk(marks, marks.unlinked(), marks.ends_of_few(), numbers)
+        back, seen = marks.unlinked(), NOTHING_COMPARED
+        # the predecessor of the first row of each column can only be in an earlier call
         if extent.count > stride:
             joined = marks.joined(slice(0, -stride), slice(stride, None))
             inside = extent.inside()
@@ -91,12 +94,8 @@ class Links:
             if self.keys.compares and not extent.named:
                 wrong, seen = contradictions(leaves, self.keys, extent, joined)
                 joined = joined if wrong is None else joined & ~wrong
-            back[stride:] = joined
-            if stride > 1:
-                # from flags to distances: neighbours are `stride` rows apart
-                back *= np.int32(stride)
-        if marks.real is not None:
-            back[~marks.real] = -1
+            # from flags to distances, and padding stays as it is: it joins nobody
+            np.copyto(back[stride:], np.int32(stride), where=joined)
         if self.keys.numbered:
             continued = np.zeros(extent.count, dtype=np.bool_)
             # rows that have their successor in this batch are not open
@@ -218,20 +217,20 @@ class Links:
         heads = np.flatnonzero(marks.after_others() & (back == 0))
         tails = np.flatnonzero(marks.before_others() & ~continued)
         if len(heads) + len(tails) <= _FEW:
-            return self._walk(marks, back, (heads, tails), numbers)
+            return self._walk(marks, back, (set(heads.tolist()), set(tails.tolist())), numbers)
         return self._sort(marks, back, (heads, tails), numbers)
 
     def _walk(
         self,
         marks: MarkerColumns,
         back: NDArray[np.int32],
-        ends: tuple[NDArray[np.int64], NDArray[np.int64]],
+        ends: tuple[set[int], set[int]],
         numbers: range,
     ) -> Predecessors:
         """Matches few heads and tails in a loop."""
         open_ends: dict[Step, int] = {}
         consumed: list[Step] = []
-        heads, tails = set(ends[0].tolist()), set(ends[1].tolist())
+        heads, tails = ends
         order = sorted(heads | tails)
         names = [column[order].tolist() for column in (*marks.ids, _steps(marks))]
         for row, *ids, step in zip(order, *names, strict=True):

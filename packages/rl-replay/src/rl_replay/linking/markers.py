@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from math import prod
 from typing import Any, Self
 
@@ -232,6 +233,21 @@ class MarkerColumns:
         for flag in self.ends:
             found &= ~flag
         return found if self.real is None else found & self.real
+
+    def ends_of_few(self) -> tuple[set[int], set[int]]:
+        """The rows of `after_others` and of `before_others`, found without arrays."""
+        rows = range(self.count)
+        real = set(rows if self.real is None else np.flatnonzero(self.real).tolist())
+        begun = set() if self.init is None else set(compress(rows, self.init.tolist()))
+        over = {row for flags in self.ends for row in compress(rows, flags.tolist())}
+        return real - begun, real - over
+
+    def unlinked(self) -> NDArray[np.int32]:
+        """Links of rows that continue none, int32 `[n]`: 0, and -1 for padding."""
+        back = np.zeros(self.count, dtype=np.int32)
+        if self.real is not None:
+            back[~self.real] = -1
+        return back
 
     def after_others(self) -> NDArray[np.bool_]:
         """Rows that may have a predecessor: real and no first step, bool `[n]`."""
