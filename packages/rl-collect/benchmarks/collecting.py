@@ -3,7 +3,7 @@
     nox -s "bench(rl-collect)"
 
 CartPole, an MLP of 2 x 64 with a categorical sample, every key stored on every side; then a GRU
-policy, two workers, where the time of a step goes, and the memory that a batch takes.
+policy, and where the time of a step goes.
 The loops by hand call the same `nn.Module` on plain tensors, store through numpy, and drop the
 rows in which a vector only resets. Contenders of a table take turns; the medians are of batches.
 """
@@ -11,15 +11,11 @@ rows in which a vector only resets. Contenders of a table take turns; the median
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
-import multiprocessing
-import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import gymnasium
@@ -29,14 +25,13 @@ from bench import medians_us, report, session, table, turns
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_collect import Collector, MultiAsyncCollector
+from rl_collect import Collector
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv
-from rl_envs.testing import CountingEnv
 from rl_policies import OneHotCategorical, ProbabilisticActor
 from rl_recurrent import GRUModule
 
 NAME, ROUNDS = "CartPole-v1", 15
-# the last two are of batch_costs.py
+# of all the files here, which take the same arguments
 TABLES = ["all", "one", "recurrent", "workers", "profile", "memory", "batches", "vectors"]
 
 
@@ -252,16 +247,6 @@ def recurrent_peer(nets: tuple[nn.Module, ...], num_envs: int, frames: int) -> I
         yield batch.numel()
 
 
-class Busy(CountingEnv):
-    """Burns a millisecond of processor time in every step."""
-
-    def _step(self, tensordict: Any) -> Any:
-        end = time.process_time() + 1e-3
-        while time.process_time() < end:
-            pass
-        return super()._step(tensordict)
-
-
 def batches_of(collector: Any) -> Iterator[int]:
     """Batches of any collector, which is shut down with the generator."""
     try:
@@ -269,51 +254,6 @@ def batches_of(collector: Any) -> Iterator[int]:
             yield batch.numel()
     finally:
         collector.shutdown()
-
-
-def two_workers(make: Callable[[], Any], frames: int) -> Iterator[int]:
-    """Two workers of ours that continue by themselves, with random actions."""
-    return batches_of(MultiAsyncCollector([make, make], frames_per_batch=frames))
-
-
-def play_apart(sender: Connection, frames: int) -> None:
-    """Collect in this process for as long as somebody listens, and hand over a number a batch."""
-    torch.set_num_threads(1)  # as a worker does
-    with contextlib.suppress(BrokenPipeError), Collector(Busy(50), frames_per_batch=frames) as one:
-        for batch in one:
-            sender.send(batch.numel())
-
-
-def two_apart(frames: int) -> Iterator[int]:
-    """What this machine can give: two processes with a collector each, which share nothing."""
-    context = multiprocessing.get_context("spawn")
-    pipes = [context.Pipe(duplex=False) for _ in range(2)]
-    playing = [context.Process(target=play_apart, args=(send, frames)) for _, send in pipes]
-    for process, (_, send) in zip(playing, pipes, strict=True):
-        process.start()
-        send.close()
-    ends = [receive for receive, _ in pipes]
-    try:
-        while True:
-            for ready in wait(ends):
-                yield ready.recv()  # type: ignore[union-attr] # connections, all of them
-    finally:
-        for receive in ends:
-            receive.close()
-        for process in playing:
-            process.join()
-
-
-def two_of_the_peer(frames: int) -> Iterator[int]:
-    """Two workers of torchrl."""
-    from torchrl.collectors import MultiAsyncCollector as Theirs
-    from torchrl.envs import GymEnv as TheirEnv
-    from torchrl.modules import RandomPolicy
-
-    policy = RandomPolicy(TheirEnv(NAME).action_spec)
-    makers = [lambda: TheirEnv(NAME)] * 2
-    options = {"frames_per_batch": frames, "total_frames": -1}
-    return batches_of(Theirs(makers, policy, **options))
 
 
 def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
@@ -325,20 +265,6 @@ def show(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None
     show_steps(title, dict(zip(running, found, strict=True)))
     for batches in running.values():
         batches.close()  # type: ignore[attr-defined] # generators, all of them
-
-
-def show_alone(title: str, contenders: dict[str, Callable[[], Iterator[int]]]) -> None:
-    """The mean times, one contender after the other: workers continue between the requests."""
-    took = {}
-    for name, make in contenders.items():
-        batches = make()
-        for _ in range(5):
-            next(batches)  # batches made while the processes started are not counted
-        start = time.perf_counter()
-        frames = sum(next(batches) for _ in range(turns(3 * ROUNDS - 5)))
-        took[name] = 1e6 * (time.perf_counter() - start) / frames
-        batches.close()  # type: ignore[attr-defined] # generators, all of them
-    show_steps(title, took)
 
 
 def show_steps(title: str, took: dict[str, float]) -> None:
@@ -381,41 +307,6 @@ def show_profile(net: nn.Module) -> None:
         report(f"{name}'s part of a step", us, note=f"{seconds / whole:6.2f} of it")
 
 
-def show_memory() -> None:
-    """How much a process grows by a batch of large observations, against what the batch holds."""
-    context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    child = context.Process(target=_grow, args=(sending,))
-    child.start()
-    held, grown = receiving.recv()
-    child.join()
-    print("\nmemory for a batch of 2,048 steps with observations of 4,096 bytes")
-    print(f"  the batch holds {held / 2**20:.0f} MiB, the process grew by {grown / 2**20:.0f} MiB")
-
-
-def _grow(sending: Any) -> None:
-    space = gymnasium.spaces.Box(0, 1, (1024,), np.float32)
-
-    class Wide(gymnasium.Env[Any, Any]):
-        observation_space, action_space = space, gymnasium.spaces.Discrete(2)
-
-        def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
-            super().reset(**given)
-            return np.zeros(1024, np.float32), {}
-
-        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            return np.ones(1024, np.float32), 1.0, False, False, {}
-
-    collector = Collector(GymEnv(Wide()), frames_per_batch=16)
-    collector.next()
-    collector.batches.num_steps = 2048
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    batch = collector.next()
-    assert batch is not None
-    grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    sending.send((batch.bytes(), grown))
-
-
 def one_process(net: nn.Module, has_peer: bool) -> None:
     """The tables of one process."""
     found = {"by hand": lambda: one_by_hand(net, 500)}
@@ -447,19 +338,6 @@ def with_state(has_peer: bool) -> None:
     show("a GRU policy, 8 environments in turn, 512 steps a batch", found)
 
 
-def in_workers(has_peer: bool) -> None:
-    """The tables of two workers."""
-    found = {
-        "one in this process": lambda: batches_of(Collector(Busy(50), frames_per_batch=200)),
-        "two processes apart": lambda: two_apart(200),
-        "rl-collect": lambda: two_workers(lambda: Busy(50), 200),
-    }
-    show_alone("2 workers, 1 ms of processor time a step, 200 steps a batch", found)
-    found = {"torchrl": lambda: two_of_the_peer(1000)} if has_peer else {}
-    found["rl-collect"] = lambda: two_workers(lambda: GymEnv(NAME), 1000)
-    show_alone("2 workers, CartPole, random actions, 1,000 steps a batch", found)
-
-
 def main(wanted: str) -> None:
     """Print the tables."""
     warnings.simplefilter("ignore")
@@ -468,16 +346,12 @@ def main(wanted: str) -> None:
     print(f"{torch.get_num_threads()} threads; pandas {pandas} installed")
     net = network()
     has_peer = importlib.util.find_spec("torchrl") is not None
-    if wanted in ("all", "memory"):
-        show_memory()  # first, while this process is small
     if wanted in ("all", "one"):
         one_process(net, has_peer)
     if wanted in ("all", "recurrent"):
         with_state(has_peer)
     if wanted in ("all", "profile"):
         show_profile(net)
-    if wanted in ("all", "workers"):
-        in_workers(has_peer)
 
 
 if __name__ == "__main__":
