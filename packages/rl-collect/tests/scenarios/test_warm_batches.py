@@ -10,6 +10,7 @@ from torch import nn
 
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
+from rl_replay import LazyTensorStorage, ReplayBuffer
 from rl_specs import Bounded
 from rl_transforms import InitTracker, RewardSum, StepCounter
 
@@ -91,6 +92,18 @@ def test_a_warm_batch_takes_the_short_ways_where_nothing_stands_against_them():
     # and outputs that fit their columns are written by the function that is bound to them
     longer = ["writer_of_space.<locals>.write", "mover.<locals>.move", "Columns.writer"]
     assert not any(name.startswith(tuple(longer)) for name in found)
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+def test_a_warm_batch_goes_into_a_buffer_without_a_look_at_each_marker(frames):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    collector = warm(cart_pole(), policy(), frames, replay_buffer=buffer)
+    found = calls_of(collector.next)
+    alone = calls_of(warm(cart_pole(), policy(), frames).next)
+    assert found.total() - alone.total() <= 60
+    assert "Links.match" in found
+    arrays = {"MarkerColumns.joined", "MarkerColumns.before_others", "Links._sort"}
+    assert not arrays & found.keys()
 
 
 def test_every_step_of_a_longer_batch_costs_the_same():

@@ -13,6 +13,7 @@ from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
+from rl_replay import LazyTensorStorage
 from rl_replay.linking.links import Links
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.storages.private_session import PrivateRing
@@ -277,3 +278,25 @@ def test_the_newest_row_is_continued_by_equal_bits_after_a_load() -> None:
     links.observe_tail(newest, np.array([0], dtype=np.int32))
     later = TensorDict(a=2 * rows, next={"a": rows}, batch_size=[1])
     assert links.match(later, Extent(1, 1, 1), range(1, 2)).back.tolist() == [1]
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 16, 17])
+def test_rows_of_a_storage_are_linked_alike_however_many_come_in_a_call(
+    count: int, far: bool
+) -> None:
+    rows = trajectories([9, 2, 9], [EndKind.TRUNCATED, EndKind.CUT, EndKind.TERMINATED])
+    rows[keys.MASK] = torch.arange(20) != 14
+    if far:
+        rows[keys.STEPS_TO_NEXT_OBS] = torch.arange(1, 21).remainder(3).clamp(min=1).unsqueeze(-1)
+    whole, pieces = LazyTensorStorage(20), LazyTensorStorage(20)
+    whole.extend(rows)
+    for at in range(0, 20, count):
+        pieces.extend(rows[at : at + count])
+    numbers = np.arange(20)
+    for steps in (1, 3):
+        found, known = pieces.after(numbers, steps)
+        expected, are_known = whole.after(numbers, steps)
+        assert np.array_equal(known, are_known)
+        assert np.array_equal(found[known], expected[known])
+        assert known.any()

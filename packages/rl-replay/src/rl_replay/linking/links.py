@@ -37,7 +37,7 @@ Step = tuple[int, ...]
 
 # up to here a loop over open ends is quicker than sorting them
 _FEW = 48
-_FEW_ROWS = 16
+_FEW_ROWS = 16  # all of a call, not only open ends
 NOTHING_COMPARED = Contradictions()
 
 
@@ -79,6 +79,8 @@ class Links:
     ) -> Predecessors:
         """Matches rows about to be written with their predecessors."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
+        if extent.count == 1 and self.keys.numbered and isinstance(leaves, ValidatedLeaves):
+            return self.match_one(leaves.__getitem__, numbers.start)
         columns = read_columns(leaves, self.keys)
         marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
         if self.keys.numbered and stride == 1 and extent.count <= _FEW_ROWS:
@@ -335,8 +337,8 @@ class Links:
 
     def _name(self, get: Callable[[NestedKey], NDArray[Any]]) -> tuple[tuple[int, ...], int | None]:
         keys = self.keys
-        step = None if keys.step is None else int(get(keys.step).item())
-        return tuple([int(get(key).item()) for key in keys.ids]), step
+        step = None if keys.step is None else int(get(keys.step).item(0))
+        return tuple([int(get(key).item(0)) for key in keys.ids]), step
 
     def _begins(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
         init = self.keys.init
@@ -347,7 +349,7 @@ class Links:
         ended = False
         for key in self.keys.ends:
             ended = ended or _any(get(key))
-        return ended and (far is None or int(get(far).item()) == 1)
+        return ended and (far is None or int(get(far).item(0)) == 1)
 
     def _prune(self, first: int) -> None:
         self.pending = {step: n for step, n in self.pending.items() if n >= first}
