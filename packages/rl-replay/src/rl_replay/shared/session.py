@@ -44,7 +44,10 @@ LANES = 8
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
-_PORTABLE = ("asked", "ids", "ends", "comparisons", "lossless", "source", "_lost")
+_PORTABLE = (
+    *("asked", "ids", "ends", "comparisons", "end_comparisons", "lossless", "source"),
+    "_lost",
+)
 
 
 class SharedSession(Session):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rl_replay.linking.observations import CURES, Comparisons
-from rl_replay.storages.ring import Ring
+from rl_replay.linking.ends import CURES as CURES_OF_ENDS
+from rl_replay.linking.observations import CURES
 from rl_replay.storages.session import Session
 from rl_replay.storages.table import FEW_LINKS, RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
@@ -15,13 +15,14 @@ def session_lines(head: str, session: Session) -> list[str]:
     if session.table is None:
         return [f"{head}, nothing stored yet", *shared]
     index = session.trajectories() if len(session.ring.window()) else None
-    first, *others = _table_lines(head, session.table, session.ring, session.comparisons, index)
+    first, *others = _table_lines(head, session, session.table, index)
     return [first, *shared, *others]
 
 
 def _table_lines(
-    head: str, table: RowTable, ring: Ring, comparisons: Comparisons, index: TrajectoryIndex | None
+    head: str, session: Session, table: RowTable, index: TrajectoryIndex | None
 ) -> list[str]:
+    ring, comparisons, ends = session.ring, session.comparisons, session.end_comparisons
     live, capacity = len(ring.window()), ring.capacity
     columns = table.layout.columns
     shape = f", shape {[capacity // columns.numel(), *columns]}" if columns else ""
@@ -37,6 +38,8 @@ def _table_lines(
         lines.append("  large writes are packed by a compiled loop")
     if comparisons.cut:
         lines.append(f"  {comparisons}, {CURES}")
+    if ends.is_rule:
+        lines.append(f"  {ends}. {CURES_OF_ENDS}")
     if comparisons.gaps:
         lines.append(f"  {comparisons.explain_gaps()}")
     if "side_slots" in cost:

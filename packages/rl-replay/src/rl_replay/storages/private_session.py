@@ -295,7 +295,7 @@ class PrivateSession(Session):
         if len(self.ring.window()):
             return
         self.ring.restore(len(table.store), 0)
-        table.link_given(self.comparisons, is_time=is_time)
+        table.link_given(self, is_time=is_time)
         self.relink()
 
     def renumber(self) -> None:

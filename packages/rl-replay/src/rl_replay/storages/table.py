@@ -15,6 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_replay.checkpoint.contents import Contents, FillRows, join
 from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers
+from rl_replay.linking.ends import NO_ENDS, EndComparisons, compare_ends
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, contradictions
@@ -42,6 +43,7 @@ class WriteSession(ABC):
     ring: Ring
     takes_turns: bool  # whether writers exclude each other
     comparisons: Comparisons
+    end_comparisons: EndComparisons
 
     @abstractmethod
     def begin(self, count: int) -> Links:
@@ -174,6 +176,8 @@ class RowTable:
             session.end()
         if found.contradictions is not NOTHING_COMPARED:
             session.comparisons.add(found.contradictions)
+        if found.ends.compared:
+            session.end_comparisons.add(found.ends)
         if self._watched:
             self._watch(session.ring, count)
         return span
@@ -287,21 +291,26 @@ class RowTable:
         self.layout.require_columns()
         self.links.keys = self.layout.marker_keys
 
-    def link_given(self, comparisons: Comparisons, *, is_time: bool) -> None:
+    def link_given(self, session: WriteSession, *, is_time: bool) -> None:
         """Links rows that fill all of the memory, as those of a dataset do."""
         store, known = self.store, self.links.keys
         count, inner = len(store), self.layout.columns.numel()
         cells = store.read(slice(0, count), keys=list(known.columns) or None)
         # [count - inner], row i and row i + inner of the same column
-        joined = MarkerColumns.of(cells, known).joined(slice(0, count - inner), slice(inner, count))
+        marks = MarkerColumns.of(cells, known)
+        joined = marks.joined(slice(0, count - inner), slice(inner, count))
         if known.compares and not is_time:
             rows = (
                 store.rows.view() if isinstance(store, PlainRows) else store.read(slice(0, count))
             )
             extent = Extent(count, inner, count // inner)
-            wrong, found = contradictions(leaves_of(rows), known, extent, joined)
+            leaves = leaves_of(rows)
+            wrong, found = contradictions(leaves, known, extent, joined)
             joined = joined if wrong is None else joined & ~wrong
-            comparisons.add(found)
+            session.comparisons.add(found)
+            session.end_comparisons.add(
+                compare_ends(leaves, known, marks, extent, NO_ENDS, side_by_side=False)[0]
+            )
         self.links.back[inner:] = np.where(joined, inner, 0)
 
     def fill(self, contents: Contents, fill: FillRows) -> None:
