@@ -156,9 +156,53 @@ def test_a_shared_buffer_says_it_too():
         one_by_one(into, rows([7, 3, 5, 6, 4, 2], mistake=True))
 
 
-def test_a_write_in_between_forgets_what_came_before():
-    into, batch = buffer(), rows([1, 1, 1, 1, 1, 1], mistake=True)
-    for index in range(6):
-        into.add(row(batch, index))
-        into.empty()
-    assert len(into) == 0
+FLAGS_SAID = "rows have done flags under 'next' that contradict each other"
+
+
+def wrong_flags(name):
+    batch = rows([7, 3, 5, 6, 4, 2, 9], mistake=False)
+    if name == "inverted":
+        batch["next"]["terminated"] = ~batch["next"]["done"]
+    if name == "left False":
+        batch["next"]["done"] = np.zeros(36, bool)
+    if name == "without terminated":
+        batch["next"]["truncated"] = batch["next"].pop("terminated")
+        batch["next"]["done"] = np.zeros(36, bool)
+    if name == "done alone":
+        batch["next"]["truncated"] = batch["next"]["done"] & False
+        batch["next"]["terminated"] = batch["next"]["truncated"]
+    return batch
+
+
+@pytest.mark.parametrize("kind", ["memory", "lossless"])
+@pytest.mark.parametrize("write", [one_by_one, in_calls, at_once])
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("name", ["inverted", "left False", "without terminated", "done alone"])
+def test_flags_that_contradict_each_other_are_said_once(name, numbered, write, kind):
+    batch = wrong_flags(name)
+    if numbered:
+        batch["collector"] = {"traj_ids": np.zeros(36, np.int64), "traj_step": np.arange(36)}
+    into = buffer(kind)
+    with pytest.warns(UserWarning, match=FLAGS_SAID) as told:
+        write(into, batch)
+    assert len(told) == 1
+    assert FLAGS_SAID in into.explain()
+
+
+@pytest.mark.parametrize("write", [one_by_one, in_calls, at_once])
+def test_flags_of_padding_and_of_one_kind_say_nothing(write):
+    into, batch = buffer(), wrong_flags("inverted")
+    batch["collector"] = {"mask": batch["next"]["done"]}
+    batch["next"]["terminated"] |= batch["next"]["done"]
+    write(into, batch)
+    into, batch = buffer(), wrong_flags("right")
+    del batch["next"]["done"]
+    write(into, batch)
+    assert FLAGS_SAID not in into.explain()
+
+
+def test_an_inverted_flag_alone_is_found_by_the_rows_after():
+    batch = wrong_flags("inverted")
+    del batch["next"]["done"]
+    with pytest.warns(UserWarning, match=SAID):
+        one_by_one(buffer(), batch)

@@ -1,19 +1,24 @@
-"""Ended rows whose next observation is what the row after them shows: it is of another episode."""
+"""Checks of ended rows, as they are written: their next observations, and their flags."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_layout import keys
 from rl_replay.data.bits import same_bits
-from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, read_columns
 from rl_replay.linking.observations import lacks, observed
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
+
+Get = Callable[[NestedKey], NDArray[Any]]
+Seen = tuple[list[NDArray[Any]], list[NDArray[Any]]]
+"""Observations and next observations of rows, as bits."""
 
 CURES = (
     "Either what a reset returned was stored there: store the observation that step() returned, or "
@@ -23,46 +28,105 @@ CURES = (
     "observation is right."
 )
 """What to do where next observations of ended rows are those of the row after."""
+FLAG_CURES = (
+    "done is terminated or truncated, always: was one of them inverted, or left False? Estimators "
+    "read terminated, and samplers cut at any of them. rl_layout.check_layout names the rows."
+)
+"""What to do where the flags of a row contradict each other."""
 
 _ENOUGH_ENDS = 4  # fewer say little
 
 
-class Ends(NamedTuple):
-    """How many ended rows were compared with the row after them, and how many show it already."""
-
-    compared: int = 0
-    repeated: int = 0
-
-    def plus(self, other: Ends) -> Ends:
-        """The counts of both."""
-        return Ends(self.compared + other.compared, self.repeated + other.repeated)
-
-
-class EndComparisons:
-    """The comparisons of all calls of this process; warns once where most rows repeat."""
+class EndChecks:
+    """The checks of all writes of this process; warns once of each fault."""
 
     def __init__(self) -> None:
-        self.found = Ends()
-        self._warned = False
+        self.compared = self.repeated = 0  # ended rows with a row after them; those that show it
+        self.contradictory = 0  # rows whose flags contradict each other
+        self._last = NO_ENDS
+        self._warned_of_rows = self._warned_of_flags = False
 
-    def add(self, found: Ends) -> None:
-        """Adds the counts of one call, and warns where that is the rule."""
-        self.found = self.found.plus(found)
-        if not self._warned and self.is_rule:
-            self._warned = True
-            warnings.warn(f"{self}. {CURES}", stacklevel=5)
+    def see(
+        self,
+        leaves: Leaves | ValidatedLeaves,
+        known: MarkerKeys,
+        extent: Extent,
+        *,
+        side_by_side: bool,
+    ) -> None:
+        """Looks at rows that were written, of which any may be ended."""
+        columns = read_columns(leaves, known)
+        marks = MarkerColumns.read(columns.get, known, extent.count)
+        if not marks.ends:
+            return
+        wrong, ended = _contradictory(known.ends, marks), np.logical_or.reduce(marks.ends)
+        if marks.real is not None:
+            ended = ended & marks.real
+        if wrong is not None:
+            self._add_flags(int(np.count_nonzero(wrong)))
+            ended = ended & ~wrong
+        former, self._last = self._last, NO_ENDS
+        if not known.compares or known.far is not None or lacks(leaves, known.observed):
+            return
+        if former.following or ended.any():
+            # of a call that holds a step of each environment every row is the last of its run
+            runs = extent.count if side_by_side else extent.stride
+            seen = observed(leaves, known, 0), observed(leaves, known, 1)
+            self._add_rows(*_compare(seen, ended, marks.real, extent, runs, former))
+            self._last = LastEnds.of_rows(seen, ended, runs)
+
+    def see_row(self, get: Get, known: MarkerKeys) -> None:
+        """`see` of one row, whose leaves `get` returns by key."""
+        former, self._last = self._last, NO_ENDS
+        if known.mask is not None and not get(known.mask).any():
+            return
+        flags = [bool(get(key).any()) for key in known.ends]
+        if not known.compares or known.far is not None:
+            former = NO_ENDS
+        if former.runs == 1 and former.following:
+            rows = [get(key).tobytes() for key, _ in known.observations]
+            self._add_rows(1, int(rows == list(former.following[0])))
+        if True not in flags:
+            return
+        if known.far is not None:
+            return
+        done, *kinds = _by_name(known.ends, flags)
+        if done is not None and _disagree(done, *kinds):
+            self._add_flags(1)
+        elif known.compares:
+            self._last = LastEnds.of_row(get, known)
+
+    def lines(self) -> list[str]:
+        """What was found, and what to do."""
+        found = [f"{self._said_of_rows()}. {CURES}"] if self._is_rule else []
+        return [*found, f"{self._said_of_flags()}. {FLAG_CURES}"] if self.contradictory else found
 
     @property
-    def is_rule(self) -> bool:
+    def _is_rule(self) -> bool:
         """Whether most of enough ended rows repeat."""
-        compared, repeated = self.found
-        return compared >= _ENOUGH_ENDS and 2 * repeated > compared
+        return self.compared >= _ENOUGH_ENDS and 2 * self.repeated > self.compared
 
-    def __str__(self) -> str:
+    def _add_rows(self, compared: int, repeated: int) -> None:
+        self.compared += compared
+        self.repeated += repeated
+        if not self._warned_of_rows and self._is_rule:
+            self._warned_of_rows = True
+            warnings.warn(f"{self._said_of_rows()}. {CURES}", stacklevel=6)
+
+    def _add_flags(self, contradictory: int) -> None:
+        self.contradictory += contradictory
+        if contradictory and not self._warned_of_flags:
+            self._warned_of_flags = True
+            warnings.warn(f"{self._said_of_flags()}. {FLAG_CURES}", stacklevel=6)
+
+    def _said_of_rows(self) -> str:
         return (
-            f"{self.found.repeated} of {self.found.compared} rows that end a trajectory show under "
-            "'next' what the row after them shows, which belongs to another trajectory"
+            f"{self.repeated} of {self.compared} rows that end a trajectory show under 'next' what "
+            "the row after them shows, which belongs to another trajectory"
         )
+
+    def _said_of_flags(self) -> str:
+        return f"{self.contradictory} rows have done flags under 'next' that contradict each other"
 
 
 class LastEnds(NamedTuple):
@@ -72,89 +136,96 @@ class LastEnds(NamedTuple):
     following: Mapping[int, Sequence[bytes]]  # Next observations, bit for bit, by the place in them
 
     @classmethod
-    def of_row(cls, get: Callable[[NestedKey], NDArray[Any]], known: MarkerKeys) -> LastEnds:
+    def of_row(cls, get: Get, known: MarkerKeys) -> LastEnds:
         """A single ended row."""
         pairs = known.observations
-        if known.far is not None or not _moved([(get(a), get(b)) for a, b in pairs]):
+        if not _moved((get(one), get(other)) for one, other in pairs):
             return NO_ENDS
         return cls(1, {0: [get(after).tobytes() for _, after in pairs]})
 
-    def compare_row(self, get: Callable[[NestedKey], NDArray[Any]], known: MarkerKeys) -> Ends:
-        """Compares the row that comes after."""
-        if self.runs != 1 or not self.following:
-            return Ends()
-        rows = [get(key).tobytes() for key, _ in known.observations]
-        return Ends(1, int(rows == list(self.following[0])))
+    @classmethod
+    def of_rows(cls, seen: Seen, ended: NDArray[np.bool_], runs: int) -> LastEnds:
+        """The ended ones of the last `runs` rows."""
+        first = len(ended) - runs
+        following: dict[int, Sequence[bytes]] = {}
+        for place in np.flatnonzero(ended[first:]).tolist():
+            now, after = ([rows[first + place] for rows in side] for side in seen)
+            if _moved(zip(now, after, strict=True)):
+                following[place] = [row.tobytes() for row in after]
+        return cls(runs, following)
 
 
 NO_ENDS = LastEnds(0, {})
 
 
-def compare_ends(
-    leaves: Leaves | ValidatedLeaves,
-    known: MarkerKeys,
-    marks: MarkerColumns,
+def _compare(
+    seen: Seen,
+    ended: NDArray[np.bool_],
+    real: NDArray[np.bool_] | None,
     extent: Extent,
+    runs: int,
     former: LastEnds,
-    *,
-    side_by_side: bool,
-) -> tuple[Ends, LastEnds]:
-    """Compares the ended rows of a call, and of the one before, with the rows after them."""
-    if known.far is not None or not marks.ends or lacks(leaves, known.observed):
-        return Ends(), NO_ENDS
-    ended, real = np.logical_or.reduce(marks.ends), marks.real
-    if real is not None:
-        ended = ended & real
-    if not former.following and not ended.any():
-        return Ends(), NO_ENDS
-    # of a call that holds a step of each environment, every row is the last one of its run
-    runs = extent.count if side_by_side else extent.stride
-    now, after = observed(leaves, known, 0), observed(leaves, known, 1)
-    found = _across(former, now, real, runs)
-    if runs < extent.count:
-        found = found.plus(_inside(now, after, ended, real, extent))
-    first = extent.count - runs
-    places = np.flatnonzero(ended[first:])
-    following = {
-        int(place): [rows[first + place].tobytes() for rows in after]
-        for place in places
-        if _moved([(a[first + place], b[first + place]) for a, b in zip(now, after, strict=True)])
-    }
-    return found, LastEnds(runs, following)
+) -> tuple[int, int]:
+    """How many ended rows of this call and the one before were compared, and how many repeat."""
+    compared, repeated = _across(former, seen[0], real, runs)
+    if runs == extent.count:
+        return compared, repeated
+    more, again = _inside(seen, ended, real, extent)
+    return compared + more, repeated + again
 
 
 def _across(
     former: LastEnds, now: list[NDArray[Any]], real: NDArray[np.bool_] | None, runs: int
-) -> Ends:
+) -> tuple[int, int]:
     """Ended rows of the call before."""
     if former.runs != runs:
-        return Ends()
+        return 0, 0
     places = [one for one in former.following if real is None or real[one]]
     same = [[rows[one].tobytes() for rows in now] == former.following[one] for one in places]
-    return Ends(len(same), sum(same))
+    return len(same), sum(same)
 
 
 def _inside(
-    now: list[NDArray[Any]],
-    after: list[NDArray[Any]],
+    both: Seen,
     ended: NDArray[np.bool_],
     real: NDArray[np.bool_] | None,
     extent: Extent,
-) -> Ends:
+) -> tuple[int, int]:
     """Ended rows whose next row is in the same call."""
     stride, inside = extent.stride, extent.inside()
     pairs = ended[:-stride] if inside is None else ended[:-stride] & inside
     rows = np.flatnonzero(pairs if real is None else pairs & real[stride:])
-    if not len(rows):
-        return Ends()
     moved, same = np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_)
-    for seen, following in zip(now, after, strict=True):
+    for seen, following in zip(*both, strict=True) if len(rows) else ():
         last = following[rows]
         moved |= ~same_bits(seen[rows], last)
         same &= same_bits(seen[rows + stride], last)
-    return Ends(int(moved.sum()), int((same & moved).sum()))
+    return int(moved.sum()), int((same & moved).sum())
 
 
-def _moved(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> bool:
+def _moved(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> bool:
     """Whether a next observation differs from the observation; one that does not says nothing."""
     return any(one.tobytes() != other.tobytes() for one, other in pairs)
+
+
+def _contradictory(ends: Sequence[NestedKey], marks: MarkerColumns) -> NDArray[np.bool_] | None:
+    """Real rows whose flags contradict each other, bool `[n]`; None without flags to compare."""
+    if len(ends) != len(marks.ends):
+        return None
+    done, *kinds = _by_name(ends, marks.ends)
+    wrong: NDArray[np.bool_] | None = None if done is None else _disagree(done, *kinds)
+    return wrong if wrong is None or marks.real is None else wrong & marks.real
+
+
+def _by_name(ends: Sequence[NestedKey], flags: Sequence[Any]) -> list[Any]:
+    """Done, terminated and truncated among flags; None for an absent one."""
+    named = dict(zip(ends, flags, strict=True))
+    return [named.get(key) for key in keys.NEXT_DONE_KEYS]
+
+
+def _disagree(done: Any, terminated: Any, truncated: Any) -> Any:
+    """Where done is not terminated or truncated; of one of these alone, where done lacks it."""
+    if terminated is not None and truncated is not None:
+        return done != (terminated | truncated)
+    kind = truncated if terminated is None else terminated
+    return None if kind is None else kind > done

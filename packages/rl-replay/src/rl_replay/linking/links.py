@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.linking.ends import NO_ENDS, Ends, LastEnds, compare_ends
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, read_columns
 from rl_replay.linking.observations import (
     Contradictions,
@@ -40,7 +39,6 @@ Step = tuple[int, ...]
 _FEW = 48
 _FEW_ROWS = 16  # all of a call, not only open ends
 NOTHING_COMPARED = Contradictions()
-NOTHING_ENDED = Ends()
 
 
 class Predecessors(NamedTuple):
@@ -55,8 +53,6 @@ class Predecessors(NamedTuple):
     # steps
     lasts: Sequence[Last] | Side = ()
     contradictions: Contradictions = NOTHING_COMPARED  # Neighbours whose observations were compared
-    ends: Ends = NOTHING_ENDED  # Ended rows that were compared with the rows after them
-    last_ends: LastEnds = NO_ENDS  # Ended rows among the last ones
 
 
 class Links:
@@ -72,7 +68,6 @@ class Links:
         self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
         self.pending: dict[Step, int] = {}
         self._lasts: Sequence[Last] | Side = ()
-        self._last_ends = NO_ENDS
         self._pruned_at = 64
         self._one_step = True
 
@@ -112,10 +107,7 @@ class Links:
             seen = seen._replace(gap=self._lasts.gap(extent.count))
         one_step = stride == 1 < extent.count and not extent.named and self._is_one_step(seen)
         lasts = self._by_bits(leaves, marks, back, stride, side_by_side=one_step)
-        ends, last_ends = compare_ends(
-            leaves, self.keys, marks, extent, self._last_ends, side_by_side=one_step
-        )
-        return Predecessors(back, {}, (), lasts, seen, ends, last_ends)
+        return Predecessors(back, {}, (), lasts, seen)
 
     def match_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
         """`match` for one row, whose leaves `get` returns by key."""
@@ -136,21 +128,16 @@ class Links:
             return Predecessors(_NONE, {}, ())
         lasts = last_rows(self._lasts)
         continued_by = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
-        back = _NEXT if continued_by else _NONE
-        ends = NOTHING_ENDED
-        if self._last_ends is not NO_ENDS:
-            ends = self._last_ends.compare_row(get, keys)
-        if self._ends(get):
-            last_ends = LastEnds.of_row(get, keys)
-            return Predecessors(back, {}, (), [_OVER], NOTHING_COMPARED, ends, last_ends)
-        last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        return Predecessors(back, {}, (), [last], NOTHING_COMPARED, ends)
+        last = _OVER
+        if not self._ends(get):
+            last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
+        return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
 
     def write(self, span: Span, found: Predecessors) -> None:
         """Records the predecessors of rows that were written."""
         rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         self.back[rows] = found.back
-        self._lasts, self._last_ends = found.lasts, found.last_ends
+        self._lasts = found.lasts
         self._one_step = self._is_one_step(found.contradictions)
         for step in found.consumed:
             self.pending.pop(step, None)
@@ -161,16 +148,13 @@ class Links:
     def forget(self) -> None:
         """Closes all open trajectories."""
         self.pending.clear()
-        self._forget_lasts()
-
-    def _forget_lasts(self) -> None:
-        self._lasts, self._last_ends = (), NO_ENDS
+        self._lasts = ()
 
     def observe_external(
         self, marks: MarkerColumns, back: NDArray[np.int32], numbers: range
     ) -> None:
         """Records rows that another writer appended after the known ones."""
-        self._forget_lasts()  # the rows just before are others now
+        self._lasts = ()  # the rows just before are others now
         if not self.keys.numbered:
             return
         steps, count = _steps(marks), marks.count
@@ -193,14 +177,14 @@ class Links:
 
     def observe_tail(self, cells: TensorDictBase, back: NDArray[np.int32]) -> None:
         """Records the newest row of each run, for rows without ids and steps."""
-        self._forget_lasts()
+        self._lasts = ()
         leaves = leaves_of(cells)
         marks = MarkerColumns.read(read_columns(leaves, self.keys).get, self.keys, len(back))
         self._lasts = self._by_bits(leaves, marks, back.copy(), len(back))
 
     def drop_before(self, number: int) -> None:
         """Closes the trajectories whose last row is older than `number`."""
-        self._forget_lasts()
+        self._lasts = ()
         self._prune(number)
 
     def revise(self, marks: MarkerColumns, first: int) -> None:

@@ -45,7 +45,7 @@ LANES = 8
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.01
 
 _PORTABLE = (
-    *("asked", "ids", "ends", "comparisons", "end_comparisons", "lossless", "source"),
+    *("asked", "ids", "ends", "comparisons", "end_checks", "lossless", "source"),
     "_lost",
 )
 

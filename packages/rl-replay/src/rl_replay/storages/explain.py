@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rl_replay.linking.ends import CURES as CURES_OF_ENDS
 from rl_replay.linking.observations import CURES
 from rl_replay.storages.session import Session
 from rl_replay.storages.table import FEW_LINKS, RowTable
@@ -22,7 +21,7 @@ def session_lines(head: str, session: Session) -> list[str]:
 def _table_lines(
     head: str, session: Session, table: RowTable, index: TrajectoryIndex | None
 ) -> list[str]:
-    ring, comparisons, ends = session.ring, session.comparisons, session.end_comparisons
+    ring, comparisons = session.ring, session.comparisons
     live, capacity = len(ring.window()), ring.capacity
     columns = table.layout.columns
     shape = f", shape {[capacity // columns.numel(), *columns]}" if columns else ""
@@ -38,8 +37,7 @@ def _table_lines(
         lines.append("  large writes are packed by a compiled loop")
     if comparisons.cut:
         lines.append(f"  {comparisons}, {CURES}")
-    if ends.is_rule:
-        lines.append(f"  {ends}. {CURES_OF_ENDS}")
+    lines += [f"  {line}" for line in session.end_checks.lines()]
     if comparisons.gaps:
         lines.append(f"  {comparisons.explain_gaps()}")
     if "side_slots" in cost:

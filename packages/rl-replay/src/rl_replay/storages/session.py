@@ -14,7 +14,7 @@ from tensordict import TensorDict
 
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.data.structure import Structure
-from rl_replay.linking.ends import EndComparisons
+from rl_replay.linking.ends import EndChecks
 from rl_replay.linking.observations import Comparisons
 from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.table import RowTable, WriteSession
@@ -63,7 +63,7 @@ class Session(WriteSession):
         self.asked = capacity
         self.ids: list[NestedKey] = []
         self.ends: list[NestedKey] = []
-        self.comparisons, self.end_comparisons = Comparisons(), EndComparisons()
+        self.comparisons, self.end_checks = Comparisons(), EndChecks()
 
     @property
     def rows(self) -> RowTable:

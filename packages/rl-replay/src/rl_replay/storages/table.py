@@ -15,10 +15,10 @@ from tensordict import TensorDict, TensorDictBase
 from rl_replay.checkpoint.contents import Contents, FillRows, join
 from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers
-from rl_replay.linking.ends import NO_ENDS, EndComparisons, compare_ends
+from rl_replay.linking.ends import EndChecks
 from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
-from rl_replay.linking.observations import Comparisons, contradictions
+from rl_replay.linking.observations import Comparisons, Side, contradictions
 from rl_replay.lossless.one_row import LosslessOneRow
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout, with_exact_casts
@@ -43,7 +43,7 @@ class WriteSession(ABC):
     ring: Ring
     takes_turns: bool  # whether writers exclude each other
     comparisons: Comparisons
-    end_comparisons: EndComparisons
+    end_checks: EndChecks
 
     @abstractmethod
     def begin(self, count: int) -> Links:
@@ -132,7 +132,10 @@ class RowTable:
             self.store.write(span.rows, span.numbers, given, found.back)
 
         require_room(session.ring, extent.count, session.ring.span_limit)
-        return self._append(session, extent.count, match, write)
+        span, found = self._append(session, extent.count, match, write)
+        known, side_by_side = marks or self.links.keys, isinstance(found.lasts, Side)
+        session.end_checks.see(leaves, known, extent, side_by_side=side_by_side)
+        return span
 
     def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
         """`append` for the row that `one_row` has read."""
@@ -143,7 +146,9 @@ class RowTable:
         def write(span: Span, found: Predecessors) -> None:
             one_row.write(span.rows.start, span.numbers.start, found.back)  # type: ignore[union-attr]  # one row is a slice
 
-        return self._append(session, 1, match, write)
+        span, _ = self._append(session, 1, match, write)
+        session.end_checks.see_row(row.__getitem__, self.links.keys)
+        return span
 
     def _append(
         self,
@@ -151,7 +156,7 @@ class RowTable:
         count: int,
         match: Callable[[Links, Span], Predecessors],
         write: Callable[[Span, Predecessors], None],
-    ) -> Span:
+    ) -> tuple[Span, Predecessors]:
         """Reserves rows, writes and publishes them; restores what an interrupt leaves behind."""
         store, span = self.store, None
         links = session.begin(count)
@@ -176,11 +181,9 @@ class RowTable:
             session.end()
         if found.contradictions is not NOTHING_COMPARED:
             session.comparisons.add(found.contradictions)
-        if found.ends.compared:
-            session.end_comparisons.add(found.ends)
         if self._watched:
             self._watch(session.ring, count)
-        return span
+        return span, found
 
     def match(
         self,
@@ -308,9 +311,7 @@ class RowTable:
             wrong, found = contradictions(leaves, known, extent, joined)
             joined = joined if wrong is None else joined & ~wrong
             session.comparisons.add(found)
-            session.end_comparisons.add(
-                compare_ends(leaves, known, marks, extent, NO_ENDS, side_by_side=False)[0]
-            )
+            session.end_checks.see(leaves, known, extent, side_by_side=False)
         self.links.back[inner:] = np.where(joined, inner, 0)
 
     def fill(self, contents: Contents, fill: FillRows) -> None:
