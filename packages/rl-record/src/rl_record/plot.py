@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_record.run import Curve, Run, read_run
+from rl_tensordict.arguments import check_integer, check_type
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +54,13 @@ def band(curves: Sequence[Curve], smooth: int = 1) -> Band:
         >>> band(seeds).mean[[0, -1]].tolist()
         [0.0, 2.0]
     """
+    check_type("curves", curves, list | tuple, "a list of curves")
+    check_integer("smooth", smooth)
     if not curves or smooth < 1:
         msg = f"expected at least one curve and smooth of 1 or more, got {len(curves)}, {smooth}."
         raise ValueError(msg)
+    for curve in curves:
+        check_type("curves", curve, Curve, "a list of curves")
     first = max(curve.steps[0] for curve in curves)
     last = min(curve.steps[-1] for curve in curves)
     if first > last:
@@ -98,6 +103,8 @@ def plot_runs(
         KeyError: no run has a name.
         ImportError: the extra ``plot`` is not installed.
     """
+    _check_groups(groups)
+    check_type("names", names, list | tuple | None, "a list of names, or None")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -127,13 +134,23 @@ def plot_runs(
     return figure
 
 
+def _check_groups(groups: Mapping[str, Sequence[Run]]) -> None:
+    expected = "lists of runs by label"
+    check_type("groups", groups, Mapping, expected)
+    for runs in groups.values():
+        check_type("groups", runs, list | tuple, expected)
+        for run in runs:
+            check_type("groups", run, Run, expected)
+
+
 def grouped(paths: Sequence[Path]) -> dict[str, list[Run]]:
     """Runs by the folder that they share with others; a run that is alone there by its own name.
 
     Folders of one name are told apart by those in which they lie, a run that is named twice is one.
     """
+    check_type("paths", paths, list | tuple, "a list of folders")
     by_parent: dict[Path, dict[Path, Run]] = {}
-    for path in paths:
+    for path in map(Path, paths):
         run = read_run(path)
         folder = path.resolve().parent if path.is_file() else path.resolve()
         by_parent.setdefault(folder.parent, {})[folder] = run

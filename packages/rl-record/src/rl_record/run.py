@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import index
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_record.loggers.jsonl import FILE
+from rl_tensordict.arguments import check_type
 
 
 class Curve(NamedTuple):
@@ -44,6 +46,7 @@ class Run(Mapping[str, Curve]):
     """
 
     def __init__(self, name: str, lines: Iterator[dict[str, Any] | None]) -> None:
+        check_type("lines", lines, Iterable, "the lines of a run")
         self.name = name
         self.settings: dict[str, Any] = {}
         self.histograms: list[dict[str, Any]] = []
@@ -79,7 +82,7 @@ class Run(Mapping[str, Curve]):
 
     def __getitem__(self, name: str) -> Curve:
         """The curve of a name."""
-        if name not in self._curves:
+        if not isinstance(name, str) or name not in self._curves:
             msg = f"{name!r} was not logged: there are {sorted(self._curves)}."
             raise KeyError(msg)
         return self._curves[name]
@@ -116,6 +119,7 @@ def read_run(path: Path | str) -> Run:
         ...     print(error)
         nowhere holds no metrics.jsonl: name the folder of a run that a JSONLLogger wrote.
     """
+    check_type("path", path, str | PathLike, "the folder of a run")
     given = Path(path)
     file = given / FILE if given.is_dir() or given.suffix != ".jsonl" else given
     if not file.is_file():

@@ -40,7 +40,7 @@ def make_logger(kind: str, exp_name: str, log_dir: Path | str = "runs", **option
         >>> make_logger("jsonl", "first", tempfile.mkdtemp())
         JSONLLogger('first', last_step=-1)
     """
-    if kind not in LOGGERS:
+    if not isinstance(kind, str) or kind not in LOGGERS:
         msg = f"there is no logger {kind!r}: jsonl and csv need nothing; tensorboard, wandb and "
         msg += "trackio need the extra of that name, as in pip install 'rl-record[tensorboard]'."
         raise ValueError(msg)

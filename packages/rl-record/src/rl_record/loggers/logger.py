@@ -32,7 +32,7 @@ from rl_record.loggers.event import (
     taken,
 )
 from rl_record.loggers.run_folder import check_inside, written
-from rl_tensordict.arguments import check_integer, check_type, check_whole
+from rl_tensordict.arguments import check_integer, check_number, check_type, check_whole, shown
 
 
 class Logger:
@@ -84,6 +84,7 @@ class Logger:
             TypeError: the value is no number, or the step none.
             ValueError: the logger is closed.
         """
+        check_type("name", name, str, "a name")
         self.log_metrics({name: value}, step)
 
     def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
@@ -97,7 +98,12 @@ class Logger:
             TypeError: a value is no number, or the step none.
             ValueError: the logger is closed.
         """
-        values = {name: taken(name, value) for name, value in metrics.items()}
+        try:
+            entries = metrics.items()
+        except AttributeError:
+            check_type("metrics", metrics, Mapping, "numbers by name")
+            raise
+        values = {name: taken(name, value) for name, value in entries}
         step = self._step(step)
         last, backwards = self._last_of, False
         for name in values:
@@ -125,7 +131,8 @@ class Logger:
             TypeError: `data` is no tensor of numbers.
             ValueError: there is no number, `bins` is below 1, or the logger is closed.
         """
-        values = torch.as_tensor(data)
+        check_type("name", name, str, "a name")
+        values = _tensor(name, data, "real numbers")
         check_whole("bins", bins, 1)
         if not values.numel() or values.is_complex():
             msg = f"{name!r}: expected real numbers, got {values.dtype} {list(values.shape)}."
@@ -152,6 +159,7 @@ class Logger:
             FileNotFoundError: there is no such file.
         """
         check_inside("name", name)
+        check_number("fps", fps)
         if not 0 < fps < inf:
             msg = f"{name!r}: expected a number of frames a second above 0, got fps={fps}."
             raise ValueError(msg)
@@ -209,7 +217,16 @@ class Logger:
 
         Args:
             state: what `state_dict` returned.
+
+        Raises:
+            TypeError: it is no mapping.
+            ValueError: it is none of a logger, or the logger is closed.
         """
+        check_type("state", state, Mapping, "what state_dict returned")
+        if missing := {"last_step", "last_of"} - set(state):
+            msg = f"this is no state of a logger: it lacks {sorted(missing)}. Give a state_dict()."
+            raise ValueError(msg)
+        check_type("last_of", state["last_of"], Mapping, "steps by name")
         self.last_step = check_integer("last_step", state["last_step"])
         self._last_of = dict(state["last_of"])
         self._writer.put(Rewind(self.last_step, time.time()))
@@ -360,6 +377,15 @@ def _is_metrics(event: Event) -> bool:
     return isinstance(event, Metrics)
 
 
+def _tensor(name: str, data: Any, expected: str) -> Tensor:
+    """Data as a tensor."""
+    try:
+        return torch.as_tensor(data)
+    except (TypeError, ValueError, RuntimeError):
+        msg = f"{name!r}: expected {expected}, got {shown(data)}."
+        raise TypeError(msg) from None
+
+
 def _existing(path: Path | str) -> Path:
     found = Path(path)
     if not found.is_file():
@@ -370,7 +396,7 @@ def _existing(path: Path | str) -> Path:
 
 def _frames(name: str, video: Tensor) -> Tensor:
     """Frames ``[T, C, H, W]``, copied."""
-    frames = torch.as_tensor(video)
+    frames = _tensor(name, video, "frames of uint8, or a file")
     if frames.dtype != torch.uint8:
         msg = f"{name!r}: expected frames of uint8, got {frames.dtype}. Multiply by 255 and cast."
         raise TypeError(msg)

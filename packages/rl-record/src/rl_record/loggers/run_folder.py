@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from rl_record.loggers.event import Histogram, Video
 from rl_record.video.encoder import encode
+from rl_tensordict.arguments import check_type
 
 LONGEST = 200  # characters: with what is added, file systems take 255 bytes
 
@@ -19,6 +21,7 @@ LONGEST = 200  # characters: with what is added, file systems take 255 bytes
 def run_folder(log_dir: Path | str, exp_name: str, file: str, *, resume: bool) -> Path:
     """Make the folder of a run; an older run is gone on with if that is wanted, never mixed in."""
     check_inside("exp_name", exp_name)
+    check_type("log_dir", log_dir, str | PathLike, "the folder of runs")
     folder = Path(log_dir) / exp_name
     if (folder / file).exists() and not resume:
         msg = (
@@ -31,6 +34,7 @@ def run_folder(log_dir: Path | str, exp_name: str, file: str, *, resume: bool) -
 
 def check_inside(argument: str, name: str) -> None:
     """Raise where a file of that name would lie outside its folder, or could not be."""
+    check_type(argument, name, str, "a name")
     parts = Path(name).parts
     is_outside = PurePosixPath(name).is_absolute() or Path(name).is_absolute() or ".." in parts
     if not parts or is_outside or "\0" in name or max(map(len, parts)) > LONGEST:

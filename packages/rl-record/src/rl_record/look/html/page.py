@@ -59,6 +59,12 @@ class Page:
         """
         check_type("path", path, str | os.PathLike, "a file name, as 'rows.html'")
         file = Path(path)
+        if file.is_dir():
+            msg = f"path: {str(file)!r} is a folder. Name a file in it, as 'rows.html'."
+            raise IsADirectoryError(msg)
+        if not file.parent.is_dir():
+            msg = f"path: the folder {str(file.parent)!r} is not there: make it first."
+            raise FileNotFoundError(msg)
         file.write_text(self.html, "utf-8")
         return file
 
