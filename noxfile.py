@@ -263,6 +263,20 @@ def envpool(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+@frees_disk
+def simulators(session: nox.Session) -> None:
+    """Test environments of other libraries with their wheels, and the page about them."""
+    extras = "atari,minigrid,pettingzoo,popgym"
+    install(session, *work("test", "rl-envs"), "-e", f"packages/rl-envs[{extras}]", "gymnax", "six")
+    folder = "packages/rl-envs/tests"
+    tests = ["agents", *(f"gym/test_{name}.py" for name in ("missions", "popgym", "atari"))]
+    session.run("pytest", "docs/other-environments.md", *(f"{folder}/{name}" for name in tests))
+    # dm_control fails with the mujoco 4 of the others
+    session.install("--no-compile", "shimmy==2.0.1", "dm_control==1.0.50", "mujoco==3.17.0")
+    session.run("pytest", f"{folder}/gym/test_dm_control.py", env={"MUJOCO_GL": "disabled"})
+
+
+@nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Collect, sample and train for five minutes: nothing may grow, and nothing may be left."""
     install(session, *editable(list(PACKAGES)), "gymnasium", "psutil")
