@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import weakref
 from pathlib import Path
 
 import pytest
 import torch
-from tensordict import MemoryMappedTensor, TensorDict
+from tensordict import TensorDict
 
 from rl_layout import keys
-from rl_layout.testing import EndKind, environments, trajectories
+from rl_layout.testing import trajectories
 from rl_replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
@@ -23,13 +22,7 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from rl_replay.data.dicts import DictReader
-from rl_replay.data.staged_row import Readers, copy_each, copy_one_by_one
-from rl_replay.data.structure import Structure
-from rl_replay.storages.row_store import PlainOneRow
-from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS
-from rl_slabs.rows.tensordict_leaves import TensordictReader
 from rl_transforms import NextStateReconstructor
 
 LAZY = [
@@ -84,106 +77,6 @@ def test_dtypes_are_read_bit_for_bit(dtype: torch.dtype) -> None:
         )
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@pytest.mark.parametrize("dtype", list(CARRIERS))
-def test_one_row_of_any_dtype_is_written_as_a_batch_of_one_is(dtype: torch.dtype) -> None:
-    leaf = torch.arange(6, dtype=torch.uint8).repeat(dtype.itemsize).view(dtype)[:3]
-    if dtype is torch.bool:
-        leaf = torch.tensor([True, False, True])
-    row = TensorDict({"a": leaf, "b": {"c": leaf[0]}})
-    storage = LazyTensorStorage(4)
-    storage.add(row)
-    storage.add(row)
-    found = storage.read(torch.tensor([0, 1]))
-    for key in ("a", ("b", "c")):
-        both = found[key].reshape(2, -1).contiguous().view(torch.uint8)
-        assert torch.equal(both[0], both[1])
-        assert torch.equal(both[1].reshape(-1), row[key].reshape(-1).view(torch.uint8))
-
-
-def test_rows_with_leaves_of_every_size_are_written_one_by_one() -> None:
-    frames = torch.randint(255, (3, 5, 7, 11), dtype=torch.uint8)
-    rows = TensorDict({"frame": frames, "action": torch.rand(3, 2)}, [3])
-    storage = LazyTensorStorage(4)
-    storage.extend(rows[:1])
-    storage.add(rows[1])
-    storage.add(rows[2])
-    assert (storage.read(torch.arange(3)) == rows).all()
-
-
-def test_a_row_with_a_gradient_is_stored_and_then_let_go() -> None:
-    storage = LazyTensorStorage(4)
-    storage.extend(TensorDict({"a": torch.zeros(1, 3)}, [1]))
-    leaf = torch.ones(3, requires_grad=True)
-    storage.add(TensorDict({"a": leaf}))
-    gone = weakref.ref(leaf)
-    del leaf
-    assert gone() is None
-    assert torch.equal(storage.read(torch.tensor([1]))["a"], torch.ones(1, 3))
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
-    row = TensorDict({"a": torch.ones(3)})
-    schema = RowSchema({"a": (torch.float32, (3,))})
-    dicts = DictReader(schema, Structure("tensordict"))
-    readers = Readers(TensordictReader(schema), dicts)
-    with torch.inference_mode(first):
-        one_row = PlainOneRow(Rows.zeros(schema, 2), readers)
-    with torch.inference_mode(not first):
-        found = one_row.take(row)
-    assert found is not None
-    assert found["a"].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("leaf", "error"),
-    [
-        (torch.ones(3).to_sparse(), TypeError),
-        (torch.ones(3, dtype=torch.float64), TypeError),
-        (torch.ones(4), ValueError),
-    ],
-)
-def test_a_row_that_does_not_fit_changes_nothing(leaf: torch.Tensor, error: type) -> None:
-    storage = LazyTensorStorage(2)
-    rows = TensorDict({"a": torch.rand(2, 3), "b": torch.rand(2, 1)}, [2])
-    storage.extend(rows)
-    with pytest.raises(error):
-        storage.add(TensorDict({"b": torch.zeros(1), "a": leaf}))
-    assert (storage.read(torch.arange(2)) == rows).all()
-    storage.add(rows[1])
-    assert (storage.read(torch.tensor([0])) == rows[1:]).all()
-
-
-def test_leaves_are_copied_alike_with_and_without_one_call_for_all() -> None:
-    sources = [torch.rand(3), torch.tensor(7), torch.ones(2, dtype=torch.bool)]
-    once, each = ([torch.zeros_like(leaf) for leaf in sources] for _ in range(2))
-    copy_each(once, sources)
-    copy_one_by_one(each, sources)
-    for one, other, source in zip(once, each, sources, strict=True):
-        assert torch.equal(one, source)
-        assert torch.equal(other, source)
-
-
-@pytest.mark.parametrize("gone", [None, "traj_step", "traj_ids"])
-@pytest.mark.parametrize("sizes", [(5, 1, 9, 3), (300, 700, 40, 650)])
-def test_rows_that_are_taken_apart_at_once_are_stored_as_others_are(gone, sizes) -> None:
-    batch = trajectories([3, 1, 8] * (sum(sizes) // 12 + 1), first_id=7)
-    if gone is not None:
-        batch = batch.exclude(("collector", gone))
-    quick, slow = (LazyTensorStorage(1000) for _ in range(2))
-    for part in batch[: sum(sizes)].split(list(sizes)):
-        first, second = quick.extend(part), slow.extend(part)
-        assert first.numbers == second.numbers
-        assert quick.session.table.readers is not None
-        slow.session.table.readers = None  # from here on it takes the long way
-    rows = torch.arange(len(quick))
-    assert len(quick) == len(slow) == min(1000, sum(sizes))
-    assert (quick.read(rows) == slow.read(rows)).all()
-    assert quick.back.tolist() == slow.back.tolist()
-    assert quick.trajectories().lengths().tolist() == slow.trajectories().lengths().tolist()
-
-
 @pytest.mark.parametrize("count", [200, 300])
 def test_many_rows_are_written_to_tensors_whose_rows_have_gaps(count: int) -> None:
     room = torch.zeros(300, 8)
@@ -193,15 +86,6 @@ def test_many_rows_are_written_to_tensors_whose_rows_have_gaps(count: int) -> No
     assert torch.equal(room[:count, ::2], batch)
     assert not room[:, 1::2].any()
     assert torch.equal(buffer[:], batch)
-
-
-def test_a_row_with_a_gradient_or_of_a_subclass_is_stored_too(tmp_path: Path) -> None:
-    storage = LazyTensorStorage(4)
-    plain = torch.ones(3)
-    mapped = MemoryMappedTensor.from_tensor(plain, filename=str(tmp_path / "leaf"))
-    for leaf in (plain, torch.ones(3, requires_grad=True), mapped):
-        storage.add(TensorDict({"a": leaf}))
-    assert storage.read(torch.arange(3))["a"].sum() == 9
 
 
 @pytest.mark.parametrize(
@@ -223,91 +107,6 @@ def test_dimensions_come_back_as_they_were_given(lazy, ndim, dim_extend, shape) 
     again = buffer.extend(data)
     assert (stored(slice(None)) == torch.cat([data, data], dim_extend)).all()
     assert (stored(tuple(again.unbind(-1))) == data.reshape(-1)).all()
-
-
-def test_sizes_are_rounded_up_to_whole_columns() -> None:
-    storage = LazyTensorStorage(100, ndim=2)
-    buffer = ReplayBuffer(storage=storage)
-    buffer.extend(environments(3, 22, [9], [EndKind.CUT]))
-    assert buffer.storage.max_size == 102
-    assert storage.shape == (34, 3)
-
-
-def test_a_wrapped_storage_of_two_dimensions_keeps_its_columns_apart() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
-    for step in range(0, 10, 2):
-        data = torch.tensor([[0, 1], [100, 101], [200, 201]]) + step
-        buffer.extend(TensorDict({"a": data}, [3, 2]))
-    assert (buffer[:]["a"] // 100).tolist() == [[0] * 4, [1] * 4, [2] * 4]
-    assert sorted(buffer[0]["a"].tolist()) == [6, 7, 8, 9]
-
-
-def test_adding_to_two_dimensions_adds_one_step_of_every_column() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
-    for step in range(3):
-        index = buffer.add(TensorDict({"a": torch.arange(4) * 10 + step}, [4]))
-    assert index.tolist() == [[0, 2], [1, 2], [2, 2], [3, 2]]
-    assert buffer[:]["a"].tolist() == [[c * 10 + step for step in range(3)] for c in range(4)]
-
-
-def test_other_columns_are_refused() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
-    buffer.extend(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match=r"columns \[3\] .* got batch size \[2, 3\]"):
-        buffer.extend(torch.zeros(2, 3))
-    assert len(buffer) == 6
-
-
-def test_whole_trajectories_may_be_elements() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(5))
-    rows = trajectories([4, 4, 4]).reshape(3, 4)
-    for row in rows[:2]:
-        buffer.add(row)
-    buffer.extend(rows[2:])
-    assert len(buffer) == 3
-    assert buffer.sample(7).batch_size == (7, 4)
-    assert (buffer[:] == rows).all()
-    assert buffer[1].batch_size == (4,)
-
-
-@pytest.mark.parametrize("transform", [None, lambda rows: rows])
-def test_a_list_of_elements_is_stored_as_they_are_one_by_one(transform) -> None:
-    listed, added = (
-        ReplayBuffer(storage=LazyTensorStorage(5), transform=transform) for _ in range(2)
-    )
-    rows = trajectories([4, 4, 4, 4]).reshape(4, 4)
-    assert listed.extend([rows[0], rows[1]]).tolist() == [0, 1]
-    listed.extend([rows[2]])
-    listed.add(rows[3])
-    for row in rows:
-        added.add(row)
-    assert len(listed) == len(added) == 4
-    assert listed[:].batch_size == added[:].batch_size == (4, 4)
-    assert (listed[:] == added[:]).all()
-
-
-def test_a_list_of_several_rows_each_is_refused_as_one_of_them_is() -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(9))
-    buffer.extend(trajectories([3]))
-    for write in (lambda rows: buffer.extend([rows]), buffer.add):
-        with pytest.raises(ValueError, match=r"one element of 0 batch dimension\(s\), got"):
-            write(trajectories([2]))
-    assert len(buffer) == 3
-
-
-@pytest.mark.parametrize("form", ["tensordict", "tensor"])
-def test_a_list_of_steps_of_all_columns_grows_along_time(form) -> None:
-    buffer = ReplayBuffer(storage=LazyTensorStorage(12, ndim=2))
-    steps = [torch.arange(4) * 10 + step for step in range(3)]
-    if form == "tensordict":
-        steps = [TensorDict({"a": step}, [4]) for step in steps]
-    index = buffer.extend(steps[:2])
-    assert index[:3].tolist() == [[0, 0], [0, 1], [1, 0]]
-    buffer.add(steps[2])
-    rows = buffer[:]["a"] if form == "tensordict" else buffer[:]
-    assert rows.tolist() == [[c * 10 + step for step in range(3)] for c in range(4)]
-    with pytest.raises(ValueError, match=r"at least 1 batch dimension\(s\) here, got 0"):
-        buffer.extend([step[0] for step in steps])
 
 
 def test_tensors_of_the_caller_are_written_in_place() -> None:
