@@ -74,3 +74,23 @@ def test_other_samples_are_not_warned_of(make, why):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(why != "single rows are looked at")(sample)
+
+
+@pytest.mark.parametrize("make", [q_loss, policy_loss])
+@pytest.mark.parametrize(
+    "places", [ONE_BY_ONE, [11, 4, 19, 7, 0, 14, 9, 2, 16, 5, 12, 18, 3, 8, 15, 1, 17, 6, 10, 13]]
+)
+def test_rows_shuffled_one_by_one_are_warned_of(make, places):
+    with pytest.warns(UserWarning, match=r"rows are cut from the row before and the one after"):
+        make(True)(drawn(places).exclude("index"))
+
+
+@pytest.mark.parametrize("make", [q_loss, policy_loss])
+def test_episodes_of_one_step_are_not_warned_of(make):
+    rows = trajectories([1] * 9).clone()
+    rows["action"], rows["state"] = rows["action"].squeeze(-1), torch.zeros(9, 2)
+    rows["advantage"] = rows["value_target"] = torch.ones(9, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(True)(rows)
+        make(True)(drawn(IN_A_ROW).exclude("index"))

@@ -1,4 +1,4 @@
-"""Rows that a buffer drew one by one, given to networks that carry a state from row to row."""
+"""Rows drawn or shuffled one by one, for networks that carry a state from row to row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 
 from tensordict import TensorDictBase
 
-from rl_layout import Segments, keys
+from rl_layout import EndKind, Segments, keys
 from rl_tensordict import find
 from rl_value.arguments import is_transformed
 
@@ -15,16 +15,24 @@ LEAST_ROWS = 8
 
 
 def warn_of_single_rows(batch: TensorDictBase) -> None:
-    """Warn where a sample ``[N]`` for a recurrent network was drawn row by row."""
+    """Warn where rows ``[N]`` for a recurrent network were drawn, or shuffled, row by row."""
     if is_transformed() or batch.ndim != 1 or len(batch) < LEAST_ROWS:
         return
-    if find(batch, (keys.INDEX,)) is None or find(batch, keys.SLICE_IDS) is not None:
+    if find(batch, keys.SLICE_IDS) is not None:
         return
-    if Segments.of(batch).max_length > 1:
+    segments = Segments.of(batch)
+    if find(batch, (keys.INDEX,)) is not None:
+        what = "this sample was drawn row by row"
+        is_lone = segments.max_length == 1
+    else:  # of shuffled rows a few follow each other by chance; episodes of one step are no cuts
+        lone = int(((segments.lengths == 1) & (segments.kinds == EndKind.CUT)).sum())
+        what = f"{lone} of these {len(batch)} rows are cut from the row before and the one after"
+        is_lone = 8 * lone >= 7 * len(batch)
+    if not is_lone:
         return
     msg = (
-        "this sample was drawn row by row, and the network carries a state from row to row: each "
-        "row is a sequence of its own, and nothing is learned beyond one step. Draw slices: "
-        "SliceSampler(slice_len=...)."
+        f"{what}, and the network carries a state from row to row: each row is a sequence of its "
+        "own, and nothing is learned beyond one step. Draw slices: SliceSampler(slice_len=...); or "
+        "shuffle whole trajectories, or rows of [B, T], instead of steps."
     )
     warnings.warn(msg, UserWarning, stacklevel=4)

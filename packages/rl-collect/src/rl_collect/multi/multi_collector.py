@@ -22,6 +22,7 @@ from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.load import has_weights, load_weights
 from rl_collect.weights.shared_weights import SharedWeights
+from rl_collect.weights.unpublished import UnpublishedWeights
 from rl_workers import WorkerDied
 
 
@@ -140,6 +141,7 @@ class MultiCollector(CollectorInterface):
         weights = self._workers.call(0, "weights") if policy is None else policy
         self._shared_weights = SharedWeights.like(weights) if has_weights(weights) else None
         self._workers.attach(self._shared_weights, self._schedule.stop)
+        self._unpublished = UnpublishedWeights(policy)
 
     # batches
 
@@ -153,6 +155,7 @@ class MultiCollector(CollectorInterface):
             found = self._schedule.next()
             self._ready = [join(found, self.options.how)] if self.options.joins and found else found
         self._show()
+        self._unpublished.count_batch()
         if self._buffer is None:
             return self._on_device(self._ready.pop(0)) if self._ready else None
         while self._ready:
@@ -201,6 +204,7 @@ class MultiCollector(CollectorInterface):
             )
             raise TypeError(msg)
         self._shared_weights.publish(given)
+        self._unpublished.note_published()
 
     def _without_weights(self) -> str:
         if self.policy is not None:
@@ -327,6 +331,7 @@ class MultiCollector(CollectorInterface):
             self._shared_weights = SharedWeights.like(weights, state["policy_version"])
             self._workers.attach(self._shared_weights, self._schedule.stop)
             old.close()
+            self._unpublished = UnpublishedWeights(self.policy)
         self._workers.refresh()
 
     def _load_workers(self, states: list[Any]) -> None:
