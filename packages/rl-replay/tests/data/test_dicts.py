@@ -106,3 +106,35 @@ def test_rows_of_a_loop_over_a_plain_buffer_take_the_quick_way() -> None:
     table = buffer.storage.session.table
     assert table.one_row.take(row) is not None
     assert table.one_row.take({"observation": np.zeros(3), "reward": 1}) is None
+
+
+def test_lists_of_numbers_are_arrays():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.add({"x": [0.0, 1.0], "n": [[1, 2], [3, 4]], "next": {"x": [1.0, 2.5]}})
+    buffer.add({"x": [1.0, 2.5], "n": [[5, 6], [7, 8]], "next": {"x": np.float32([3, 4])}})
+    rows = buffer[:]
+    assert rows["x"].tolist() == [[0, 1], [1, 2.5]]
+    assert rows["x"].dtype == torch.float32
+    assert rows["n"].shape == (2, 2, 2)
+    assert rows["n"].dtype == torch.int64
+    assert rows["next", "x"].tolist() == [[1, 2.5], [3, 4]]
+    buffer.extend({"x": [[2.0, 3.0]], "n": [[[5, 6], [7, 8]]], "next": {"x": [[1.0, 2.0]]}})
+    assert len(buffer) == 3
+
+
+def test_lists_of_other_things_are_trees():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    buffer.add({"x": [torch.zeros(2), torch.ones(3)]})
+    assert sorted(buffer[:]["x"].keys()) == ["0", "1"]
+
+
+def test_arrays_of_texts_are_named():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9))
+    with pytest.raises(TypeError, match=r"got an array of <U1 at \('info',\): use ListStorage"):
+        buffer.extend({"x": np.zeros(3), "info": np.array(["a"] * 3)})
+
+
+def test_flags_of_two_batch_dimensions_are_refused_with_what_to_do():
+    over = np.zeros((6, 5), bool)
+    with pytest.raises(ValueError, match=r"lay episodes or environments end to end"):
+        TensorDictReplayBuffer(storage=LazyTensorStorage(90)).extend({"next": {"done": over}})

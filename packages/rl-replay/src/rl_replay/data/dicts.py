@@ -38,7 +38,7 @@ class RowDict:
 
     def tensordict(self) -> TensorDictBase:
         """The tensordict, with `dims` batch dimensions."""
-        leaves, dims = take_apart(self.entries)[1], self.dims
+        leaves, dims = take_apart(_with_arrays(self.entries))[1], self.dims
         for path, leaf in leaves.items():
             name = path[-1]
             # one environment may return 0, -100 and np.float64(0.5) as rewards
@@ -55,14 +55,45 @@ class RowDict:
         return build(nest(leaves), shape)
 
 
+def _with_arrays(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with lists of numbers as tensors; a tensordict reads them so, too."""
+    found = dict(entries)
+    for name, value in entries.items():
+        if isinstance(value, Mapping):
+            found[name] = _with_arrays(value)
+        elif isinstance(value, list) and (made := _tensor_of(value)) is not None:
+            found[name] = made
+    return found
+
+
+def _tensor_of(values: list[Any]) -> torch.Tensor | None:
+    """A list of numbers, or of such lists, as a tensor; None for a list of other things."""
+    inner: Any = values
+    while isinstance(inner, list) and inner:
+        inner = inner[0]
+    if not isinstance(inner, int | float | np.generic):
+        return None
+    try:
+        return torch.tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
 def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
     """A flag as bool, one a row: arrays of datasets hold 0 and 1, as floats or bytes."""
     # a flag of a group, as of agents, is one for each member
     if path[:-1] in _ROOTS and leaf.shape[dims:].numel() > 1:
+        cure = (
+            "for the rows of several environments use extend(), or a storage with ndim=2, whose "
+            "columns are environments."
+        )
+        if dims:
+            cure = (
+                "lay episodes or environments end to end, reshape(-1, ...), or pass "
+                "TensorDict(..., batch_size=[E, T], names=[None, 'time'])."
+            )
         raise ValueError(
-            f"{'.'.join(path)!r} has shape {list(leaf.shape)}, and a row has one flag: for the "
-            "rows of several environments use extend(), or a storage with ndim=2, whose columns "
-            "are environments."
+            f"{'.'.join(path)!r} has shape {list(leaf.shape)}, and a row has one flag: {cure}"
         )
     if leaf.dtype is torch.bool:
         return leaf

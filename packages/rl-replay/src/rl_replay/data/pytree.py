@@ -110,11 +110,15 @@ def _as_leaf(value: Any, path: KeyPath) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | Number | bool):
-        return torch.as_tensor(value)
+        try:
+            return torch.as_tensor(value)
+        except TypeError:  # texts and objects
+            kind = f"an array of {getattr(value, 'dtype', type(value).__name__)}"
+    else:
+        kind = type(value).__name__
     where = f" at {path}" if path else ""
     raise TypeError(
-        f"this storage holds tensors, got {type(value).__name__}{where}: use ListStorage for "
-        "other objects."
+        f"this storage holds tensors, got {kind}{where}: use ListStorage for other objects."
     )
 
 
