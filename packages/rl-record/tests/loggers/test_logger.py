@@ -198,6 +198,41 @@ def test_closing_writes_what_is_left_and_refuses_more(sink):
         logger.log_scalar("a", 2)
 
 
+def test_threads_may_log_to_one_logger(sink):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            logger, start = Logger("run", sink), threading.Barrier(5)
+
+            def log(logger=logger, start=start):
+                start.wait()
+                logger.log_scalar("a", 1)
+
+            threads = [threading.Thread(target=log) for _ in range(5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            logger.close(timeout_s=10.0)
+    finally:
+        sys.setswitchinterval(before)
+    assert [event.step for event in sink.events] == [0, 1, 2, 3, 4] * 20
+    assert sink.closed == 20
+    assert "rl-record" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_closing_does_not_wait_for_ever(sink):
+    logger = Logger("run", sink)
+    sink.may_write.clear()
+    logger.log_scalar("a", 1)
+    with pytest.raises(TimeoutError, match="has not written"):
+        logger.close(timeout_s=0.01)
+    sink.may_write.set()
+    logger._writer.thread.join(10.0)
+    assert (len(sink.events), sink.closed) == (1, 1)
+
+
 def test_logger_that_nobody_holds_is_closed(sink):
     logger = Logger("run", sink)
     logger.log_scalar("a", 1)

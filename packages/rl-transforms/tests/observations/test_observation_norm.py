@@ -89,4 +89,6 @@ def test_statistics_over_dimensions_of_a_leaf():
 def test_a_number_of_steps_needs_an_environment():
     with pytest.raises(RuntimeError, match=r"init_stats\(50\) plays steps of the environment"):
         ObservationNorm().init_stats(50)
+    with pytest.raises(TypeError, match=r"got 'observation', .*by key="):
+        ObservationNorm().init_stats(trajectories([3]), "observation")
     assert not ObservationNorm().initialized

@@ -104,17 +104,18 @@ class Logger:
             check_type("metrics", metrics, Mapping, "numbers by name")
             raise
         values = {name: taken(name, value) for name, value in entries}
-        step = self._step(step)
-        last, backwards = self._last_of, False
-        for name in values:
-            if last.get(name, step) > step:
-                backwards = True
-            else:
-                last[name] = step
-        if backwards and not self._was_backwards:
-            self._warn_backwards(step)
-        self._was_backwards = backwards
-        self._writer.put(Metrics(values, step, time.time(), backwards))
+        with self._writer.lock:  # several threads may log
+            step = self._step(step)
+            last, backwards = self._last_of, False
+            for name in values:
+                if last.get(name, step) > step:
+                    backwards = True
+                else:
+                    last[name] = step
+            if backwards and not self._was_backwards:
+                self._warn_backwards(step)
+            self._was_backwards = backwards
+            self._writer.put(Metrics(values, step, time.time(), backwards))
 
     def log_histogram(
         self, name: str, data: Tensor, step: int | None = None, *, bins: int = 30
@@ -248,9 +249,10 @@ class Logger:
 
     def _step(self, given: int | None) -> int:
         """The step of an entry."""
-        step = self.last_step + 1 if given is None else check_integer("step", given)
-        self.last_step = max(step, self.last_step)
-        return step
+        with self._writer.lock:
+            step = self.last_step + 1 if given is None else check_integer("step", given)
+            self.last_step = max(step, self.last_step)
+            return step
 
     def _warn_backwards(self, step: int) -> None:
         msg = (
@@ -269,20 +271,21 @@ class WriterThread:
         self.num_written, self.not_finite = 0, Counter[str]()
         self.error: Exception | None = None  # of the sink, until somebody is told
         self.thread: threading.Thread | None = None
-        self.pid, self.is_closed = os.getpid(), False
+        self.pid, self.is_closed, self.lock = os.getpid(), False, threading.RLock()
 
     def put(self, event: Event) -> None:
         """Hand an event over; raises what the sink raised before."""
-        if self.error is not None:
-            self._raise()
-        if self.is_closed:
-            msg = "the logger is closed: make another one, with resume=True to go on in its file."
-            raise ValueError(msg)
         self._require_own_process()
-        if self.thread is None:
-            self.thread = threading.Thread(target=self._run, name="rl-record", daemon=True)
-            self.thread.start()
-        self.queue.put(event)
+        with self.lock:
+            if self.error is not None:
+                self._raise()
+            if self.is_closed:
+                msg = "the logger is closed: make another one, with resume=True to go on in its "
+                raise ValueError(msg + "file.")
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="rl-record", daemon=True)
+                self.thread.start()
+            self.queue.put(event)
 
     def flush(self, timeout_s: float) -> None:
         """Wait until what was handed over is written."""
@@ -291,28 +294,23 @@ class WriterThread:
             reached = threading.Event()
             self.queue.put(reached)
             if not reached.wait(timeout_s):
-                msg = f"the sink has not written {self.queue.qsize()} events after {timeout_s} s."
-                raise TimeoutError(msg)
+                raise TimeoutError(self._lateness(timeout_s))
         self._raise()
 
     def close(self, timeout_s: float) -> None:
         """Write what is left, close the sink, end the thread."""
         if self.is_closed or os.getpid() != self.pid:
             return
-        if threading.current_thread() is self.thread:  # garbage is collected there too
+        with self.lock:
             self.is_closed = True
             self.queue.put(_END)
-            return
-        try:
-            self.flush(timeout_s)
-        finally:
-            self.is_closed = True
-            if self.thread is None:
-                self.sink.close()
-            else:
-                self.queue.put(_END)
-                self.thread.join(timeout_s)
-        self._raise()
+        if self.thread is None:
+            self.sink.close()
+        elif threading.current_thread() is not self.thread:  # garbage is collected there too
+            self.thread.join(timeout_s)
+            if self.thread.is_alive():
+                raise TimeoutError(self._lateness(timeout_s))
+            self._raise()
 
     def stats(self) -> dict[str, Any]:
         """Counts of events and of numbers that are not finite."""
@@ -323,6 +321,9 @@ class WriterThread:
         if os.getpid() != self.pid:
             msg = f"the logger belongs to process {self.pid}: make one in this process."
             raise RuntimeError(msg)
+
+    def _lateness(self, timeout_s: float) -> str:
+        return f"the sink has not written {self.queue.qsize()} events after {timeout_s} s."
 
     def _raise(self) -> None:
         error, self.error = self.error, None

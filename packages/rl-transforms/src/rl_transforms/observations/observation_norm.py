@@ -91,6 +91,7 @@ class ObservationNorm(Transform):
 
         Raises:
             KeyError: it is missing.
+            TypeError: a dimension is no integer, as where the leaf is not named by ``key=``.
             ValueError: there are several leaves and no key, fewer than two rows, or NaN and
                 infinite numbers in them.
             RuntimeError: there are statistics already, or a number came and no environment.
@@ -185,6 +186,9 @@ def _reduced(
         return dim if dim < 0 else dim - lead - ndim
 
     named = [dims] if isinstance(dims, int) else list(dims)
+    if not all(isinstance(dim, int) for dim in (*named, *kept)):
+        msg = f"reduce_dim and keep_dims: expected dimensions, got {dims!r}, {kept!r}. Name a leaf "
+        raise TypeError(msg + "by key=.")
     inner = {dim for dim in map(from_the_end, named) if -ndim <= dim < 0}
     places = sorted({0, *(dim + ndim + 1 for dim in inner)})
     stay = {from_the_end(dim) + ndim + 1 for dim in kept}
