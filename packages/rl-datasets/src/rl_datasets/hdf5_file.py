@@ -60,6 +60,11 @@ def leaves(group: h5py.Group, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, h
             yield (*prefix, name), item
 
 
+def open_group(file: h5py.File, name: str) -> h5py.h5g.GroupID:
+    """A group, without the cost of h5py's object of it."""
+    return import_h5py().h5g.open(file.id, name.encode())
+
+
 class ColumnReader:
     """Reads one column of every episode: its path below the group of an episode, and its form."""
 
@@ -70,9 +75,9 @@ class ColumnReader:
         self.dtype: np.dtype[Any] = dataset.dtype
         self._type = h5py.h5t.py_create(self.dtype)
 
-    def read(self, group: h5py.Group) -> Array:
+    def read(self, group: h5py.h5g.GroupID) -> Array:
         """The whole column of an episode."""
-        dataset = self._open(group.id, self.name)
+        dataset = self._open(group, self.name)
         found = np.empty(dataset.shape, self.dtype)
         if found.size:
             dataset.read(self._all, self._all, found, self._type)

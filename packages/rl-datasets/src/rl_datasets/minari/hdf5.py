@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
-from rl_datasets.hdf5_file import ColumnReader, damaged, is_number, leaves, open_h5
+from rl_datasets.hdf5_file import ColumnReader, damaged, is_number, leaves, open_group, open_h5
 from rl_datasets.minari.spaces import is_image, leaf_spaces, read_space
 from rl_layout.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
@@ -76,7 +76,7 @@ class MinariHDF5Source(EpisodeSource):
             for number, name in names[first:]:
                 place = f"{self.path}, {name}"
                 try:
-                    group = file[name]
+                    group = open_group(file, name)
                     if not columns:
                         seen, columns = self._columns(file[names[0][1]])
                     found = {key: self._read(key, one, group) for key, one in seen.items()}
@@ -101,7 +101,7 @@ class MinariHDF5Source(EpisodeSource):
                 columns[key] = reader
         return seen, columns
 
-    def _read(self, key: KeyPath, reader: ColumnReader, group: h5py.Group) -> Array:
+    def _read(self, key: KeyPath, reader: ColumnReader, group: h5py.h5g.GroupID) -> Array:
         found = reader.read(group)
         return decoded(found) if key in self._images else found
 

@@ -1,0 +1,136 @@
+"""Time a dataset of Minari from its file to rows, opened again, and sampled.
+
+Run with `nox -s "bench(rl-datasets)"`. Reading is timed from an HDF5 file in the
+page cache to the end: all episodes of Minari's iterator, the buffer of the peer with its mapped
+rows, and ours with rows, index, report and `fsync`. A second part opens datasets of two sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench import medians_us, report, session, table
+from minari import MinariDataset
+from tensordict import TensorDict
+from torchrl.data.datasets import MinariExperienceReplay as TheirReplay
+
+from rl_datasets import MinariExperienceReplay, to_minari
+
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)  # the peer prints every dataset
+NAME = "bench/steps-v0"
+
+
+def batch(episodes: int, steps: int) -> TensorDict:
+    """Episodes like those of HalfCheetah: 17 and 6 floats, rewards and flags."""
+    count = episodes * steps
+    seen = torch.randn(episodes, steps + 1, 17, dtype=torch.float64)
+    last = (torch.arange(count) % steps == steps - 1).unsqueeze(-1)
+    ended = torch.zeros_like(last)
+    return TensorDict(
+        {
+            "observation": seen[:, :-1].reshape(count, 17),
+            "action": torch.randn(count, 6),
+            "is_init": last.roll(1),
+            "collector": {
+                "traj_ids": torch.arange(episodes).repeat_interleave(steps),
+                "traj_step": torch.arange(steps).repeat(episodes),
+            },
+            "next": {
+                "observation": seen[:, 1:].reshape(count, 17),
+                "reward": torch.randn(count, 1, dtype=torch.float64),
+                "terminated": ended,
+                "truncated": last,
+                "done": last,
+            },
+        },
+        [count],
+    )
+
+
+def by_minari(folder: Path) -> Callable[[], object]:
+    """All episodes of Minari's iterator."""
+    return lambda: [episode.rewards.sum() for episode in MinariDataset(folder / "data")]
+
+
+def by_peer(root: Path) -> Callable[[], object]:
+    """The peer's buffer, converted to a new folder each time."""
+    numbers = itertools.count()
+
+    def call() -> object:
+        place = root / f"peer-{next(numbers)}"
+        with (
+            Path(os.devnull).open("w") as nothing,
+            redirect_stderr(nothing),
+            redirect_stdout(nothing),
+        ):
+            return TheirReplay(NAME, batch_size=8, root=place, load_from_local_minari=True)
+
+    return call
+
+
+def by_us(root: Path, folder: Path) -> Callable[[], object]:
+    """Our buffer, converted to a new folder each time."""
+    numbers = itertools.count()
+
+    def call() -> object:
+        place = root / f"ours-{next(numbers)}"
+        return MinariExperienceReplay(NAME, 8, root=place, path=folder, verbose=False)
+
+    return call
+
+
+def convert(root: Path) -> None:
+    """From the file to a buffer."""
+    for episodes, steps in ((200, 500), (2000, 50)):
+        place = root / f"{episodes}"
+        folder = to_minari(batch(episodes, steps), NAME, root=place / "minari")
+        os.environ["MINARI_DATASETS_PATH"] = str(place / "minari")
+        calls = {
+            "ours: mapped rows, index, report": by_us(place, folder),
+            "minari: its iterator": by_minari(folder),
+            "torchrl: mapped rows": by_peer(place),
+        }
+        clocks = {"time": time.perf_counter, "time of the CPU": time.process_time}
+        for name, clock in clocks.items():
+            found = medians_us(3, *calls.values(), warm_up=1, clock=clock)
+            names = dict(zip(calls, found, strict=True))
+            table(f"convert {episodes} episodes of {steps} steps, {name}", names, next(iter(calls)))
+
+
+def reopen(root: Path) -> None:
+    """Open what was converted, and draw samples of it."""
+    print("\nopen again, and sample")
+    for episodes in (10, 2000):
+        folder = to_minari(batch(episodes, 500), NAME, root=root / f"open-{episodes}")
+        options = {"root": root / f"rows-{episodes}", "path": folder, "verbose": False}
+        data = MinariExperienceReplay(NAME, 256, **options)
+        del options["path"]
+        opened, sampled = medians_us(
+            20, lambda options=options: MinariExperienceReplay(NAME, 8, **options), data.sample
+        )
+        report(f"open {episodes * 500:,} rows", opened)
+        report(f"sample 256 of {episodes * 500:,} rows", sampled)
+
+
+def main() -> None:
+    """All figures."""
+    torch.manual_seed(0)
+    np.random.default_rng(0)
+    with session(), tempfile.TemporaryDirectory() as folder:
+        convert(Path(folder))
+        reopen(Path(folder))
+
+
+if __name__ == "__main__":
+    main()
