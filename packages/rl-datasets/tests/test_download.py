@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rl_datasets.download import HubDataset, fetch, inside
+from rl_datasets.download import HubDataset, fetch, fetch_bucket, inside
 
 BYTES = bytes(range(256)) * 40_000  # ten megabytes
 
@@ -143,6 +143,23 @@ def test_a_dataset_of_the_hub_is_downloaded_at_one_commit(server, tmp_path):
     server.files["/datasets/who/what/resolve/c0ffee/v0/a.npz"] = b"other" * 100
     with pytest.raises(ValueError, match="SHA-256"):
         hub.fetch(tmp_path / "again", "v0", wanted=lambda path: path.endswith("npz"))
+
+
+def test_a_folder_of_a_bucket_is_downloaded(server, tmp_path):
+    listing = "/storage/v1/b/robots/o?prefix=set%2F1%2F&pageToken="
+    pages = [{"items": [{"name": "set/1/a", "size": "2"}], "nextPageToken": "t"}]
+    pages.append({"items": [{"name": "set/1/b/c", "size": "3"}]})
+    server.files = {
+        listing: json.dumps(pages[0]).encode(),
+        f"{listing}t": json.dumps(pages[1]).encode(),
+    }
+    server.files |= {"/robots/set/1/a": b"ab", "/robots/set/1/b/c": b"abc"}
+    fetch_bucket("robots", "set/1/", tmp_path, endpoint=server.address)
+    assert (tmp_path / "a").read_bytes() == b"ab"
+    assert (tmp_path / "b" / "c").read_bytes() == b"abc"
+    server.files = {listing: b"{}"}
+    with pytest.raises(FileNotFoundError, match="nothing under set/1/"):
+        fetch_bucket("robots", "set/1/", tmp_path, endpoint=server.address)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x"])

@@ -14,6 +14,8 @@ from rl_datasets.minari.write import to_minari
 from rl_datasets.ogbench import OGBenchExperienceReplay, OGBenchSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.report import ColumnReport, DatasetReport
+from rl_datasets.rlds.replay import OpenXExperienceReplay
+from rl_datasets.rlds.source import RLDSSource
 from rl_datasets.roboset import RobosetExperienceReplay, RobosetSource
 from rl_datasets.vd4rl import VD4RLExperienceReplay, VD4RLSource
 
@@ -35,6 +37,8 @@ __all__ = [
     "MinariHDF5Source",
     "OGBenchExperienceReplay",
     "OGBenchSource",
+    "OpenXExperienceReplay",
+    "RLDSSource",
     "RobosetExperienceReplay",
     "RobosetSource",
     "VD4RLExperienceReplay",

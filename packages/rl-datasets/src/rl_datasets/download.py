@@ -18,6 +18,7 @@ from typing import Any
 from rl_datasets.progress import progress_bar
 
 HUB = "https://huggingface.co"
+BUCKETS = "https://storage.googleapis.com"
 _PIECE = 1 << 20
 _ATTEMPTS = 5
 _CUT = (http.client.IncompleteRead, ConnectionError, TimeoutError)
@@ -160,6 +161,27 @@ class HubDataset:
         for file in chosen:
             target = inside(folder, file.path.removeprefix(f"{prefix}/"))
             fetch(dataset.address(file.path), target, sha256=file.sha256, size=file.size)
+
+
+def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCKETS) -> None:
+    """Download the files below a prefix of a public bucket of Google Cloud, under their names.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    token, files = "", []
+    while True:
+        query = urllib.parse.urlencode({"prefix": prefix, "pageToken": token})
+        page = _json(f"{endpoint}/storage/v1/b/{bucket}/o?{query}")
+        files += page.get("items", [])
+        if not (token := page.get("nextPageToken", "")):
+            break
+    if not files:
+        raise FileNotFoundError(f"there is nothing under {prefix} in the bucket {bucket}.")
+    for file in files:
+        if name := file["name"].removeprefix(prefix):
+            address = f"{endpoint}/{bucket}/{urllib.parse.quote(file['name'])}"
+            fetch(address, inside(folder, name), size=int(file["size"]))
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -1,0 +1,1 @@
+"""Datasets in the form of RLDS: one record for each episode."""
