@@ -60,6 +60,7 @@ def test_tensorboard_reads_its_files(tmp_path):
         logger.log_histogram("w", torch.ones(5), 4)
         logger.log_hparams({"lr": 0.5})
         logger.log_video("play", torch.zeros(2, 1, 4, 4, dtype=torch.uint8), 4)
+        logger.log_histogram("nothing finite", torch.tensor([NAN]), 4)
     found = EventAccumulator(str(tmp_path / "run")).Reload()
     scalars = [(event.step, event.value) for event in found.Scalars("loss/critic")]
     assert scalars == [(3, 0.5), (4, 0.25)]

@@ -65,7 +65,8 @@ class TensorboardSink:
             case Histogram():
                 data = event.data.float().cpu().numpy()
                 data = data[np.isfinite(data)]
-                self.writer.add_histogram(event.name, data, event.step, event.bins, event.time)
+                if len(data):  # TensorBoard has no empty ones
+                    self.writer.add_histogram(event.name, data, event.step, event.bins, event.time)
             case Video():
                 file = str(video_file(self.folder, event))
                 self.writer.add_text(event.name, file, event.step, event.time)
