@@ -94,13 +94,13 @@ def test_a_warm_batch_takes_the_short_ways_where_nothing_stands_against_them():
     assert not any(name.startswith(tuple(longer)) for name in found)
 
 
-@pytest.mark.parametrize("frames", [1, 4])
-def test_a_warm_batch_goes_into_a_buffer_without_a_look_at_each_marker(frames):
+@pytest.mark.parametrize(("frames", "most"), [(1, 60), (4, 80)])
+def test_a_warm_batch_goes_into_a_buffer_without_a_look_at_each_marker(frames, most):
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     collector = warm(cart_pole(), policy(), frames, replay_buffer=buffer)
     found = calls_of(collector.next)
     alone = calls_of(warm(cart_pole(), policy(), frames).next)
-    assert found.total() - alone.total() <= 60
+    assert found.total() - alone.total() <= most
     assert "Links.match" in found
     arrays = {"MarkerColumns.joined", "MarkerColumns.before_others", "Links._sort"}
     assert not arrays & found.keys()

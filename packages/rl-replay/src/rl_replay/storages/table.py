@@ -134,7 +134,10 @@ class RowTable:
         require_room(session.ring, extent.count, session.ring.span_limit)
         span, found = self._append(session, extent.count, match, write)
         known, side_by_side = marks or self.links.keys, isinstance(found.lasts, Side)
-        session.end_checks.see(leaves, known, extent, side_by_side=side_by_side)
+        if extent.count == 1 and isinstance(leaves, ValidatedLeaves):
+            session.end_checks.see_row(leaves.__getitem__, known)
+        else:
+            session.end_checks.see(leaves, known, extent, side_by_side=side_by_side)
         return span
 
     def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
