@@ -323,59 +323,6 @@ def test_a_folder_with_a_file_of_others_is_no_dump(tmp_path):
     assert len(two) == 3
 
 
-def replanted(tmp_path, make):
-    """A dump whose file of rows somebody else made, with a manifest that fits it."""
-    from rl_replay.checkpoint.parts import OtherFile
-    from rl_replay.checkpoint.reader import Archive
-
-    one = buffer("h5")
-    one.extend(trajectories([5]))
-    one.dumps(tmp_path / "one")
-    with Archive(tmp_path / "one") as archive:
-        parts = archive.read()
-    parts["storage"]["compact"]["file"] = OtherFile(".h5", make)
-    dump(tmp_path / "two", parts)
-    return tmp_path / "two"
-
-
-def foreign(name):
-    with h5py.File(name, "w") as file:
-        file["a"] = np.zeros(3)
-
-
-def linked(name):
-    with h5py.File(name.with_name("secret.h5"), "w") as file:
-        file["lengths"] = np.array([5])
-    with h5py.File(name, "w") as file:
-        file.attrs["format"], file.attrs["version"] = "rl-replay rows", 1
-        file.attrs["shared"], file.attrs["steps"] = "[]", "[]"
-        file["lengths"] = h5py.ExternalLink("secret.h5", "lengths")
-
-
-def shorter(name):
-    with h5py.File(name, "w") as file:
-        file.attrs["format"], file.attrs["version"] = "rl-replay rows", 1
-        file.attrs["shared"], file.attrs["steps"] = "[]", "[]"
-        file["lengths"] = np.array([4])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (foreign, "no file of rows of rl-replay"),
-        (linked, "has no 'lengths'"),
-        (shorter, "4 rows of the leaves"),
-    ],
-)
-def test_a_planted_file_is_refused_and_nothing_is_lost(tmp_path, make, message):
-    folder = replanted(tmp_path, make)
-    two = buffer("h5")
-    two.extend(trajectories([3]))
-    with pytest.raises(ValueError, match=message):
-        two.loads(folder)
-    assert len(two) == 3
-
-
 def test_a_dump_of_another_kind_is_refused(tmp_path):
     ensemble = StorageEnsemble(LazyTensorStorage(5), LazyTensorStorage(5))
     StorageEnsembleCheckpointer().dumps(ensemble, tmp_path)

@@ -100,10 +100,10 @@ def load_storage(storage: Storage, archive: Archive) -> None:
         tuple(archive.part("storage/floor")),
         archive.part("storage/order") if "storage/order" in archive.names() else None,
     )
-    if compact:
-        check_compact(archive, schema, count)
     room, lanes = storage.capacity_for(columns), len(storage.ring.window().first)
     contents = contents.in_room(capacity, room, lanes)
+    if compact:
+        check_compact(archive, schema, count)
     if not compact and storage.store is not None and schema_of(storage.store) == schema:
         require_fitting(storage.store, archive)
     moves = Moves(contents.runs(), count, capacity // len(window.first), room // lanes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -50,6 +50,29 @@ class CompactSource(Protocol):
     def exceptions(self, path: KeyPath) -> Ints:
         """The rows whose next value of a shared leaf is not that of the row after them."""
         ...
+
+
+def require_numbers(where: str, array: Any, dtype: str, most: int) -> None:
+    """Raises unless an array, or a dataset that was not read yet, holds so many numbers at most."""
+    shape = getattr(array, "shape", None)
+    fits = shape is not None and len(shape) == 1 and shape[0] <= most
+    if not fits or str(array.dtype) != dtype:
+        found = repr(array) if shape is None else f"{array.dtype} {list(shape)}"
+        raise ValueError(
+            f"{where} should be up to {most} numbers, {dtype}, and is {found}. Restore the dump "
+            "from a copy."
+        )
+
+
+def paths_of(where: str, listed: Any) -> list[KeyPath]:
+    """The leaves that a dump lists, checked."""
+    good = isinstance(listed, list) and all(
+        isinstance(path, list) and path and all(isinstance(part, str) for part in path)
+        for path in listed
+    )
+    if not good:
+        raise ValueError(f"{where} names no leaves: {listed!r:.200}. Restore it from a copy.")
+    return [tuple(path) for path in listed]
 
 
 def put_rows(source: CompactSource, rows: Rows, positions: Ints) -> None:

@@ -108,7 +108,7 @@ def fill_store(
         positions: For each row by age its position, -1 for those left out.
         write: Writes all rows, by age, into a store whose rows depend on each other.
     """
-    with _opened(archive) as source:
+    with _opened(archive, len(positions)) as source:
         if isinstance(store, PlainRows):
             put_rows(source, store.rows, positions)
         else:
@@ -116,13 +116,14 @@ def fill_store(
 
 
 @contextmanager
-def _opened(archive: Archive) -> Iterator[CompactSource]:
+def _opened(archive: Archive, count: int) -> Iterator[CompactSource]:
     kind = archive.part(f"{COMPACT}/kind")
     if kind == "h5":
-        with in_h5.H5Rows(checked_file(archive.folder, archive.part(f"{COMPACT}/file"))) as rows:
+        name = checked_file(archive.folder, archive.part(f"{COMPACT}/file"))
+        with in_h5.H5Rows(name, count) as rows:
             yield rows
     elif kind in ("flat", "nested"):
-        yield ArchivedRows(archive, COMPACT)
+        yield ArchivedRows(archive, COMPACT, count)
     else:
         raise ValueError(
             f"{archive.folder} holds rows in the form {kind!r}, which is not known here: "
@@ -132,14 +133,15 @@ def _opened(archive: Archive) -> Iterator[CompactSource]:
 
 def check_compact(archive: Archive, schema: RowSchema, count: int) -> None:
     """Raises unless a dump has every leaf of so many rows in compact form."""
-    with _opened(archive) as source:
+    with _opened(archive, count) as source:
         found = sorted(
             [*source.steps, *source.shared, *(keys.next_key(path) for path in source.shared)]
         )
         wanted = sorted(one.path for one in schema.fields)
         lengths, order = source.lengths, source.order
+        fits = ((lengths > 0) & (lengths <= count)).all() and int(lengths.sum()) == count
         is_order = order is None or np.array_equal(np.sort(order), np.arange(count))
-        if found != wanted or int(lengths.sum()) != count or (lengths < 1).any() or not is_order:
+        if found != wanted or not fits or not is_order:
             raise ValueError(
                 f"{archive.folder} holds {int(lengths.sum())} rows of the leaves {found} in "
                 f"compact form, and names {count} of {wanted}. Restore it from a copy."

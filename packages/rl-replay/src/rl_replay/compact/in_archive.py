@@ -11,6 +11,7 @@ import torch
 
 from rl_replay.checkpoint.parts import Chunks
 from rl_replay.checkpoint.reader import Archive
+from rl_replay.compact.decode import paths_of, require_numbers
 from rl_replay.compact.encode import CompactRows
 from rl_tensordict.types import Ints, KeyPath
 
@@ -53,16 +54,18 @@ def parts_of(rows: CompactRows, order: Any, *, nested: bool) -> dict[str, Any]:
 class ArchivedRows:
     """The compact rows of a dump; see `CompactSource`."""
 
-    def __init__(self, archive: Archive, under: str) -> None:
-        self._archive, self._under = archive, under
-        found = set(archive.names())
-        if f"{under}/offsets" in found:
-            self.lengths: Ints = np.diff(archive.part(f"{under}/offsets"))
+    def __init__(self, archive: Archive, under: str, count: int) -> None:
+        self._archive, self._under, self._count = archive, under, count
+        if f"{under}/offsets" in archive.names():
+            self.lengths: Ints = np.diff(self._numbers("offsets", "int64", count + 1))
         else:
-            self.lengths = archive.part(f"{under}/lengths")
-        self.order: Ints | None = archive.part(f"{under}/order")
-        self.shared = _paths(archive, f"{under}/names/shared")
-        self.steps = _paths(archive, f"{under}/names/steps")
+            self.lengths = self._numbers("lengths", "int64", count)
+        is_given = archive.part(f"{under}/order") is not None
+        self.order: Ints | None = self._numbers("order", "int32", count) if is_given else None
+        self.shared, self.steps = (
+            paths_of(str(archive.folder), archive.part(f"{under}/names/{group}"))
+            for group in ("shared", "steps")
+        )
 
     def layout(self, group: str, path: KeyPath) -> tuple[torch.dtype, tuple[int, ...]]:
         """The dtype and the shape of a leaf in a group."""
@@ -79,19 +82,12 @@ class ArchivedRows:
 
     def exceptions(self, path: KeyPath) -> Ints:
         """The rows whose next value is not that of the row after them."""
-        name = f"{self._under}/exceptions/{self.shared.index(path)}/rows"
-        if name not in self._archive.names():
+        name = f"exceptions/{self.shared.index(path)}/rows"
+        if f"{self._under}/{name}" not in self._archive.names():
             return np.zeros(0, np.int64)
-        found: Ints = self._archive.part(name)
-        return found
+        return self._numbers(name, "int64", self._count)
 
-
-def _paths(archive: Archive, name: str) -> list[KeyPath]:
-    found = archive.part(name)
-    listed = isinstance(found, list) and all(
-        isinstance(path, list) and path and all(isinstance(part, str) for part in path)
-        for path in found
-    )
-    if not listed:
-        raise ValueError(f"{archive.folder} names no leaves: {found!r}. Restore it from a copy.")
-    return [tuple(path) for path in found]
+    def _numbers(self, name: str, dtype: str, most: int) -> Ints:
+        found: Ints = self._archive.part(f"{self._under}/{name}")
+        require_numbers(f"{name!r} of {self._archive.folder}", found, dtype, most)
+        return np.asarray(found)

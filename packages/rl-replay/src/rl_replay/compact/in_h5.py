@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.checkpoint.parts import SMALL_BYTES
+from rl_replay.compact.decode import paths_of, require_numbers
 from rl_replay.compact.encode import CompactRows
 from rl_slabs.internals import carrier, dtype_named, name_of
 from rl_tensordict.types import Ints, KeyPath
@@ -93,26 +95,36 @@ def write(
 class H5Rows:
     """The compact rows of a file; see `CompactSource`."""
 
-    def __init__(self, name: Path) -> None:
-        self._name = name
-        self._file = h5py().File(name, "r")
+    def __init__(self, name: Path, count: int) -> None:
+        self._name, self._count = name, count
+        with _read_from(name):
+            self._file = h5py().File(name, "r")
         try:
-            if self._file.attrs.get("format") != "rl-replay rows":
-                raise ValueError(f"{name} is no file of rows of rl-replay. Restore it from a copy.")
-            self.shared = self._paths("shared")
-            self.steps = self._paths("steps")
-            self.lengths: Ints = self._dataset("lengths")[:]
-            self.order: Ints | None = self._dataset("order")[:] if "order" in self._file else None
+            with _read_from(name):
+                self._read_head()
         except BaseException:
             self._file.close()
             raise
 
+    def _read_head(self) -> None:
+        """Reads what says how many rows there are of which leaves."""
+        if self._file.attrs.get("format") != "rl-replay rows":
+            raise ValueError(
+                f"{self._name} is no file of rows of rl-replay. Restore it from a copy."
+            )
+        self.shared, self.steps = self._paths("shared"), self._paths("steps")
+        self.lengths: Ints = self._numbers("lengths", "int64")
+        is_given = self._found("order") is not None
+        self.order: Ints | None = self._numbers("order", "int32") if is_given else None
+
     def layout(self, group: str, path: KeyPath) -> tuple[torch.dtype, tuple[int, ...]]:
         """The dtype and the shape of a leaf in a group."""
         dataset = self._leaf(group, path)
-        dtype = dtype_named(str(dataset.attrs.get("dtype")))
-        if dataset.dtype != _stored(dtype):
-            raise ValueError(f"{self._name}: {path} is {dataset.dtype}, not {dtype}. Restore it.")
+        with _read_from(self._name):
+            dtype = dtype_named(str(dataset.attrs.get("dtype")))
+            found = dataset.dtype
+        if found != _stored(dtype):
+            raise ValueError(f"{self._name}: {path} is {found}, not {dtype}. Restore it.")
         return dtype, tuple(dataset.shape)
 
     def _leaf(self, group: str, path: KeyPath) -> Any:
@@ -128,16 +140,14 @@ class H5Rows:
         each = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:])))
         step = max(1, SMALL_BYTES // each)
         for start in range(0, len(dataset), step):
-            piece = torch.from_numpy(dataset[start : start + step])
+            with _read_from(self._name):
+                piece = torch.from_numpy(dataset[start : start + step])
             yield piece.view(dtype)
 
     def exceptions(self, path: KeyPath) -> Ints:
         """The rows whose next value is not that of the row after them."""
         name = f"exceptions/{self.shared.index(path)}/rows"
-        if name not in self._file:
-            return np.zeros(0, np.int64)
-        found: Ints = self._dataset(name)[:]
-        return found
+        return np.zeros(0, np.int64) if self._found(name) is None else self._numbers(name, "int64")
 
     def __enter__(self) -> Self:
         return self
@@ -148,19 +158,54 @@ class H5Rows:
         self._file.close()
 
     def _paths(self, name: str) -> list[KeyPath]:
-        return [tuple(map(str, path)) for path in json.loads(self._file.attrs[name])]
+        try:
+            listed = json.loads(self._file.attrs[name])
+        except (KeyError, RecursionError, TypeError, ValueError):
+            listed = None
+        return paths_of(str(self._name), listed)
+
+    def _numbers(self, name: str, dtype: str) -> Ints:
+        dataset = self._dataset(name)
+        with _read_from(self._name):
+            require_numbers(f"{name!r} of {self._name}", dataset, dtype, self._count)
+            found: Ints = dataset[:]
+        return found
 
     def _dataset(self, name: str) -> Any:
         """A dataset that is in this file, not in one that a link leads to."""
-        found, module = self._file, h5py()
-        for part in name.split("/"):
-            if not isinstance(found.get(part, getlink=True), module.HardLink):
-                raise ValueError(f"{self._name} has no {name!r}. Restore it from a copy.")
-            found = found[part]
-        is_own = isinstance(found, module.Dataset) and not found.external and not found.is_virtual
-        if not is_own:
-            raise ValueError(f"{self._name}: {name!r} is no dataset of it. Restore it from a copy.")
+        found = self._found(name)
+        if found is None:
+            raise ValueError(f"{self._name} has no {name!r}. Restore it from a copy.")
         return found
+
+    def _found(self, name: str) -> Any:
+        """A dataset, None where there is none; nothing is opened that a link leads to."""
+        found, module = self._file, h5py()
+        with _read_from(self._name):
+            for part in name.split("/"):
+                is_group = isinstance(found, module.Group)
+                link = found.get(part, getlink=True) if is_group else None
+                if link is None:
+                    return None
+                if not isinstance(link, module.HardLink):
+                    raise ValueError(f"{self._name}: {name!r} is a link. Restore it from a copy.")
+                found = found[part]
+            is_own = isinstance(found, module.Dataset) and found.shape is not None
+            is_own = is_own and not found.external and not found.is_virtual
+            # a chunk is read whole
+            sizes = zip(found.chunks or (), found.shape, strict=False) if is_own else ()
+            if not is_own or any(chunk > max(1, size) for chunk, size in sizes):
+                raise ValueError(f"{self._name}: {name!r} is no dataset of it. Restore the file.")
+        return found
+
+
+@contextmanager
+def _read_from(name: Path) -> Iterator[None]:
+    """Errors of HDF5 as what they mean: a file with the right checksum that is none of ours."""
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, TypeError) as error:
+        raise ValueError(f"{name} cannot be read: {error}. Restore it from a copy.") from error
 
 
 def _made(file: Any, name: str, one: Any, count: int, options: Mapping[str, Any]) -> Any:
