@@ -9,6 +9,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from rl_layout import Nested2TED, TED2Nested
+from rl_layout.testing import trajectories
 from rl_replay import LazyTensorStorage, ReplayBuffer
 from rl_replay.checkpoint import dump, load
 from rl_replay.checkpoint.manifest import MANIFEST, sealed
@@ -129,3 +131,66 @@ def test_manifest_that_is_no_json_is_refused(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text)
     with pytest.raises(ValueError, match="no manifest of a dump"):
         load(tmp_path)
+
+
+HOOKS = (TED2Nested(), Nested2TED())
+RING = {
+    "a row that is a word": {"first": ["0"]},
+    "a negative row": {"first": [-5]},
+    "a huge row": {"first": [1 << 62]},
+    "a row beyond all words": {"first": [1 << 80]},
+    "half a row": {"first": [1.5]},
+    "no rows": {"first": None},
+    "no counts": {"counts": None},
+    "a capacity that is a word": {"capacity": "10"},
+}
+CHANGED = {
+    "other batch sizes": {"batch_sizes": [[[], [9]]]},
+    "batch sizes of nothing": {"batch_sizes": [[["nothing"], [1]]]},
+    "a number of batch sizes": {"batch_sizes": 3},
+    "jagged leaves in a list": {"jagged": [1]},
+    "offsets that are words": {"jagged": {"0": {"path": ["steps", "a"], "offsets": "words"}}},
+    "offsets of nothing": {"jagged": {"0": {"path": ["nothing"], "offsets": torch.arange(3)}}},
+    "rows in a list": {"rows": [1]},
+}
+
+
+def with_hooks(storage, rows):
+    buffer = ReplayBuffer(storage=storage)
+    buffer.register_save_hook(HOOKS[0])
+    buffer.register_load_hook(HOOKS[1])
+    buffer.extend(trajectories([rows]))
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("group", "changes"),
+    [("ring", RING[kind]) for kind in RING] + [("changed", CHANGED[kind]) for kind in CHANGED],
+    ids=[*RING, *CHANGED],
+)
+def test_altered_rows_of_hooks_are_refused_and_change_nothing(tmp_path, group, changes):
+    one, two = (with_hooks(LazyTensorStorage(10), rows) for rows in (5, 3))
+    one.dumps(tmp_path / "one")
+    parts = load(tmp_path / "one")
+    parts[group] = parts[group] | changes
+    dump(tmp_path / "two", parts)
+    before = two[:].clone()
+    with pytest.raises(ValueError, match=r"\w{4}"):
+        two.loads(tmp_path / "two")
+    assert (two[:] == before).all()
+    two.extend(trajectories([2]))
+    assert len(two) == 5
+
+
+def test_rows_of_hooks_that_do_not_fit_change_nothing(tmp_path):
+    one = ReplayBuffer(storage=LazyTensorStorage(10))
+    one.register_save_hook(lambda rows: rows.exclude("observation"))
+    one.extend(trajectories([5]))
+    one.dumps(tmp_path)
+    two = ReplayBuffer(storage=LazyTensorStorage(10, lossless=["observation"]))
+    two.register_load_hook(lambda rows: rows)
+    two.extend(trajectories([3]))
+    before = two[:].clone()
+    with pytest.raises(KeyError, match="observation"):
+        two.loads(tmp_path)
+    assert (two[:] == before).all()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.storage import checked_window
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage, TensorStorage
+from rl_replay.storages.tensor import plan_of
 from rl_tensordict import as_tuple
 
 Hook = Callable[[TensorDictBase], TensorDictBase]
@@ -54,15 +57,19 @@ def changed_rows(
         archive.verify()
         found = archive.read(CHANGED)
         ring = archive.read("ring")
-    rows: Any = _rows_of(found)
+    rows: Any = _rows_of(found, path)
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
     _require_room(storage, _tensordict(rows, hooks[-1]), path)
+    if isinstance(storage, TensorStorage):
+        plan_of(storage, rows)  # as long as the former ones are there
     if not ring:  # of an older version
         return ChangedRows(rows, None, 0, 0)
-    first, counts = ring["first"], ring["counts"]
-    is_whole = len(first) == 1 and counts[0] == rows.numel()
-    return ChangedRows(rows, first[0] if is_whole else None, ring["capacity"], len(first))
+    first, capacity = ring.get("first"), ring.get("capacity", 0)
+    window = checked_window(Path(path), first, ring.get("counts"), first, capacity)
+    is_whole = len(window.first) == 1 and window.counts[0] == rows.numel()
+    oldest = window.first[0] if is_whole else None
+    return ChangedRows(rows, oldest, capacity, len(window.first))
 
 
 def put_rows(storage: Storage, found: ChangedRows) -> None:
@@ -120,15 +127,20 @@ def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
     return {"rows": plain(rows, ()), "batch_sizes": sizes, "jagged": jagged}
 
 
-def _rows_of(parts: dict[str, Any]) -> TensorDict:
+def _rows_of(parts: dict[str, Any], path: str | os.PathLike[str]) -> TensorDict:
     """The tensordict of parts that `_parts_of` made."""
-    rows = TensorDict(parts["rows"])
-    for entry in parts["jagged"].values():
-        path = tuple(entry["path"])
-        rows[path] = torch.nested.nested_tensor_from_jagged(rows[path], entry["offsets"])
-    for path, size in parts["batch_sizes"]:
-        group = rows[tuple(path)] if path else rows
-        group.batch_size = torch.Size(size)
+    try:
+        rows = TensorDict(parts["rows"])
+        for entry in parts["jagged"].values():
+            key = tuple(entry["path"])
+            rows[key] = torch.nested.nested_tensor_from_jagged(rows[key], entry["offsets"])
+        for key, size in parts["batch_sizes"]:
+            group = rows[tuple(key)] if key else rows
+            group.batch_size = torch.Size(size)
+    except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
+        raise ValueError(
+            f"the parts of {path} make no rows: {error}. Restore it from a copy."
+        ) from error
     return rows
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,21 +154,28 @@ def _window(archive: Archive) -> Window:
         archive.part(f"storage/{name}")
         for name in ("first", "counts", "floor", "count", "capacity")
     )
+    window = checked_window(archive.folder, first, counts, floor, capacity)
+    if sum(counts) != count:
+        raise ValueError(f"{archive.folder} holds {count} rows, not {sum(counts)} of {counts}.")
+    return window
+
+
+def checked_window(folder: Path, first: Any, counts: Any, floor: Any, capacity: Any) -> Window:
+    """The row ids that a dump names; a `ValueError` unless its lanes have room for them."""
     lists = (first, counts, floor)
     whole = all(isinstance(part, list) and all(map(_is_count, part)) for part in lists)
+    whole = whole and _is_count(capacity)
     if not whole or not 0 < len(first) == len(counts) == len(floor) <= capacity:
-        raise ValueError(f"{archive.folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
+        raise ValueError(f"{folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
     each = capacity // len(first)
     for lane, (low, rows, whole_from) in enumerate(zip(first, counts, floor, strict=True)):
         base = lane << LANE_SHIFT
         inside = base <= low < base + (1 << LANE_SHIFT - 1) and rows <= each
         if not inside or not base <= whole_from <= base + (1 << LANE_SHIFT - 1):
             raise ValueError(
-                f"{archive.folder} holds rows {low} to {low + rows} in lane {lane}, which has room "
-                f"for {each}. Restore it from a copy."
+                f"{folder} holds rows {low} to {low + rows} in lane {lane}, which has room for "
+                f"{each}. Restore it from a copy."
             )
-    if sum(counts) != count:
-        raise ValueError(f"{archive.folder} holds {count} rows, not {sum(counts)} of {counts}.")
     return Window(tuple(first), tuple(counts))
 
 

@@ -465,11 +465,7 @@ class TensorStorage(Storage):
                 if here == session.rows.layout[1:3]:
                     session.is_open = False
                     return batch
-        structure = Structure.of(data, element=element)
-        batch = structure.take_apart(data, self.arrangement)
-        schema, columns = self._schema(batch.cells), self.arrangement.columns(batch.shape)
-        layout = self._layout(structure, schema, columns)
-        require_room(self.ring, batch.extent.count, self.capacity_for(columns) // session.lanes)
+        layout, batch = plan_of(self, data, element)
         session.make(layout, self._target())
         return batch
 
@@ -524,6 +520,19 @@ class TensorStorage(Storage):
                 f"expected one element of {self.ndim - 1 + len(inner)} batch dimension(s), got "
                 f"batch size {list(batch)}: use extend() for several."
             )
+
+
+def plan_of(
+    storage: TensorStorage, data: Any, element: torch.Size | None = None
+) -> tuple[StorageLayout, Batch]:
+    """The layout of a storage whose first data these are; nothing is written or allocated."""
+    structure = Structure.of(data, element=element)
+    batch = structure.take_apart(data, storage.arrangement)
+    schema, columns = storage._schema(batch.cells), storage.arrangement.columns(batch.shape)
+    layout = storage._layout(structure, schema, columns)
+    room = storage.capacity_for(columns)
+    require_room(storage.ring, batch.extent.count, room // storage.session.lanes)
+    return layout, batch
 
 
 def _require_views(storage: Any, found: dict[tuple[str, ...], torch.Tensor]) -> None:
