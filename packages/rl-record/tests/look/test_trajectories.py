@@ -45,7 +45,9 @@ def test_a_hole_and_a_start_keep_pieces_apart():
 
 
 def test_rows_that_begin_in_mid_trajectory_do_not_begin():
-    found = Trajectories.of(trajectories([3, 2], first_step=4))
+    batch = trajectories([3, 2], first_step=4)
+    assert Trajectories.of(batch.exclude("is_init")).begins.tolist() == [False, True]
+    found = Trajectories.of(batch)
     assert found.begins.tolist() == [False, True]
     assert found.is_whole.tolist() == [False, True]
 

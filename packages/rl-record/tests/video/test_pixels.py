@@ -72,9 +72,10 @@ def test_options_and_preproc_change_the_frame():
     assert bytes_of(batch["next", "pixels"])[0] - bytes_of(batch["pixels"])[0] == 0.5
 
 
-def test_rows_that_are_not_reset_keep_their_frame():
+@pytest.mark.parametrize("skip", [1, 4])
+def test_rows_that_are_not_reset_keep_their_frame(skip):
     env = TransformedEnv(
-        Drawn((2,), [(2, "terminated"), (5, "terminated")]), PixelRenderTransform()
+        Drawn((2,), [(2, "terminated"), (5, "terminated")]), PixelRenderTransform(skip=skip)
     )
     batch = played(env, 4)
     for row in range(2):
@@ -159,3 +160,13 @@ def test_a_state_can_be_passed_to_the_method():
 def test_what_cannot_be_rendered_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def test_a_reset_of_some_rows_writes_theirs_alone():
+    env, transform = Drawn((2,)), PixelRenderTransform()
+    transform.attach(env)
+    root = env.reset()
+    root["pixels"] = torch.full((2, 4, 5, 3), 99, dtype=torch.uint8)
+    found = transform.reset(root, torch.tensor([True, False]))
+    assert bytes_of(found["pixels"]) == [bytes_of(env.render())[0], 99]
+    assert bytes_of(root["pixels"]) == [99, 99]

@@ -52,7 +52,7 @@ def _blocks(view: View, rows: range) -> list[Markup]:
         label = f"rows {start:,} to {start + length - 1:,}, {ENDS[kind]}"
         place = (start - rows.start, 0, length, HEIGHT)
         shapes.append(rectangle(place, "block2" if number % 2 else "block", label))
-        tick = min(length / 2, max(len(rows) / 300, length / 20))
+        tick = min(length / 2, len(rows) / 200)
         end = start - rows.start + length
         shapes.append(rectangle((end - tick, 0, tick, HEIGHT), f"end{kind}", label))
     return shapes

@@ -149,6 +149,8 @@ def _rows(view: View, slices: SampledSlices | None) -> Iterator[Markup]:
         said = "Each block is a run of rows of one trajectory, in the order of storage."
         if not exact:
             said = "Heights count the runs of rows that end there, in the order of storage."
+        if view.sample is not None and len(view.findings.report.batch_shape) == 1:
+            said += " Row k is buffer[k], before the transforms of the buffer."
         yield tag("p", said)
     more = (("slice", "drawn by one sample"),) if slices is not None else ()
     yield _legend((*LEGEND, *more))
