@@ -206,3 +206,20 @@ def test_an_inverted_flag_alone_is_found_by_the_rows_after():
     del batch["next"]["done"]
     with pytest.warns(UserWarning, match=SAID):
         one_by_one(buffer(), batch)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mistake", [False, True])
+def test_calls_of_one_row_count_what_add_and_larger_calls_count(mistake):
+    data = TensorDict(rows([3, 2, 4, 2, 5], mistake), [16])
+    data["next", "terminated"] = data["next", "done"].clone()
+    data["next", "done"][-1] = False  # contradicts it
+    counts = []
+    for count in (0, 1, 2, 16):
+        kept = buffer()
+        for at in range(0, 16, count or 1):
+            kept.extend(data[at : at + count]) if count else kept.add(data[at])
+        checks = kept.storage.session.end_checks
+        counts.append((checks.compared, checks.repeated, checks.contradictory))
+    assert counts == [counts[0]] * 4
+    assert counts[0] == (4, 4 if mistake else 0, 1)
