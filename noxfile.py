@@ -42,6 +42,7 @@ HEAVY += ["imageio_ffmpeg", "minari", "pyarrow", "tensorboard", "trackio", "wand
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
 OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
+OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_datasets/minari/*"]
 OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]
 
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition

@@ -20,7 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench import medians_us, report, session, table
-from minari import MinariDataset
+from gymnasium.spaces import Box
+from minari import MinariDataset, create_dataset_from_buffers
+from minari.data_collector import EpisodeBuffer
 from tensordict import TensorDict
 from torchrl.data.datasets import MinariExperienceReplay as TheirReplay
 
@@ -58,6 +60,37 @@ def batch(episodes: int, steps: int) -> TensorDict:
     )
 
 
+def written_by_minari(episodes: int, steps: int, root: Path) -> Path:
+    """A dataset in the chunks that Minari makes."""
+    root.mkdir(parents=True)
+    rows, buffers = batch(episodes, steps), []
+    for number in range(episodes):
+        part = rows[number * steps : (number + 1) * steps]
+        seen = torch.cat([part["observation"], part["next", "observation"][-1:]])
+        buffers.append(
+            EpisodeBuffer(
+                id=number,
+                observations=seen.numpy(),
+                actions=part["action"].numpy(),
+                rewards=part["next", "reward"].flatten().tolist(),
+                terminations=part["next", "terminated"].flatten().tolist(),
+                truncations=part["next", "truncated"].flatten().tolist(),
+            )
+        )
+    create_dataset_from_buffers(
+        NAME,
+        buffers,
+        observation_space=Box(-np.inf, np.inf, (17,), np.float64),
+        action_space=Box(-np.inf, np.inf, (6,), np.float32),
+        data_format="hdf5",
+        algorithm_name="none",
+        author="nobody",
+        author_email="nobody",
+        code_permalink="none",
+    )
+    return root / NAME
+
+
 def by_minari(folder: Path) -> Callable[[], object]:
     """All episodes of Minari's iterator."""
     return lambda: [episode.rewards.sum() for episode in MinariDataset(folder / "data")]
@@ -92,10 +125,10 @@ def by_us(root: Path, folder: Path) -> Callable[[], object]:
 
 def convert(root: Path) -> None:
     """From the file to a buffer."""
-    for episodes, steps in ((200, 500), (2000, 50)):
+    for episodes, steps in ((100, 1000), (500, 100)):
         place = root / f"{episodes}"
-        folder = to_minari(batch(episodes, steps), NAME, root=place / "minari")
         os.environ["MINARI_DATASETS_PATH"] = str(place / "minari")
+        folder = written_by_minari(episodes, steps, place / "minari")
         calls = {
             "ours: mapped rows, index, report": by_us(place, folder),
             "minari: its iterator": by_minari(folder),
