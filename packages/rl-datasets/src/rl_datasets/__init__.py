@@ -10,6 +10,7 @@ from rl_datasets.lerobot.source import LeRobotSource
 from rl_datasets.lerobot.write import to_lerobot
 from rl_datasets.minari.hdf5 import MinariHDF5Source
 from rl_datasets.minari.replay import MinariExperienceReplay
+from rl_datasets.minari.tables import MinariTableSource
 from rl_datasets.minari.write import to_minari
 from rl_datasets.ogbench import OGBenchExperienceReplay, OGBenchSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -35,6 +36,7 @@ __all__ = [
     "LeRobotSource",
     "MinariExperienceReplay",
     "MinariHDF5Source",
+    "MinariTableSource",
     "OGBenchExperienceReplay",
     "OGBenchSource",
     "OpenXExperienceReplay",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +131,7 @@ def jpeg_images(about: Mapping[str, Any]) -> set[KeyPath]:
     return found
 
 
-def decoded(frames: Array) -> Array:
+def decoded(frames: Iterable[Any]) -> Array:
     """Frames from JPEG, uint8 `[N, height, width, channels]`."""
     try:
         from PIL import Image
@@ -140,9 +140,7 @@ def decoded(frames: Array) -> Array:
             "the frames of this dataset are JPEG and pillow is not installed: pip install "
             "'rl-datasets[images]'."
         ) from error
-    return np.stack(
-        [np.asarray(Image.open(io.BytesIO(np.asarray(frame).tobytes()))) for frame in frames]
-    )
+    return np.stack([np.asarray(Image.open(io.BytesIO(bytes(frame)))) for frame in frames])
 
 
 def _episode(

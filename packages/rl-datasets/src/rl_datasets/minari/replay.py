@@ -12,7 +12,9 @@ from rl_datasets.download import HubDataset, fetch
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import unknown_id
 from rl_datasets.minari.hdf5 import MinariHDF5Source, read_metadata
+from rl_datasets.minari.tables import MinariTableSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
+from rl_tensordict.arguments import check_choice
 
 HUB_OWNER = "farama-minari"
 
@@ -78,10 +80,9 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         """The episodes of a folder that has `data/metadata.json`."""
         data = path / "data" if (path / "data").is_dir() else path
         kind = read_metadata(data).get("data_format", "hdf5")
+        check_choice(f"data_format of {data}", kind, ["hdf5", "arrow", "parquet"])
         if kind != "hdf5":
-            raise ValueError(
-                f"{data} is in Minari's format {kind!r}, known is 'hdf5': convert it by Minari."
-            )
+            return MinariTableSource(data)
         return MinariHDF5Source(data)
 
     def fetch(self, folder: Path) -> None:
