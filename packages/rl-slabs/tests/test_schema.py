@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_slabs import Rows, RowSchema
+from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.dtypes import CARRIERS
 
 
@@ -49,6 +49,14 @@ def test_a_leaf_of_more_than_256_bytes_has_its_own_array():
 def test_complex128_pads_the_row_to_sixteen():
     schema = RowSchema({"a": (torch.complex128, (1,)), "b": (torch.bool, ())})
     assert schema.row_bytes == 32
+
+
+@pytest.mark.parametrize("dtype", [torch.complex128, torch.complex64, torch.bool])
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_a_row_of_empty_leaves_can_be_allocated(dtype, shape):
+    slab = Slab.private(RowSchema({"nothing": (dtype, shape)}), 5)
+    assert slab.read(torch.arange(3))["nothing"].shape == (3, *shape)
+    slab.write(slice(0, 2), TensorDict({"nothing": torch.zeros(2, *shape, dtype=dtype)}, [2]))
 
 
 def test_the_order_in_which_leaves_are_given_does_not_matter():

@@ -357,5 +357,7 @@ def _pack(fields: list[Field]) -> tuple[list[Field], int]:
     for field in fields:
         placed.append(Field(field.path, field.dtype, field.shape, end))
         end += field.nbytes
-    unit = 16 if any(field.dtype.itemsize == 16 for field in fields) else 8
-    return placed, -(-end // unit) * unit
+    if any(field.dtype.itemsize == 16 for field in fields):
+        # a row without bytes has no stride that such a leaf could be a view of
+        return placed, max(1, -(-end // 16)) * 16
+    return placed, -(-end // 8) * 8
