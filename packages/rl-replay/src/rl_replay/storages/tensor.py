@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -61,6 +62,7 @@ class TensorStorage(Storage):
     lossless: Lossless = False
     device: Device
     _packed_bytes = PACKED_LEAF_BYTES
+    _warned_of_endless = False
 
     def __init__(
         self,
@@ -353,7 +355,7 @@ class TensorStorage(Storage):
         return self.session.trajectories()
 
     def require_boundaries(self) -> None:
-        """Raise for slices where flags are stored that are no known markers.
+        """Raise for slices where flags are stored that are no known markers; warn without any.
 
         Raises:
             KeyError: No column is known to mark boundaries, and others look as if they did.
@@ -368,6 +370,16 @@ class TensorStorage(Storage):
                 f"so slices would run over episode ends: name the flag, as in "
                 f"end_key={found[0]!r} (candidates: {found}), the ids with traj_key=, or store "
                 "the flags under ('next', 'done')."
+            )
+        endless = len(schema) > 1 and not table.links.keys.observations  # no plain sequence
+        if endless and not self._warned_of_endless:
+            self._warned_of_endless = True
+            warnings.warn(
+                f"nothing among the leaves {list(schema)} says where trajectories end: the rows of "
+                "each call are taken for one trajectory, and slices run over all of them. Store "
+                "('next', 'done'), or ids under ('collector', 'traj_ids').",
+                UserWarning,
+                stacklevel=6,
             )
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
