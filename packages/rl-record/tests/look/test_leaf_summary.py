@@ -55,3 +55,10 @@ def test_large_leaves_are_read_in_part():
     found = summary(torch.arange(300, dtype=torch.uint8).view(-1, 1).expand(-1, 300_000))
     assert found.num_rows == (64 << 20) // 300_000
     assert (found.low, found.high) == (0, 255)
+
+
+def test_moments_of_many_values_are_those_of_all_at_once():
+    values = torch.arange(700_000, dtype=torch.int32) % 251
+    found = summary(values)
+    assert found.mean == pytest.approx(values.double().mean().item(), rel=1e-12)
+    assert found.std == pytest.approx(values.double().std(correction=0).item(), rel=1e-12)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_record.look.bins import Bins
 from rl_record.look.rows import LeafType, Rows, spread_rows
 
+PIECE = 1 << 18  # values
 RANGE_BYTES, BINNED_ROWS, BINNED_VALUES = 64 << 20, 100_000, 1_000_000
 WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -71,9 +75,7 @@ def summarise(rows: Rows, leaf: LeafType) -> LeafSummary:
     numbers = array[~np.isnan(array)] if nan else array
     per_row = max(1, array[0].size)
     binned = spread_rows(len(array), min(BINNED_ROWS, max(1, BINNED_VALUES // per_row)))
-    with np.errstate(over="ignore", invalid="ignore"):  # squares of huge values
-        std = float(finite.std(dtype=np.float64)) if finite.size else float("nan")
-        mean = float(finite.mean(dtype=np.float64)) if finite.size else float("nan")
+    mean, std = _moments(finite.reshape(-1))
     return LeafSummary(
         leaf,
         len(array),
@@ -86,3 +88,15 @@ def summarise(rows: Rows, leaf: LeafType) -> LeafSummary:
         Bins.of(array if len(binned) == len(array) else array[binned.numpy()]),
         len(binned),
     )
+
+
+def _moments(values: NDArray[Any]) -> tuple[float, float]:
+    """Mean and standard deviation; NaN of none."""
+    if not values.size:
+        return float("nan"), float("nan")
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of huge values
+        mean = values.mean(dtype=np.float64)
+        # piece by piece: of bytes float64 takes eight times the memory
+        pieces = (values[i : i + PIECE].astype(np.float64) for i in range(0, values.size, PIECE))
+        squares = sum(float(np.square(piece - mean).sum()) for piece in pieces)
+    return float(mean), math.sqrt(squares / values.size)
