@@ -27,7 +27,7 @@ LARGEST_WEIGHT = 100.0
 class IQLLoss(ActorCriticsLoss):
     """Critics that never value an action which is not stored, and an actor that is cloned (IQL).
 
-        value     |τ - 1(u < 0)| u²,                 u = minᵢ Q'ᵢ(s, a) - V(s)
+        value     (1 - τ if u < 0 else τ) u²,          u = minᵢ Q'ᵢ(s, a) - V(s)
         target    r + γ V(s')
         critics   Σᵢ d(Qᵢ(s, a), target)
         actor     -min(exp(β u), 100) log π(a|s)

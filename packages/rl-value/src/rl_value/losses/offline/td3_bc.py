@@ -18,7 +18,7 @@ from rl_value.masked_means import kept, reduce
 class TD3BCLoss(TD3Loss):
     """TD3 whose actor is also held to the stored actions (TD3+BC).
 
-        actor     -λ Q₁(s, π(s)) + mean over dimensions of (π(s) - a)²,    λ = alpha / mean |Q₁|
+        actor     -λ Q₁(s, π(s)) + mean over dimensions of (π(s) - a)²,    λ = alpha / mean abs(Q₁)
 
     Everything else is as in `TD3Loss`; written are ``bc_loss`` and ``lmbd``, λ, besides.
     (Fujimoto and Gu, arXiv:2106.06860.)
