@@ -44,7 +44,6 @@ OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_val
 OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
 OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_datasets/minari/*"]
 OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]
-OF_EXTRAS += ["rl_datasets/*/replay", "rl_datasets/*/write"]
 
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition
 

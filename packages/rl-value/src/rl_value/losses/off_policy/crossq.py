@@ -29,7 +29,7 @@ class CrossQLoss(SACLoss):
     """Soft actor-critic whose critics have batch norms and no copies (CrossQ).
 
         Q(s, a), Q(s', a')    from one call on both, so that batch norms see both
-        target                r + γ (minᵢ Qᵢ(s', a') - α log π(a'|s')), a constant
+        target                r + γ (minᵢ Qᵢ(s', a') - α log π(a' | s')), a constant
 
     The actor's loss reads the critics in evaluation mode. Everything else is as in `SACLoss`.
     Where targets are stored, as `targets` writes them, batch norms see the rows of the batch

@@ -24,10 +24,10 @@ from rl_value.masked_means import kept, reduce
 class DiscreteSACLoss(ActorCriticsLoss):
     """Soft actor-critic of choices, with sums over all actions in the place of samples.
 
-        target    r + γ Σ_b π(b|s') (minᵢ Q'ᵢ(s', b) - α log π(b|s'))
+        target    r + γ Σ_b π(b | s') (minᵢ Q'ᵢ(s', b) - α log π(b | s'))
         critics   Σᵢ d(Qᵢ(s, a), target)
-        actor     Σ_b π(b|s) (α log π(b|s) - minᵢ Qᵢ(s, b))
-        α         log α (H(π(·|s)) - target entropy)
+        actor     Σ_b π(b | s) (α log π(b | s) - minᵢ Qᵢ(s, b))
+        α         log α (H(π(· | s)) - target entropy)
 
     Written is what `SACLoss` writes. (Christodoulou, arXiv:1910.07207.)
 

@@ -16,9 +16,9 @@ from rl_value.losses.off_policy.sac import SACLoss
 class REDQLoss(SACLoss):
     """Soft actor-critic with many critics, of which a few at random give each target (REDQ).
 
-        target    r + γ (min over a random subset of Q'ᵢ(s', a') - α log π(a'|s'))
+        target    r + γ (min over a random subset of Q'ᵢ(s', a') - α log π(a' | s'))
         critics   Σᵢ d(Qᵢ(s, a), target)
-        actor     α log π(ã|s) - meanᵢ Qᵢ(s, ã)
+        actor     α log π(ã | s) - meanᵢ Qᵢ(s, ã)
 
     Everything else is as in `SACLoss`. Critics may have dropout and layer norms, with which two
     are enough (DroQ): dropout draws for each critic, in targets too.

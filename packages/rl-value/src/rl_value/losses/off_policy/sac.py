@@ -24,10 +24,10 @@ ADVICE = "pass action_spec=, or an actor that has a spec"
 class SACLoss(ActorCriticsLoss):
     """Actor, critics and temperature that weigh return and entropy (soft actor-critic).
 
-        target    r + γ (minᵢ Q'ᵢ(s', a') - α log π(a'|s')),    a' ~ π(·|s')
+        target    r + γ (minᵢ Q'ᵢ(s', a') - α log π(a' | s')),    a' ~ π(· | s')
         critics   Σᵢ d(Qᵢ(s, a), target)
-        actor     α log π(ã|s) - minᵢ Qᵢ(s, ã),                 ã ~ π(·|s)
-        α         -log α (log π(ã|s) + target entropy)
+        actor     α log π(ã | s) - minᵢ Qᵢ(s, ã),                 ã ~ π(· | s)
+        α         -log α (log π(ã | s) + target entropy)
 
     Written are ``loss_actor``, ``loss_qvalue`` and ``loss_alpha``, to be added up, and ``alpha``
     and ``entropy``; into the batch ``"td_error"``, the largest squared error of the critics in
