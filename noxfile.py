@@ -29,7 +29,9 @@ FEWER_STEPS = {
     "a2c_pendulum": ["--steps", "100000"],
     "dqn_recurrent_slices": ["--steps", "4096"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
+    "offline_iql": ["--updates", "500"],
     "r2d2_hidden_velocity": ["--steps", "4096", "--samplers", "priorities", "uniform"],
+    "sac_pendulum": ["--steps", "2000", "--no-video"],
 }
 BUILT: set[str] = set()  # packages whose wheels this process has built
 

@@ -173,7 +173,7 @@ def main() -> None:
             run.film()
         run.logger.close()
     runs = [read_run(folder) for folder in folders]
-    plot_runs({"SAC": runs}, names=["eval/mean"]).savefig(options.out / "curves.png")
+    plot_runs({"SAC": runs}, names=["eval/return"]).savefig(options.out / "curves.png")
     print(f"curves: {options.out / 'curves.png'}")
 
 

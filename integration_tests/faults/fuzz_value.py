@@ -20,10 +20,14 @@ from torch.distributions import Categorical
 from rl_value import (
     GAE,
     A2CLoss,
+    BCLoss,
     ClipPPOLoss,
+    DiscreteCQLLoss,
+    DiscreteSACLoss,
     DistributionalDQNLoss,
     DQNLoss,
     HardUpdate,
+    IQLLoss,
     KLPENPPOLoss,
     PPOLoss,
     ReinforceLoss,
@@ -144,6 +148,12 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "DQNLoss()": lambda: DQNLoss(q_network(), action_space="categorical"),
     "DQNLoss(double)": lambda: DQNLoss(q_network(), action_space="one_hot", double_dqn=True),
     "DistributionalDQNLoss()": distributional,
+    "DiscreteCQLLoss()": lambda: DiscreteCQLLoss(q_network(), action_space="categorical"),
+    "DiscreteSACLoss()": lambda: DiscreteSACLoss(
+        actor(), q_network(), action_space="categorical", num_actions=3
+    ),
+    "BCLoss()": lambda: BCLoss(actor()),
+    "IQLLoss()": lambda: IQLLoss(actor(), q_network(), critic()),
 }
 CALLS = [
     *((name, make) for name, make in MODULES.items()),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -50,10 +50,37 @@ def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
         return nullcontext()
     if not any(parameter.requires_grad for parameter in network.parameters()):
         return nullcontext()
+    if not torch.compiler.is_compiling() and not has_flat_weights(network):
+        return _constant_parameters(network)
     values = TensorDict.from_module(network).detach()
     # otherwise tensordict would make parameters of them, that gradients are computed for
     constants: AbstractContextManager[Any] = values.to_module(network, preserve_module_state=False)
     return constants
+
+
+def has_flat_weights(network: nn.Module) -> bool:
+    """Whether some module keeps its parameters in a list of its own too."""
+    return any(isinstance(module, nn.RNNBase) for module in network.modules())
+
+
+@contextmanager
+def _constant_parameters(network: nn.Module) -> Iterator[None]:
+    """Replace the parameters of a network by constants for a while."""
+    # several times faster than by a tensordict of them, which matters in a loss of small networks
+    places = [
+        (module._parameters, name, value)
+        for module in network.modules()
+        for name, value in module._parameters.items()
+        if value is not None and value.requires_grad
+    ]
+    held: dict[int, Tensor] = {}  # a parameter in two places stays one
+    for owner, name, value in places:
+        owner[name] = held.setdefault(id(value), value.detach())  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for owner, name, value in places:
+            owner[name] = value
 
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:

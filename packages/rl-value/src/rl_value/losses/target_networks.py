@@ -44,13 +44,15 @@ class TargetUpdate:
                 msg += "with delay_value=True, or source= and target= networks."
                 raise TypeError(msg)
         self.pairs: Pairs = _pairs_of(source) if target is None else [(source, target)]
+        self.parts: Pairs = []
         for learner, follower in self.pairs:
             _check_alike(learner, follower)
+            self.parts += _parts(learner, follower)
 
     @torch.no_grad()
     def init_(self) -> None:
         """Make every target network equal to its source."""
-        for source, target in _tensors(self.pairs):
+        for source, target in _tensors(self.parts):
             target.copy_(source)
 
     def state_dict(self) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class SoftUpdate(TargetUpdate):
     def step(self) -> None:
         """Move every target network towards its source."""
         sources, targets = [], []
-        for source, target in _tensors(self.pairs):
+        for source, target in _tensors(self.parts):
             if target.is_floating_point() or target.is_complex():
                 sources.append(source)
                 targets.append(target)
@@ -235,9 +237,23 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _tensors(pairs: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
+def _parts(source: nn.Module, target: nn.Module) -> Pairs:
+    """The modules that hold parameters or buffers, each with its target's."""
+    # a walk over all modules in each step would take longer than to move what they hold
+    theirs = dict(target.named_modules())
+    pairs = [(module, theirs[name]) for name, module in source.named_modules()]
+    return [pair for pair in pairs if any(True for _ in _own(pair[0]))]
+
+
+def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of a module itself, with their names."""
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
+
+
+def _tensors(parts: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
     """Parameters and buffers of each source with those of its target."""
-    for source, target in pairs:
-        theirs = _named(target)
-        for name, value in _named(source).items():
+    for source, target in parts:
+        theirs = dict(_own(target))
+        for name, value in _own(source):
             yield value, theirs[name]

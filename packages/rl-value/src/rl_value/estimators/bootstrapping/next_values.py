@@ -263,11 +263,14 @@ def next_inputs(
     # the row that follows where the batch holds it, else the row's own next observation; of rows
     # that lost theirs their own observation. Those rows are marked in the steps that are returned.
     count = len(steps.terminated)
-    successor = steps.successor
-    outside = successor == count
+    numbers = torch.arange(count, device=steps.terminated.device)
+    if steps.ahead is None and not torch.compiler.is_compiling():  # the row after, but for ends
+        outside, successor = steps.ends, numbers + 1
+    else:
+        successor = steps.successor
+        outside = successor == count
     if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
-    numbers = torch.arange(count, device=successor.device)
     source = torch.where(outside, numbers, successor)
     is_next = outside if steps.lost is None else outside & ~steps.lost
     inputs: dict[KeyPath, Tensor] = {}

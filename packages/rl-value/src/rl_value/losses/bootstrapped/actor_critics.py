@@ -22,6 +22,7 @@ from rl_value.losses.bootstrapped.critics import (
     check_values,
     critics_of,
     refuse_memory_of_actions,
+    value_key_of,
 )
 from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 from rl_value.losses.bootstrapped.targets import Targets
@@ -72,7 +73,7 @@ class ActorCriticsLoss(BootstrappedLoss):
         networks = {"actor_network": actor_network, "qvalue_network": self.qvalue_network}
         refuse_shared_states(networks)
         refuse_memory_of_actions(self.qvalue_network, self.entries["action"])
-        self.entries.set(state_action_value=self.qvalue_network.out_keys[0])
+        self.entries.set(state_action_value=value_key_of(self.qvalue_network))
         self.spec = spec_of(action_spec, actor_network, self.entries["action"])
         bounds = bounds_of(self.spec)
         self.bounds = None if bounds is None else of_one_action(bounds)

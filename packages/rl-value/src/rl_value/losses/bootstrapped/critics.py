@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rl_layout import keys
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
 from rl_tensordict.arguments import check_whole
 from rl_value.direct_call import check_network, noted
@@ -26,7 +27,7 @@ class CriticList(TensorDictModuleBase):  # type: ignore[misc]
         self.critics = nn.ModuleList(critics)
         self.num_members = len(critics)
         self.in_keys: list[NestedKey] = list(critics[0].in_keys)
-        self.out_keys: list[NestedKey] = list(critics[0].out_keys[:1])
+        self.out_keys: list[NestedKey] = [value_key_of(critics[0])]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the values of all critics."""
@@ -67,6 +68,14 @@ def critics_of(network: Any, num: int | None, default: int) -> TensorDictModuleB
     return CriticList([_drawn_anew(network) for _ in range(num)])
 
 
+def value_key_of(network: TensorDictModuleBase) -> NestedKey:
+    """Where critics write their values: the usual place, else the last that is no state."""
+    written: list[NestedKey] = list(network.out_keys)
+    usual = [key for key in written if as_tuple(key)[-1] in ("state_action_value", "action_value")]
+    others = [key for key in written if as_tuple(key)[0] != keys.NEXT]
+    return (usual or others or written)[-1]
+
+
 def members_of(network: nn.Module) -> int | None:
     """How many critics a network is, if one of its modules says so."""
     found = (getattr(module, "num_members", None) for module in network.modules())
@@ -77,7 +86,7 @@ def refuse_memory_of_actions(network: TensorDictModuleBase, action: NestedKey) -
     """Raise for a recurrent part that reads the action, as other actions are tried there."""
     for module in network.modules():
         read = [as_tuple(key) for key in getattr(module, "in_keys", None) or ()]
-        parts = [child for child in module.children() if getattr(child, "in_keys", None)]
+        parts = any(getattr(one, "in_keys", None) for one in list(module.modules())[1:])
         if parts or not isinstance(module, TensorDictModuleBase) or not roles_of(module).states:
             continue
         if as_tuple(action) in read:
