@@ -27,7 +27,7 @@ def test_sac_goes_on_from_its_checkpoint(tmp_path):
     again = played("sac_pendulum", "--steps", 2000, "--resume", *given)
     assert "after 2000 steps" in again
     curve = read_run(tmp_path / "seed-3")["eval/return"]
-    assert curve.steps.tolist() == [1000, 2000, 2000]
+    assert curve.steps.tolist() == [1000, 1000, 2000, 2000]  # twice at the end of each
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

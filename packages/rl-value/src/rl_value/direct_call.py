@@ -25,6 +25,7 @@ from rl_tensordict import (
     require,
 )
 from rl_tensordict.types import KeyPath
+from rl_value.arguments import is_transformed
 
 ROWS = "Steps are its rows: look at their shapes and dtypes."
 
@@ -48,7 +49,9 @@ def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
     """Treat the parameters of a network as constants; gradients reach its inputs."""
     if network is None or not torch.is_grad_enabled():
         return nullcontext()
-    if not any(parameter.requires_grad for parameter in network.parameters()):
+    # what `torch.func` differentiates says that it requires no gradients
+    learns = is_transformed() or any(one.requires_grad for one in network.parameters())
+    if not learns:
         return nullcontext()
     if not torch.compiler.is_compiling() and not has_flat_weights(network):
         return _constant_parameters(network)
@@ -71,7 +74,7 @@ def _constant_parameters(network: nn.Module) -> Iterator[None]:
         (module._parameters, name, value)
         for module in network.modules()
         for name, value in module._parameters.items()
-        if value is not None and value.requires_grad
+        if value is not None and (value.requires_grad or is_transformed())
     ]
     held: dict[int, Tensor] = {}  # a parameter in two places stays one
     for owner, name, value in places:

@@ -2,6 +2,8 @@
 
 from rl_value.losses.a2c import A2CLoss
 from rl_value.losses.actor_critic import ActorCriticLoss
+from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
+from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 from rl_value.losses.distributional_dqn import DistributionalDQNLoss
 from rl_value.losses.dqn import DQNLoss
 from rl_value.losses.loss import LossModule, ValueEstimators
@@ -22,7 +24,9 @@ from rl_value.losses.target_networks import HardUpdate, SoftUpdate
 __all__ = [
     "A2CLoss",
     "ActorCriticLoss",
+    "ActorCriticsLoss",
     "BCLoss",
+    "BootstrappedLoss",
     "CQLLoss",
     "ClipPPOLoss",
     "CrossQLoss",

@@ -45,6 +45,11 @@ class ActorCriticsLoss(BootstrappedLoss):
         delay_qvalue: value next states by a copy of the critics that `SoftUpdate` moves.
         method: what the actor must have.
         settings: what `BootstrappedLoss` takes besides.
+
+    Example:
+        >>> from rl_value import DDPGLoss, SACLoss
+        >>> all(issubclass(kind, ActorCriticsLoss) for kind in (DDPGLoss, SACLoss))
+        True
     """
 
     num_critics = 2

@@ -50,6 +50,18 @@ class BootstrappedLoss(LossModule):
 
     Raises:
         TypeError: an argument belongs elsewhere.
+
+    Example:
+        >>> from rl_layout.synthetic import trajectories
+        >>> from rl_value import DQNLoss
+        >>> from tensordict.nn import TensorDictModule
+        >>> net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
+        >>> batch = trajectories([3, 4])
+        >>> batch["action"] = batch["action"].squeeze(-1) % 3
+        >>> loss = DQNLoss(net, action_space="categorical")
+        >>> loss.targets(batch)["action_value_target"].shape
+        torch.Size([7, 1])
+        >>> parts = [loss(part)["loss"] for part in batch.split(4)]  # reads these
     """
 
     default_estimator = ValueEstimators.TD0
