@@ -11,7 +11,9 @@ from rl_policies import (
     MaskedCategorical,
     OneHotCategorical,
     ProbabilisticActor,
+    SamplingModule,
     TanhNormal,
+    TruncatedNormal,
 )
 from rl_policies.distributions import (
     MaskedOneHotCategorical,
@@ -122,3 +124,29 @@ def test_policies_whose_scales_are_no_scales_do_not_act(bounds, scale):
         assert actor.step(-torch.ones(3, 2))[-1].isfinite().all()
         with pytest.raises(RuntimeError, match=r"nan in 1 of 3 rows.*a scale is negative"):
             actor.step(torch.tensor([[-1.0, -1], [1, -1], [-1, -1]]))
+
+
+@pytest.mark.parametrize("kind", [InteractionType.RANDOM, InteractionType.DETERMINISTIC])
+@pytest.mark.parametrize("distribution", [IndependentNormal, TanhNormal, TruncatedNormal])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_actions_that_are_nan_are_refused_however_they_are_made(kind, distribution, dtype):
+    module = SamplingModule(["loc", "scale"], distribution_class=distribution)
+    loc = torch.zeros(3, 2, dtype=dtype)
+    with set_interaction_type(kind), torch.no_grad():
+        assert module.step(loc, torch.ones_like(loc))[0].shape == (3, 2)
+        loc[1, 0] = torch.nan
+        with pytest.raises(RuntimeError, match="nan"):
+            module.step(loc, torch.ones_like(loc))
+        with pytest.raises(RuntimeError, match="nan"):
+            module(TensorDict({"loc": loc, "scale": torch.ones_like(loc)}, [3]))
+    with set_interaction_type(kind), set_recurrent_mode(True), torch.no_grad():
+        module.step(loc, torch.ones_like(loc))  # rows to learn from may hold no action
+
+
+def test_densities_of_drawn_actions_are_looked_at_and_those_of_modes_are_not():
+    options = {"distribution_class": TruncatedNormal, "return_log_prob": True}
+    module, loc = SamplingModule(["loc", "scale"], **options), torch.zeros(3, 2)
+    with torch.no_grad(), set_interaction_type(InteractionType.DETERMINISTIC):
+        assert not module.step(loc, torch.zeros_like(loc))[0].any()
+    with torch.no_grad(), pytest.raises(RuntimeError, match="nan"):
+        module.step(loc, -torch.ones_like(loc))

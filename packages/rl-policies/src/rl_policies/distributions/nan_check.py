@@ -46,6 +46,21 @@ def refuse_nan_density(log_density: Tensor) -> None:
         raise RuntimeError(msg)
 
 
+def refuse_nan_actions(actions: Tensor) -> None:
+    """Raise for NaN among actions ``[*B, ...]`` that were drawn or chosen, on the CPU."""
+    if not actions.is_floating_point() or not _can_read(actions):
+        return
+    if not isnan(actions.sum().item()) or not can_look(actions):
+        return
+    count = int(actions.isnan().sum())
+    if count:
+        msg = (
+            f"cannot draw with these parameters: {count} of {actions.numel()} numbers of the "
+            "action are nan. Look at the weights of the network, and at what it was given."
+        )
+        raise RuntimeError(msg)
+
+
 def can_look(values: Tensor) -> bool:
     """Whether a number may be read: on the CPU, neither traced nor in a batch to learn from."""
     # losses leave out rows that hold no action

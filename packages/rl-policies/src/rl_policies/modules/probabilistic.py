@@ -22,6 +22,7 @@ from rl_policies.distributions.delta import Delta
 from rl_policies.distributions.fast_sampling import Draw, can_draw, direct_draw
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.masked_categorical import MaskedOneHotCategorical
+from rl_policies.distributions.nan_check import refuse_nan_actions, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.ordinal import OneHotOrdinal
 from rl_policies.distributions.tanh_normal import TanhNormal
@@ -208,6 +209,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
                 distribution, several samples or uses a generator of its own, which need a
                 tensordict.
             ValueError: the sample has another shape than the spec.
+            RuntimeError: the sample is NaN, or the density of one that was drawn; it is looked for
+                on a CPU, without gradients.
 
         Example:
             >>> import torch
@@ -235,9 +238,16 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             if self._has_scores:
                 self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
             sample = self._form.fitted(sample, self.safe)
-        if self.return_log_prob:
-            return sample, dist.log_prob(sample)
-        return (sample,)
+        is_acting = not torch.is_grad_enabled()
+        if is_acting:
+            refuse_nan_actions(sample)
+        if not self.return_log_prob:
+            return (sample,)
+        log_prob = dist.log_prob(sample)
+        # that of a mode may be NaN for a scale of 0, and nobody needs it
+        if is_acting and kind is InteractionType.RANDOM and sample.is_floating_point():
+            refuse_nan_density(log_prob)
+        return sample, log_prob
 
     def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """The outputs of `step`, drawn without a distribution object; None where one is needed."""

@@ -34,7 +34,8 @@ class CSVLogger(Logger):
     Args:
         exp_name: name of the run; "/" makes folders.
         log_dir: folder of runs.
-        resume: go on with the file of an older run of that name, if there is one.
+        resume: go on with the file of an older run of that name, if there is one. Entries without a
+            step are counted from 0 again, unless `load_state_dict` says how far the run was.
 
     Raises:
         FileExistsError: there is an older run, and `resume` is False.
