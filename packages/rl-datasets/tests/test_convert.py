@@ -1,6 +1,7 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,15 +160,18 @@ class Noting(ListSource):
         return super().episodes(first)
 
 
-def killed(folder):
+@pytest.fixture(scope="module")
+def killed_folder(tmp_path_factory):
     """A folder whose conversion was killed after two chunks, four of six episodes."""
+    folder = tmp_path_factory.mktemp("killed")
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert not (folder / "rows").exists()
+    return folder
 
 
-def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
-    killed(tmp_path)
+def test_a_killed_conversion_goes_on_where_it_was(tmp_path, killed_folder):
+    shutil.copytree(killed_folder, tmp_path, dirs_exist_ok=True)
     episodes = toy_episodes([LONG] * 6)
     source = Noting(episodes)
     # a line for rows that were not written any more, as a kill between the two leaves it
@@ -187,8 +191,8 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path):
     assert not os.path.exists(tmp_path / CONVERTING)
 
 
-def test_a_killed_conversion_of_other_files_begins_anew(tmp_path):
-    killed(tmp_path)
+def test_a_killed_conversion_of_other_files_begins_anew(tmp_path, killed_folder):
+    shutil.copytree(killed_folder, tmp_path, dirs_exist_ok=True)
     episodes = toy_episodes([LONG] * 6, seed=1)
 
     class Other(Noting):
