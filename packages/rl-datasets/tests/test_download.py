@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from rl_datasets.download import HubDataset, fetch, fetch_bucket, inside
+from rl_datasets.openml import fetch_table
 
 BYTES = bytes(range(256)) * 40_000  # ten megabytes
 
@@ -160,6 +161,19 @@ def test_a_folder_of_a_bucket_is_downloaded(server, tmp_path):
     server.files = {listing: b"{}"}
     with pytest.raises(FileNotFoundError, match="nothing under set/1/"):
         fetch_bucket("robots", "set/1/", tmp_path, endpoint=server.address)
+
+
+def test_a_table_of_openml_is_found_by_name_and_version(server, tmp_path):
+    api = "/api/v1/json/data"
+    listed = {"data": {"dataset": [{"did": 7}]}}
+    about = {"data_set_description": {"url": f"{server.address}/some.arff"}}
+    server.files = {
+        f"{api}/list/data_name/adult/data_version/1": json.dumps(listed).encode(),
+        f"{api}/7": json.dumps(about).encode(),
+        "/some.arff": b"@data",
+    }
+    path = fetch_table("adult", 1, tmp_path, endpoint=server.address)
+    assert (path.name, path.read_bytes()) == ("adult.arff", b"@data")
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x"])

@@ -13,6 +13,7 @@ from rl_datasets.minari.replay import MinariExperienceReplay
 from rl_datasets.minari.tables import MinariTableSource
 from rl_datasets.minari.write import to_minari
 from rl_datasets.ogbench import OGBenchExperienceReplay, OGBenchSource
+from rl_datasets.openml import OpenMLExperienceReplay, OpenMLSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.report import ColumnReport, DatasetReport
 from rl_datasets.rlds.replay import OpenXExperienceReplay
@@ -39,6 +40,8 @@ __all__ = [
     "MinariTableSource",
     "OGBenchExperienceReplay",
     "OGBenchSource",
+    "OpenMLExperienceReplay",
+    "OpenMLSource",
     "OpenXExperienceReplay",
     "RLDSSource",
     "RobosetExperienceReplay",
