@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from rl_replay import LazyTensorStorage, ListStorage, SliceSampler, TensorDictReplayBuffer
+from rl_replay import (
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    SliceSampler,
+    TensorDictReplayBuffer,
+)
 
 
 def row(number: int, *, ended: bool = False) -> dict[str, object]:
@@ -137,3 +143,13 @@ def test_add_of_a_step_of_several_environments_to_a_flat_storage_is_refused():
     agents = {"observation": np.zeros(3), "next": {"agents": {"done": np.zeros(5, bool)}}}
     buffer.add(agents)
     assert buffer[:]["next", "agents", "done"].shape == (1, 5)
+
+
+@pytest.mark.parametrize("make", [ReplayBuffer, TensorDictReplayBuffer])
+def test_flipped_arrays_are_stored_from_the_first_row_on(make):
+    frame = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    buffer = make(storage=LazyTensorStorage(9))
+    for _ in range(2):
+        buffer.add({"frame": frame[::-1, ::-1]})
+    buffer.extend({"frame": np.stack([frame, frame])[:, ::-1]})
+    assert torch.as_tensor(buffer[:]["frame"])[:, 0].tolist() == [[5, 4, 3]] * 2 + [[3, 4, 5]] * 2

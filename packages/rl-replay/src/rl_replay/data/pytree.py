@@ -110,6 +110,8 @@ def _as_leaf(value: Any, path: KeyPath) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic | Number | bool):
+        if isinstance(value, np.ndarray) and min(value.strides, default=0) < 0:
+            value = value.copy()  # torch has no negative strides, as those of a flipped frame
         try:
             return torch.as_tensor(value)
         except TypeError:  # texts and objects
