@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -113,6 +114,31 @@ def end_candidates(schema: RowSchema) -> list[NestedKey]:
         and field.path[0] != keys.COLLECTOR  # markers of other things
         and (field.dtype is torch.bool or field.path[-1].lower() in _END_NAMES)
     ]
+
+
+def refuse_unknown_ends(schema: RowSchema) -> None:
+    """Raises where flags are stored that may mark ends, and no known marker is."""
+    if found := end_candidates(schema):
+        raise KeyError(
+            f"nothing is known to say where trajectories end among the leaves {list(schema)}, "
+            f"so slices would run over episode ends: name the flag, as in "
+            f"end_key={found[0]!r} (candidates: {found}), the ids with traj_key=, or store "
+            "the flags under ('next', 'done')."
+        )
+
+
+def warn_of_endless(schema: RowSchema, known: MarkerKeys) -> bool:
+    """Warns of steps whose ends nothing shows; a single leaf is taken for a plain sequence."""
+    if known.observations or len(schema) == 1:
+        return False
+    warnings.warn(
+        f"nothing among the leaves {list(schema)} says where trajectories end: the rows of each "
+        "call are taken for one trajectory, and slices run over all of them. Store ('next', "
+        "'done'), or ids under ('collector', 'traj_ids').",
+        UserWarning,
+        stacklevel=7,
+    )
+    return True
 
 
 def _short(key: NestedKey) -> NestedKey:

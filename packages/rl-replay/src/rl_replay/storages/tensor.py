@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -16,7 +15,12 @@ from rl_replay.data.dicts import without_wrapper
 from rl_replay.data.resampled import is_sample, without_own_marks
 from rl_replay.data.structure import Arrangement, Batch, Structure, is_time
 from rl_replay.edges import edge
-from rl_replay.linking.markers import Extent, MarkerKeys, end_candidates
+from rl_replay.linking.markers import (
+    Extent,
+    MarkerKeys,
+    refuse_unknown_ends,
+    warn_of_endless,
+)
 from rl_replay.storages.explain import session_lines
 from rl_replay.storages.layout import Lossless, StorageLayout, lossless_layout
 from rl_replay.storages.private_session import PrivateSession
@@ -363,24 +367,9 @@ class TensorStorage(Storage):
         table = self.session.table
         if table is None or table.links.keys.cuts:
             return
-        schema = table.store.schema
-        if found := end_candidates(schema):
-            raise KeyError(
-                f"nothing is known to say where trajectories end among the leaves {list(schema)}, "
-                f"so slices would run over episode ends: name the flag, as in "
-                f"end_key={found[0]!r} (candidates: {found}), the ids with traj_key=, or store "
-                "the flags under ('next', 'done')."
-            )
-        endless = len(schema) > 1 and not table.links.keys.observations  # no plain sequence
-        if endless and not self._warned_of_endless:
-            self._warned_of_endless = True
-            warnings.warn(
-                f"nothing among the leaves {list(schema)} says where trajectories end: the rows of "
-                "each call are taken for one trajectory, and slices run over all of them. Store "
-                "('next', 'done'), or ids under ('collector', 'traj_ids').",
-                UserWarning,
-                stacklevel=6,
-            )
+        refuse_unknown_ends(table.store.schema)
+        if not self._warned_of_endless:
+            self._warned_of_endless = warn_of_endless(table.store.schema, table.links.keys)
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
         """Adds columns that cut trajectories, also those stored already.
