@@ -14,6 +14,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 import rl_collect
+import rl_datasets
 import rl_envs
 import rl_replay
 import rl_transforms
@@ -293,9 +294,6 @@ def test_an_environment_takes_what_a_recurrent_policy_needs():
 
 
 LATER = {
-    "rl-datasets": "BaseDatasetExperienceReplay AtariDQNExperienceReplay D4RLExperienceReplay "
-    "GenDGRLExperienceReplay MinariExperienceReplay OpenMLExperienceReplay OpenXExperienceReplay "
-    "RobosetExperienceReplay VD4RLExperienceReplay",
     "rl-trees": "TensorMap TensorDictMap QueryModule RandomProjectionHash SipHash BinaryToDecimal "
     "HashToInt",
     "rl-text": "PairwiseDataset PromptData PromptTensorDictTokenizer RewardData RolloutFromModel "
@@ -313,3 +311,12 @@ def test_names_of_later_packages_are_listed_as_such(package):
     assert set(LATER[package].split()) <= set(re.findall(r"`(\w+)`", row))
     ours = (rl_collect, rl_envs, rl_replay, rl_transforms, rl_value)
     assert not any(hasattr(module, name) for module in ours for name in LATER[package].split())
+
+
+def test_datasets_have_the_names_of_the_seed():
+    names = (
+        "AtariDQN BaseDataset D4RL GenDGRL LeRobot Minari OpenML OpenX Roboset VD4RL".split()  # noqa: SIM905
+    )
+    assert all(hasattr(rl_datasets, f"{name}ExperienceReplay") for name in names)
+    shared = "available_datasets data_path data_path_root delete preprocess".split()  # noqa: SIM905
+    assert all(hasattr(rl_datasets.BaseDatasetExperienceReplay, name) for name in shared)
