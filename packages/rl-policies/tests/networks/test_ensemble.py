@@ -125,6 +125,7 @@ def test_members_drawn_anew_differ_from_each_other_and_from_the_network():
     network(torch.randn(9, 3))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     made = Ensemble.from_module(network, 4)
+    assert made.num_members == 4
     first = made.layers[0].weight
     assert len({*first.flatten(1).sum(1).tolist(), network[0].weight.sum().item()}) == 5
     assert_close(made.layers[1].norm.running_mean, torch.zeros(4 * 5))

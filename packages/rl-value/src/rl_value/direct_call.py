@@ -45,6 +45,14 @@ def check_network(name: str, network: Any, method: str = "forward") -> None:
         raise TypeError(msg)
 
 
+def require_network(name: str, network: Any, method: str = "forward") -> None:
+    """Raise for what is no tensordict module, and for none."""
+    if network is None:
+        msg = f"{name}: expected a module with in_keys and out_keys, got None."
+        raise TypeError(msg)
+    check_network(name, network, method)
+
+
 def held_out(network: nn.Module | None) -> AbstractContextManager[Any]:
     """Treat the parameters of a network as constants; gradients reach its inputs."""
     if network is None or not torch.is_grad_enabled():

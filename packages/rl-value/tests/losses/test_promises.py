@@ -224,6 +224,9 @@ def test_other_bad_arguments_are_named(nets):
         one.module = type(one.module)(4, 3)
     with pytest.raises(ValueError, match="expected values of critics"):
         SACLoss(actor, wide, **spec).double()(nets.flat([3]))
+    for given in ((None, critic), (actor, None)):
+        with pytest.raises(TypeError, match="_network: expected a module with in_keys"):
+            SACLoss(*given, **spec)
     with pytest.raises(ValueError, match="has no copies of its critics"):
         CrossQLoss(actor, critic, delay_qvalue=True, **spec)
     with pytest.raises(ValueError, match="random actions need bounds"):

@@ -91,3 +91,10 @@ def test_updates_refuse_wrong_pairs_of_networks(kind):
 def test_a_share_is_a_number():
     with pytest.raises(ValueError, match=r"eps and tau in \[0, 1\]: got True"):
         SoftUpdate(network(), network(), tau=True)
+
+
+def test_modules_without_parameters_need_no_counterpart():
+    source = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Dropout(0.5))
+    target = torch.nn.Sequential(torch.nn.Linear(2, 3))
+    SoftUpdate(source, target, tau=1.0).step()
+    assert torch.equal(source[0].weight, target[0].weight)

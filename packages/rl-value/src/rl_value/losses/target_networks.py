@@ -241,8 +241,11 @@ def _parts(source: nn.Module, target: nn.Module) -> Pairs:
     """The modules that hold parameters or buffers, each with its target's."""
     # a walk over all modules in each step would take longer than to move what they hold
     theirs = dict(target.named_modules())
-    pairs = [(module, theirs[name]) for name, module in source.named_modules()]
-    return [pair for pair in pairs if any(True for _ in _own(pair[0]))]
+    return [
+        (module, theirs[name])
+        for name, module in source.named_modules()
+        if any(True for _ in _own(module))
+    ]
 
 
 def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -9,8 +9,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import refuse_shared_states
-from rl_tensordict.arguments import check_choice
-from rl_value.direct_call import check_network, held_out
+from rl_tensordict.arguments import check_choice, check_flags
+from rl_value.direct_call import held_out, require_network
 from rl_value.losses.bootstrapped.action_space import (
     bounds_of,
     of_one_action,
@@ -43,7 +43,6 @@ class ActorCriticsLoss(BootstrappedLoss):
         action_spec: spec of the action, or a composite that holds it; by default the actor's.
         delay_actor: choose next actions by a copy of the actor that `SoftUpdate` moves.
         delay_qvalue: value next states by a copy of the critics that `SoftUpdate` moves.
-        method: what the actor must have.
         settings: what `BootstrappedLoss` takes besides.
 
     Example:
@@ -53,6 +52,7 @@ class ActorCriticsLoss(BootstrappedLoss):
     """
 
     num_critics = 2
+    actor_method = "forward"  # what the actor must have
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -64,11 +64,11 @@ class ActorCriticsLoss(BootstrappedLoss):
         action_spec: Any = None,
         delay_actor: bool = False,
         delay_qvalue: bool = True,
-        method: str = "forward",
         **settings: Any,
     ) -> None:
         super().__init__(entries={"state_action_value": "state_action_value"}, **settings)
-        check_network("actor_network", actor_network, method)
+        require_network("actor_network", actor_network, self.actor_method)
+        check_flags(delay_actor=delay_actor, delay_qvalue=delay_qvalue)
         check_choice("loss_function", loss_function, [*DISTANCES])
         self.loss_function = loss_function
         self.actor_network = actor_network

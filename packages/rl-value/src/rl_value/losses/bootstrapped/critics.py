@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from rl_layout import keys
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
 from rl_tensordict.arguments import check_whole
-from rl_value.direct_call import check_network, noted
+from rl_value.direct_call import noted, require_network
 from rl_value.estimators.bootstrapping.next_values import roles_of
 
 
@@ -43,7 +43,7 @@ def critics_of(network: Any, num: int | None, default: int) -> TensorDictModuleB
         check_whole("num_qvalue_nets", num, 1)
     if isinstance(network, list | tuple | nn.ModuleList):
         return _checked_list(list(network), num)
-    check_network("qvalue_network", network)
+    require_network("qvalue_network", network)
     members = members_of(network)
     if members is not None:
         if num is not None and num != members:
@@ -129,7 +129,7 @@ def _checked_list(critics: list[Any], num: int | None) -> TensorDictModuleBase:
         msg = f"qvalue_network: expected {num or 'some'} critics, got a list of {len(critics)}."
         raise ValueError(msg)
     for critic in critics:
-        check_network("qvalue_network", critic)
+        require_network("qvalue_network", critic)
     shapes = [_shapes(critic) for critic in critics]
     for place, other in enumerate(shapes):
         for name in sorted({*shapes[0], *other}):

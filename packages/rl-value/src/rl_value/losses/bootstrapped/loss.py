@@ -14,6 +14,7 @@ from torch import Tensor
 from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find, require
+from rl_tensordict.arguments import check_type
 from rl_value.arguments import floats
 from rl_value.dispatch import check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_next
@@ -80,6 +81,7 @@ class BootstrappedLoss(LossModule):
         **moved: Any,
     ) -> None:
         refuse_moved(moved)
+        check_type("entries", entries, Mapping | None, "keys by role, or None")
         super().__init__(
             reduction=reduction,
             loss_mask_key=loss_mask_key,

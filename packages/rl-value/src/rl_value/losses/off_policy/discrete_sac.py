@@ -70,6 +70,8 @@ class DiscreteSACLoss(ActorCriticsLoss):
         torch.Size([])
     """
 
+    actor_method = "get_dist"
+
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         actor_network: TensorDictModuleBase,
@@ -85,7 +87,7 @@ class DiscreteSACLoss(ActorCriticsLoss):
         target_entropy_weight: float = 0.98,
         **settings: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, method="get_dist", **settings)
+        super().__init__(actor_network, qvalue_network, **settings)
         if num_actions is not None:
             check_whole("num_actions", num_actions, 1)
         known = num_actions or getattr(getattr(self.spec, "space", None), "n", None)

@@ -89,6 +89,8 @@ class SACLoss(ActorCriticsLoss):
         torch.Size([7, 1])
     """
 
+    actor_method = "get_dist"
+
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         actor_network: TensorDictModuleBase,
@@ -101,7 +103,7 @@ class SACLoss(ActorCriticsLoss):
         target_entropy: float | str = "auto",
         **settings: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, method="get_dist", **settings)
+        super().__init__(actor_network, qvalue_network, **settings)
         wanted = entropy_target(target_entropy, automatic_entropy(self.spec), ADVICE)
         self.temperature = Temperature(alpha_init, (min_alpha, max_alpha), fixed_alpha, wanted)
         networks = [self._next_actor, self._next_critics]

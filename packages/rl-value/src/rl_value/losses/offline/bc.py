@@ -12,7 +12,8 @@ from rl_layout import keys, set_recurrent_mode
 from rl_tensordict import NestedKey, UnfitValue, UnknownName, as_tuple, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
-from rl_value.direct_call import check_network
+from rl_value.arguments import floats
+from rl_value.direct_call import require_network
 from rl_value.dispatch import check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.losses.bootstrapped.policy import chosen
@@ -68,7 +69,7 @@ class BCLoss(LossModule):
             check_finite=check_finite,
             priority_weight=keys.PRIORITY_WEIGHT,
         )
-        check_network("actor_network", actor_network)
+        require_network("actor_network", actor_network)
         if loss_function is None and not hasattr(actor_network, "get_dist"):
             loss_function = "l2"
         if loss_function is not None:
@@ -127,6 +128,7 @@ class BCLoss(LossModule):
         asked = self.use_prioritized_weights
         weight = find(tensordict, key) if asked == "auto" else None
         weight = require(tensordict, self.entries["priority_weight"]) if asked is True else weight
+        weight = None if weight is None else floats(weight, self.entries["priority_weight"])
         loss = reduce(kept(cost, counted), counted, self.reduction, weight)
         return self._collected({"loss_bc": loss}, tensordict)
 

@@ -13,7 +13,7 @@ from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_number
 from rl_value.actions import distribution_of, log_probability
-from rl_value.direct_call import check_network, noted
+from rl_value.direct_call import noted, require_network
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.state_value import StateValue
@@ -74,6 +74,8 @@ class IQLLoss(ActorCriticsLoss):
         ['entropy', 'loss_actor', 'loss_qvalue', 'loss_value']
     """
 
+    actor_method = "get_dist"
+
     def __init__(
         self,
         actor_network: TensorDictModuleBase,
@@ -84,8 +86,8 @@ class IQLLoss(ActorCriticsLoss):
         expectile: float = 0.5,
         **settings: Any,
     ) -> None:
-        super().__init__(actor_network, qvalue_network, method="get_dist", **settings)
-        check_network("value_network", value_network)
+        super().__init__(actor_network, qvalue_network, **settings)
+        require_network("value_network", value_network)
         check_number("temperature", temperature)
         check_number("expectile", expectile)
         if not 0 < expectile < 1 or temperature < 0:
