@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rl_layout import keys
 from rl_replay.data.bits import same_bits
-from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, read_columns
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set
 from rl_replay.linking.observations import lacks, observed
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
@@ -49,25 +49,26 @@ class EndChecks:
     def see(
         self,
         leaves: Leaves | ValidatedLeaves,
+        marks: MarkerColumns,
         known: MarkerKeys,
         extent: Extent,
         *,
         side_by_side: bool,
     ) -> None:
         """Looks at rows that were written, of which any may be ended."""
-        columns = read_columns(leaves, known)
-        marks = MarkerColumns.read(columns.get, known, extent.count)
         if not marks.ends:
             return
-        wrong, ended = _contradictory(known.ends, marks), np.logical_or.reduce(marks.ends)
-        if marks.real is not None:
-            ended = ended & marks.real
-        if wrong is not None:
+        wrong = _contradictory(known.ends, marks)
+        if wrong is not None and wrong.any():
             self._add_flags(int(np.count_nonzero(wrong)))
-            ended = ended & ~wrong
         former, self._last = self._last, NO_ENDS
         if not known.compares or known.far is not None or lacks(leaves, known.observed):
             return
+        ended = np.logical_or.reduce(marks.ends)
+        if marks.real is not None:
+            ended &= marks.real
+        if wrong is not None:
+            ended &= ~wrong
         if former.following or ended.any():
             # of a call that holds a step of each environment every row is the last of its run
             runs = extent.count if side_by_side else extent.stride
@@ -78,9 +79,9 @@ class EndChecks:
     def see_row(self, get: Get, known: MarkerKeys) -> None:
         """`see` of one row, whose leaves `get` returns by key."""
         former, self._last = self._last, NO_ENDS
-        if known.mask is not None and not get(known.mask).any():
+        if known.mask is not None and not any_set(get(known.mask)):
             return
-        flags = [bool(get(key).any()) for key in known.ends]
+        flags = [any_set(get(key)) for key in known.ends]
         if not known.compares or known.far is not None:
             former = NO_ENDS
         if former.runs == 1 and former.following:

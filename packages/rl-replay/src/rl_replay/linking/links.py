@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, read_columns
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set, read_columns
 from rl_replay.linking.observations import (
     Contradictions,
     Last,
@@ -53,6 +53,7 @@ class Predecessors(NamedTuple):
     # steps
     lasts: Sequence[Last] | Side = ()
     contradictions: Contradictions = NOTHING_COMPARED  # Neighbours whose observations were compared
+    marks: MarkerColumns | None = None  # The markers, where they were read as columns
 
 
 class Links:
@@ -107,12 +108,12 @@ class Links:
             seen = seen._replace(gap=self._lasts.gap(extent.count))
         one_step = stride == 1 < extent.count and not extent.named and self._is_one_step(seen)
         lasts = self._by_bits(leaves, marks, back, stride, side_by_side=one_step)
-        return Predecessors(back, {}, (), lasts, seen)
+        return Predecessors(back, {}, (), lasts, seen, marks)
 
     def match_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
         """`match` for one row, whose leaves `get` returns by key."""
         keys = self.keys
-        if keys.mask is not None and not _any(get(keys.mask)):
+        if keys.mask is not None and not any_set(get(keys.mask)):
             return Predecessors(_PADDING, {}, ())
         ids, step = self._name(get)
         if keys.numbered and step is not None:
@@ -247,7 +248,7 @@ class Links:
                     back[row] = number - found
             if row in tails:
                 open_ends[*ids, step] = number
-        return Predecessors(back, open_ends, consumed)
+        return Predecessors(back, open_ends, consumed, marks=marks)
 
     def _sort(
         self,
@@ -283,7 +284,8 @@ class Links:
         # tails that no entry follows stay open
         last = np.flatnonzero(is_tail & ~np.append(same[1:], False))
         late_numbers = (row[last] + numbers.start).tolist()
-        return Predecessors(back, dict(zip(steps_of(last), late_numbers, strict=True)), consumed)
+        open_ends = dict(zip(steps_of(last), late_numbers, strict=True))
+        return Predecessors(back, open_ends, consumed, marks=marks)
 
     def _open_row(self, step: Step, end: int) -> int | None:
         """The open row at a step, unless the rows up to `end` overwrite it."""
@@ -342,13 +344,13 @@ class Links:
 
     def _begins(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
         init = self.keys.init
-        return init is not None and _any(get(init))
+        return init is not None and any_set(get(init))
 
     def _ends(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
         far = self.keys.far
         ended = False
         for key in self.keys.ends:
-            ended = ended or _any(get(key))
+            ended = ended or any_set(get(key))
         return ended and (far is None or int(get(far).item(0)) == 1)
 
     def _prune(self, first: int) -> None:
@@ -365,7 +367,3 @@ def _steps(marks: MarkerColumns) -> NDArray[Any]:
     if marks.step is None:
         raise TypeError("rows without steps cannot be matched by them: use Marks.joined.")
     return marks.step
-
-
-def _any(flag: NDArray[Any]) -> bool:
-    return bool(flag.item() if flag.size == 1 else flag.any())

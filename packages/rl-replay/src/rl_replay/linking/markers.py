@@ -296,6 +296,11 @@ def read_columns(
     return columns
 
 
+def any_set(flag: NDArray[Any]) -> bool:
+    """Whether a flag of one row, or of any member in it, is set."""
+    return bool(flag.item() if flag.size == 1 else flag.any())
+
+
 def as_numpy(leaf: Any) -> NDArray[Any] | None:
     """A leaf as a numpy array on the host; None for anything but a tensor."""
     if not isinstance(leaf, torch.Tensor):

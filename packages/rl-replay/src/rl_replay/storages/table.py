@@ -136,8 +136,8 @@ class RowTable:
         known, side_by_side = marks or self.links.keys, isinstance(found.lasts, Side)
         if extent.count == 1 and isinstance(leaves, ValidatedLeaves):
             session.end_checks.see_row(leaves.__getitem__, known)
-        else:
-            session.end_checks.see(leaves, known, extent, side_by_side=side_by_side)
+        elif found.marks is not None:
+            session.end_checks.see(leaves, found.marks, known, extent, side_by_side=side_by_side)
         return span
 
     def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
@@ -314,7 +314,7 @@ class RowTable:
             wrong, found = contradictions(leaves, known, extent, joined)
             joined = joined if wrong is None else joined & ~wrong
             session.comparisons.add(found)
-            session.end_checks.see(leaves, known, extent, side_by_side=False)
+            session.end_checks.see(leaves, marks, known, extent, side_by_side=False)
         self.links.back[inner:] = np.where(joined, inner, 0)
 
     def fill(self, contents: Contents, fill: FillRows) -> None:
