@@ -4,9 +4,12 @@ import json
 import threading
 
 import pytest
+import torch
 
+from rl_datasets import MinariExperienceReplay, to_minari
 from rl_datasets.download import HubDataset, fetch, fetch_bucket, inside
 from rl_datasets.openml import fetch_table
+from rl_layout.testing import trajectories
 
 BYTES = bytes(range(256)) * 40_000  # ten megabytes
 
@@ -174,6 +177,44 @@ def test_a_table_of_openml_is_found_by_name_and_version(server, tmp_path):
     }
     path = fetch_table("adult", 1, tmp_path, endpoint=server.address)
     assert (path.name, path.read_bytes()) == ("adult.arff", b"@data")
+
+
+def served(server, folder, repository, path):
+    """Serves a folder as one of a dataset of the hub."""
+    files = sorted(one for one in folder.rglob("*") if one.is_file())
+    names = [f"{path}/{one.relative_to(folder)}" for one in files]
+    tree = [
+        {"type": "file", "path": name, "size": one.stat().st_size}
+        for name, one in zip(names, files, strict=True)
+    ]
+    api, place = f"/api/datasets/{repository}", f"/datasets/{repository}/resolve"
+    server.files |= {
+        f"{api}/revision/main": b'{"sha": "c0ffee"}',
+        f"{api}/tree/c0ffee/{path}?recursive=true": json.dumps(tree).encode(),
+        f"{place}/main/namespace_metadata.json": json.dumps({"datasets": ["demo/one-v0"]}).encode(),
+    }
+    for name, one in zip(names, files, strict=True):
+        server.files[f"{place}/c0ffee/{name}"] = one.read_bytes()
+
+
+def test_a_dataset_of_minari_is_downloaded_converted_and_opened(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    rows = trajectories([5, 3])
+    folder = to_minari(rows, "demo/one-v0", root=tmp_path / "made")
+    served(server, folder, "farama-minari/demo", "one-v0")
+    options = {"root": tmp_path / "root", "verbose": False}
+    server.cuts = 1  # the connection is cut once on the way
+    data = MinariExperienceReplay("demo/one-v0", **options)
+    assert torch.equal(data[:]["next", "observation"], rows["next", "observation"])
+    found = sorted(path.name for path in data.data_path.iterdir())
+    assert found == ["converting.lock", "files", "rows"]
+    asked = len(server.asked)
+    assert len(MinariExperienceReplay("demo/one-v0", **options)) == 8
+    assert len(server.asked) == asked
+    with pytest.raises(ValueError, match=r"no minari dataset 'demo/on-v0' .* mean 'demo/one-v0'"):
+        MinariExperienceReplay("demo/on-v0", **options)
+    with pytest.raises(FileNotFoundError, match="nothing at"):
+        MinariExperienceReplay("else/one-v0", **options)
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x"])

@@ -6,12 +6,13 @@ import difflib
 import hashlib
 import http.client
 import json
+import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class HubDataset:
     Attributes:
         name: Its owner and name, as `"owner/name"`.
         revision: A branch, a tag or a commit.
-        endpoint: The address of the hub.
+        endpoint: The address of the hub; `$HF_ENDPOINT` where it is set.
 
     Example:
         >>> HubDataset("owner/name").address("a b.npz")
@@ -94,7 +95,7 @@ class HubDataset:
 
     name: str
     revision: str = "main"
-    endpoint: str = HUB
+    endpoint: str = field(default_factory=lambda: os.environ.get("HF_ENDPOINT", HUB))
 
     def address(self, path: str) -> str:
         """The address of a file."""
@@ -118,9 +119,8 @@ class HubDataset:
         )
         found: list[HubFile] = []
         while url is not None:
-            with _open(url) as answer:
-                entries = json.load(answer)
-                following = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link", ""))
+            entries, links = _answer(url)
+            following = re.search(r'<([^>]+)>;\s*rel="next"', links)
             url = following and following[1]
             for entry in entries:
                 if entry["type"] == "file":
@@ -260,9 +260,21 @@ def _open(url: str, headers: dict[str, str] | None = None) -> http.client.HTTPRe
 
 
 def _json(url: str) -> dict[str, Any]:
-    with _open(url) as answer:
-        found: dict[str, Any] = json.load(answer)
+    found: dict[str, Any] = _answer(url)[0]
     return found
+
+
+def _answer(url: str) -> tuple[Any, str]:
+    """What a short request brings, as JSON, and the links to what follows."""
+    attempt = 1
+    while True:
+        try:
+            with _open(url) as answer:
+                return json.load(answer), str(answer.headers.get("Link", ""))
+        except _CUT as error:
+            if attempt == _ATTEMPTS:
+                raise ConnectionError(f"{url}: no answer in {attempt} attempts: {error}") from error
+            attempt += 1
 
 
 def _hash(path: Path) -> str:

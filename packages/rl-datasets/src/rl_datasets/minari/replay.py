@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
                 raise unknown_id(self.dataset_id, known, self.family) from error
             raise
         (parts / inner).replace(folder)
+        shutil.rmtree(parts, ignore_errors=True)
 
 
 def _published(hub: HubDataset) -> list[str]:
