@@ -4,13 +4,23 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from faults import inject, kill
 
 
+@pytest.fixture(name="garbage")
+def garbage_fixture():
+    """Collect what a test leaves before the next one, to which it would be a warning."""
+    yield
+    gc.collect()
+
+
 def interrupted_files(test):
     """Ignore warnings of files whose `open` was interrupted: garbage collection closes them."""
+    test = pytest.mark.usefixtures("garbage")(test)
     for warning in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
         test = pytest.mark.filterwarnings(f"ignore::{warning}")(test)
     return test
