@@ -96,6 +96,19 @@ def pytest_runtest_setup() -> None:
             del os.environ[name]
 
 
+BY_CHANCE = (  # what rows that hypothesis draws may be warned of
+    ".* show under 'next' what the row after them shows",
+    "each of the .* trajectories in this buffer has one row",
+)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let warnings pass that drawn rows may cause; elsewhere they are errors."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        for message in BY_CHANCE:
+            item.add_marker(pytest.mark.filterwarnings(f"ignore:{message}"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need a device that is not there, unless the device is demanded."""
     wanting = [item for item in items if item.get_closest_marker("gpu")]
