@@ -166,7 +166,7 @@ class Run:
         return {name: value.detach() for name, value in losses.items()}
 
     def save(self) -> None:
-        """Keep all that a run goes on from."""
+        """Save what a run resumes from."""
         state = {"updates": self.updates, "log": self.logger.state_dict()}
         parts = {"loss": self.loss.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save({**state, **parts}, self.folder / "checkpoint.pt")
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--updates", type=int, default=3000, help="of each run")
     parser.add_argument("--out", type=Path, default=Path("runs/offline_iql"))
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoints")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoints")
     options = parser.parse_args()
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     folders = [options.out / f"seed-{seed}" for seed in options.seeds]

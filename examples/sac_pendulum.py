@@ -9,7 +9,7 @@
 
     python examples/sac_pendulum.py
     python examples/sac_pendulum.py --seeds 0 1 2 3 4
-    python examples/sac_pendulum.py --steps 30000 --resume      # goes on from its checkpoint
+    python examples/sac_pendulum.py --steps 30000 --resume      # from its checkpoint
 
 Four pendulums are played side by side; for each step of theirs the networks take one step on rows
 drawn from all that were played. Curves go to a logger, a checkpoint is kept with the buffer, and
@@ -125,14 +125,14 @@ class Run:
         return {name: value.detach() for name, value in losses.items()}
 
     def save(self) -> None:
-        """Keep all that a run goes on from; its environments begin anew."""
+        """Save what a run resumes from; its environments are reset."""
         state = {"steps": self.steps, "log": self.logger.state_dict()}
         parts = {"loss": self.loss.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save({**state, **parts}, self.folder / "checkpoint.pt")
         self.buffer.dumps(self.folder / "buffer")
 
     def load(self) -> None:
-        """Go on from the checkpoint."""
+        """Resume from the checkpoint."""
         state = torch.load(self.folder / "checkpoint.pt", weights_only=True)
         self.steps = state["steps"]
         self.logger.load_state_dict(state["log"])
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000, help="of each run")
     parser.add_argument("--out", type=Path, default=Path("runs/sac_pendulum"))
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoints")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoints")
     parser.add_argument("--no-video", action="store_true", help="do not film the pendulum")
     options = parser.parse_args()
     torch.set_num_threads(1)  # tensors as small as these are slower on several

@@ -29,7 +29,7 @@ def convert(source: EpisodeSource, folder: Path, dataset: str, *, bar: bool = Tr
 
     The rows are written to a folder of their own that gets its name when they are on the disk. A
     conversion of the same files that was killed is continued at the chunk of episodes where it
-    was, unless the machine was restarted since; otherwise it begins anew.
+    was, unless the machine was restarted since; otherwise it restarts.
 
     Args:
         source: The episodes.

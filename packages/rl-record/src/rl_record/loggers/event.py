@@ -61,7 +61,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class Rewind:
-    """The run goes on from a checkpoint: what was logged after its step is void."""
+    """The run resumes from a checkpoint: what was logged after its step is void."""
 
     step: int
     time: float
