@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.arrow_columns import read_batches, to_array
+from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
 from rl_datasets.flat_columns import BLOCK_ROWS
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
@@ -204,15 +204,7 @@ def _is_nested(column: Any) -> bool:
 
 def _images(column: Any) -> Array:
     """Frames of a column of encoded images, uint8 `[N, height, width, channels]`."""
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "the frames of this dataset are encoded and pillow is not installed: pip install "
-            "'rl-datasets[images]'."
-        ) from error
-    frames = [one["bytes"] for one in column.to_pylist()]
-    return np.stack([np.asarray(Image.open(io.BytesIO(frame))) for frame in frames])
+    return np.stack([decode_image(one["bytes"]) for one in column.to_pylist()])
 
 
 def _read_info(folder: Path) -> dict[str, Any]:

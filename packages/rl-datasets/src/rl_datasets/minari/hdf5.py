@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rl_datasets.episodes import Episode, EpisodeSource, key_text
+from rl_datasets.episodes import Episode
 from rl_datasets.hdf5_file import ColumnReader, damaged, is_number, leaves, open_group, open_h5
-from rl_datasets.minari.spaces import is_image, leaf_spaces, read_space
+from rl_datasets.minari.source import (
+    METADATA_FILE,
+    MinariSource,
+    data_folder,
+    decode_images,
+)
 from rl_layout.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import h5py
 
 MAIN_FILE = "main_data.hdf5"
-METADATA_FILE = "metadata.json"
 _STEPS = {
     "rewards": NEXT_REWARD,
     "terminations": NEXT_TERMINATED,
@@ -29,7 +29,7 @@ _STEPS = {
 }
 
 
-class MinariHDF5Source(EpisodeSource):
+class MinariHDF5Source(MinariSource):
     """Episodes of `data/main_data.hdf5`, described by `data/metadata.json`.
 
     Each episode of T steps has T + 1 observations, and T + 1 infos where these are kept: the first
@@ -46,21 +46,11 @@ class MinariHDF5Source(EpisodeSource):
     format = "minari hdf5"
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
-        data = folder / "data" if (folder / "data").is_dir() else folder
+        data = data_folder(folder)
         self.path = data / MAIN_FILE
         if not self.path.exists():
             raise FileNotFoundError(f"there is no {MAIN_FILE} in {data}.")
-        self.about = read_metadata(data)
-        self.metadata = {key: value for key, value in self.about.items() if key != "dataset_size"}
-        self._images = jpeg_images(self.about)
-        for key in self._images:
-            self.lossy[key_text(key)] = "Minari keeps frames as JPEG"
-
-    @property
-    def steps(self) -> int:
-        """How many steps the metadata tell of."""
-        return int(self.about["total_steps"])
+        super().__init__(data)
 
     @property
     def files(self) -> Sequence[Path]:
@@ -93,7 +83,7 @@ class MinariHDF5Source(EpisodeSource):
         for path, dataset in leaves(group):
             reader = ColumnReader(path, dataset)
             key = _key_of(path)
-            if not is_number(dataset.dtype) and key not in self._images:
+            if not is_number(dataset.dtype) and key not in self.images:
                 self.left_out["/".join(path)] = f"{dataset.dtype} is no number"
             elif path[0] in ("observations", "infos"):
                 seen[key] = reader
@@ -103,44 +93,7 @@ class MinariHDF5Source(EpisodeSource):
 
     def _read(self, key: KeyPath, reader: ColumnReader, group: h5py.h5g.GroupID) -> Array:
         found = reader.read(group)
-        return decoded(found) if key in self._images else found
-
-
-def read_metadata(data: Path) -> dict[str, Any]:
-    """What Minari tells of a dataset: a JSON object."""
-    path = data / METADATA_FILE
-    try:
-        about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = int(about["total_steps"]), about["observation_space"], about["action_space"]
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no {METADATA_FILE} in {data}.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a dataset of Minari: {error!r}.") from error
-    return about
-
-
-def jpeg_images(about: Mapping[str, Any]) -> set[KeyPath]:
-    """The keys of the frames that are kept as JPEG."""
-    if not about.get("jpeg_encoding", False):
-        return set()
-    found = set()
-    for name in ("observation", "action"):
-        for path, space in leaf_spaces(read_space(about[f"{name}_space"])):
-            if is_image(space):
-                found.add((name, *path))
-    return found
-
-
-def decoded(frames: Iterable[Any]) -> Array:
-    """Frames from JPEG, uint8 `[N, height, width, channels]`."""
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            "the frames of this dataset are JPEG and pillow is not installed: pip install "
-            "'rl-datasets[images]'."
-        ) from error
-    return np.stack([np.asarray(Image.open(io.BytesIO(bytes(frame)))) for frame in frames])
+        return decode_images(found) if key in self.images else found
 
 
 def _episode(

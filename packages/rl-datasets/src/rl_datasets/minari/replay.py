@@ -12,7 +12,8 @@ from typing import Any
 from rl_datasets.download import HubDataset, fetch
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import unknown_id
-from rl_datasets.minari.hdf5 import MinariHDF5Source, read_metadata
+from rl_datasets.minari.hdf5 import MinariHDF5Source
+from rl_datasets.minari.source import read_metadata
 from rl_datasets.minari.tables import MinariTableSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_tensordict.arguments import check_choice

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.arrow_columns import damaged, import_parquet, open_parquet, to_array
-from rl_datasets.episodes import Episode, EpisodeSource, key_text
-from rl_datasets.minari.hdf5 import METADATA_FILE, decoded, jpeg_images, read_metadata
+from rl_datasets.episodes import Episode, key_text
+from rl_datasets.minari.source import METADATA_FILE, MinariSource, decode_images
 from rl_datasets.minari.spaces import Space, leaf_spaces, read_space
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
@@ -22,7 +22,7 @@ _STEPS = {
 }
 
 
-class MinariTableSource(EpisodeSource):
+class MinariTableSource(MinariSource):
     """Episodes of `data/<number>/part-0.arrow` or `.parquet`, of T + 1 rows for T steps.
 
     Actions, rewards and flags of the last row are padding, and are left out.
@@ -36,24 +36,13 @@ class MinariTableSource(EpisodeSource):
     """
 
     def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.data = folder / "data" if (folder / "data").is_dir() else folder
-        self.about = read_metadata(self.data)
+        super().__init__(folder)
         kind = self.about["data_format"]
         self.format = f"minari {kind}"
         found = {path.parent.name: path for path in self.data.glob(f"*/part-*.{kind}")}
         self._paths = sorted(((int(n), p) for n, p in found.items() if n.isdigit()))
         if not self._paths:
             raise FileNotFoundError(f"there is no <number>/part-0.{kind} in {self.data}.")
-        self.metadata = {key: value for key, value in self.about.items() if key != "dataset_size"}
-        self._images = jpeg_images(self.about)
-        for key in self._images:
-            self.lossy[key_text(key)] = "Minari keeps frames as JPEG"
-
-    @property
-    def steps(self) -> int:
-        """How many steps the metadata tell of."""
-        return int(self.about["total_steps"])
 
     @property
     def files(self) -> Sequence[Path]:
@@ -88,8 +77,8 @@ class MinariTableSource(EpisodeSource):
                 values = values.field(part.removeprefix("_index_"))
             if space["type"] == "Text":
                 self.left_out[key_text(key)] = "text is no number"
-            elif key in self._images:
-                found[key] = decoded(values.to_pylist())
+            elif key in self.images:
+                found[key] = decode_images(values.to_pylist())
             else:
                 found[key] = to_array(values, _shape(space))
         return found

@@ -12,8 +12,9 @@ from typing import Any
 from rl_datasets.download import inside
 from rl_datasets.episodes import Episode, key_text
 from rl_datasets.hdf5_file import import_h5py
-from rl_datasets.minari.hdf5 import MAIN_FILE, METADATA_FILE
+from rl_datasets.minari.hdf5 import MAIN_FILE
 from rl_datasets.minari.replay import minari_root
+from rl_datasets.minari.source import METADATA_FILE
 from rl_datasets.minari.spaces import box_of, nested, plain_space
 from rl_datasets.written_episodes import Steps, episodes_of, written_columns
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import zlib
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
 from rl_datasets.rlds.records import Feature, Record, example, read, records, unpacked
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
@@ -181,14 +181,7 @@ class RLDSSource(EpisodeSource):
 def _frame(value: bytes, leaf: Leaf) -> Array:
     """A row of bytes: an encoded image, or the bytes of a tensor."""
     if leaf.kind == "image":
-        try:
-            from PIL import Image
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                "the frames of this dataset are encoded and pillow is not installed: pip install "
-                "'rl-datasets[images]'."
-            ) from error
-        return np.asarray(Image.open(io.BytesIO(value))).reshape(leaf.shape)
+        return decode_image(value).reshape(leaf.shape)
     raw = zlib.decompress(value) if leaf.encoding == "zlib" else value
     return np.frombuffer(raw, leaf.dtype).reshape(leaf.shape)
 
