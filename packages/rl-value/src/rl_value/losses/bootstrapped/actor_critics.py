@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tensordict import TensorDictBase, TensorDictParams
@@ -25,6 +26,7 @@ from rl_value.losses.bootstrapped.critics import (
     value_key_of,
 )
 from rl_value.losses.bootstrapped.loss import BootstrappedLoss
+from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.loss import delayed, parameters_of
 from rl_value.losses.regression import DISTANCES
@@ -112,6 +114,10 @@ class ActorCriticsLoss(BootstrappedLoss):
     def _next_critics(self) -> TensorDictModuleBase:
         late = self.target_qvalue_network
         return self.qvalue_network if late is None else late
+
+    def _value_next_states(self, value_of: Callable[[TensorDictBase], Tensor]) -> None:
+        """Take targets from values of next states, by the actor and the critics of these."""
+        self._prepare(StateValue([self._next_actor, self._next_critics], value_of))
 
     def _networks(self) -> list[TensorDictModuleBase]:
         return [self.actor_network, self.qvalue_network]

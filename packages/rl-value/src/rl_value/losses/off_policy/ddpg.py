@@ -12,7 +12,6 @@ from rl_tensordict import NestedKey
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values, members_of
 from rl_value.losses.bootstrapped.policy import chosen
-from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.masked_means import kept, reduce
 
@@ -78,8 +77,7 @@ class DDPGLoss(ActorCriticsLoss):
             delay_qvalue=delay_value,
             **settings,
         )
-        networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value))
+        self._value_next_states(self._state_value)
 
     @property
     def outputs(self) -> list[NestedKey]:

@@ -10,18 +10,17 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey, UnfitValue
+from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_whole
 from rl_value.actions import distribution_of
-from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
-from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.bootstrapped.temperature import Temperature, entropy_target
 from rl_value.losses.dqn import action_index, action_space_of
+from rl_value.losses.off_policy.soft_actor_critics import SoftActorCriticsLoss
 from rl_value.masked_means import kept, reduce
 
 
-class DiscreteSACLoss(ActorCriticsLoss):
+class DiscreteSACLoss(SoftActorCriticsLoss):
     """Soft actor-critic of choices, with sums over all actions in the place of samples.
 
         target    r + γ Σ_b π(b | s') (minᵢ Q'ᵢ(s', b) - α log π(b | s'))
@@ -70,8 +69,6 @@ class DiscreteSACLoss(ActorCriticsLoss):
         torch.Size([])
     """
 
-    actor_method = "get_dist"
-
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         actor_network: TensorDictModuleBase,
@@ -97,23 +94,7 @@ class DiscreteSACLoss(ActorCriticsLoss):
         said = action_space if action_space is not None else self.spec
         self.action_space = action_space_of(said, self.qvalue_network)
         self.temperature = Temperature(alpha_init, (min_alpha, max_alpha), fixed_alpha, wanted)
-        networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value))
-
-    @property
-    def log_alpha(self) -> Tensor:
-        """The logarithm of the weight of the entropy: a parameter, or a constant."""
-        return self.temperature.log_alpha
-
-    @property
-    def target_entropy(self) -> Tensor:
-        """The entropy that α is learned for."""
-        return self.temperature.target_entropy
-
-    @property
-    def outputs(self) -> list[NestedKey]:
-        """What `forward` gives when it is called by arguments."""
-        return ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
+        self._value_next_states(self._state_value)
 
     def _state_value(self, rows: TensorDictBase) -> Tensor:
         """The soft value of states."""

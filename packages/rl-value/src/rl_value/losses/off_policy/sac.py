@@ -8,20 +8,18 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey
 from rl_value.losses.bootstrapped.action_space import automatic_entropy
-from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import drawn
-from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.bootstrapped.temperature import Temperature, entropy_target
+from rl_value.losses.off_policy.soft_actor_critics import SoftActorCriticsLoss
 from rl_value.masked_means import kept, reduce
 
 ADVICE = "pass action_spec=, or an actor that has a spec"
 
 
-class SACLoss(ActorCriticsLoss):
+class SACLoss(SoftActorCriticsLoss):
     """Actor, critics and temperature that weigh return and entropy (soft actor-critic).
 
         target    r + γ (minᵢ Q'ᵢ(s', a') - α log π(a' | s')),    a' ~ π(· | s')
@@ -89,8 +87,6 @@ class SACLoss(ActorCriticsLoss):
         torch.Size([7, 1])
     """
 
-    actor_method = "get_dist"
-
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         actor_network: TensorDictModuleBase,
@@ -106,23 +102,7 @@ class SACLoss(ActorCriticsLoss):
         super().__init__(actor_network, qvalue_network, **settings)
         wanted = entropy_target(target_entropy, automatic_entropy(self.spec), ADVICE)
         self.temperature = Temperature(alpha_init, (min_alpha, max_alpha), fixed_alpha, wanted)
-        networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value))
-
-    @property
-    def log_alpha(self) -> Tensor:
-        """The logarithm of the weight of the entropy: a parameter, or a constant."""
-        return self.temperature.log_alpha
-
-    @property
-    def target_entropy(self) -> Tensor:
-        """The entropy that α is learned for."""
-        return self.temperature.target_entropy
-
-    @property
-    def outputs(self) -> list[NestedKey]:
-        """What `forward` gives when it is called by arguments."""
-        return ["loss_actor", "loss_qvalue", "loss_alpha", "alpha", "entropy"]
+        self._value_next_states(self._state_value)
 
     def _state_value(self, rows: TensorDictBase) -> Tensor:
         """The soft value of states."""

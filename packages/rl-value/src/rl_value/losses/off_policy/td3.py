@@ -13,7 +13,6 @@ from rl_tensordict import NestedKey
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import chosen, smoothed
-from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.masked_means import kept, reduce
 
@@ -97,8 +96,7 @@ class TD3Loss(ActorCriticsLoss):
             msg += "greatest actions, or bounds=(low, high)."
             raise ValueError(msg)
         self.policy_noise, self.noise_clip = policy_noise, noise_clip
-        networks = [self._next_actor, self._next_critics]
-        self._prepare(StateValue(networks, self._state_value))
+        self._value_next_states(self._state_value)
 
     @property
     def outputs(self) -> list[NestedKey]:
