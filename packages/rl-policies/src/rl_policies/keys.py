@@ -16,19 +16,7 @@ CHOSEN_ACTION_VALUE = "chosen_action_value"
 
 
 def listed(keys: Sequence[NestedKey] | NestedKey | None, default: NestedKey) -> list[NestedKey]:
-    """Write one key, several or none as a list.
-
-    Args:
-        keys: a key, a list of keys, or None.
-        default: the key that None stands for.
-
-    Returns:
-        The list.
-
-    Example:
-        >>> listed(None, "action"), listed(("agents", "action"), "action"), listed(["a"], "b")
-        (['action'], [('agents', 'action')], ['a'])
-    """
+    """One key, several, or by default one, as a list."""
     if keys is None:
         return [default]
     return [keys] if isinstance(keys, str | tuple) else list(keys)

@@ -36,23 +36,10 @@ class Band(NamedTuple):
 
 
 def band(curves: Sequence[Curve], smooth: int = 1) -> Band:
-    """Average curves at common steps.
+    """Average curves of one name, one for each seed, at up to 200 steps that all cover.
 
-    Args:
-        curves: of one name, one for each seed.
-        smooth: number of entries in a moving average of each curve.
-
-    Returns:
-        Mean and the bootstrapped 95 % interval of the mean, at up to 200 steps.
-
-    Raises:
-        ValueError: there is no curve, no step is covered by all, or `smooth` is below 1.
-
-    Example:
-        >>> steps = np.array([0, 10])
-        >>> seeds = [Curve(steps, np.array([0.0, v]), steps / 1) for v in (1.0, 3.0)]
-        >>> band(seeds).mean[[0, -1]].tolist()
-        [0.0, 2.0]
+    Returns the mean and its bootstrapped 95 % interval; `smooth` entries of each curve are
+    averaged first.
     """
     check_type("curves", curves, list | tuple, "a list of curves")
     check_integer("smooth", smooth)

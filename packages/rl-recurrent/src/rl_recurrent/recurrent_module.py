@@ -45,27 +45,9 @@ OUTSIDE = (
 
 
 class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
-    """A recurrent network on tensordicts; see `LSTMModule` and `GRUModule`.
+    """A recurrent network on tensordicts: what `LSTMModule` and `GRUModule` share.
 
-    Args:
-        network: a network to use, or None.
-        make: the class of a network to make.
-        sizes: input and hidden size; None with a network.
-        shape: the other arguments of `make`.
-        in_key: the input.
-        in_keys: input, states, and ``"is_init"``.
-        out_key: the output.
-        out_keys: output and next states.
-        device: of the parameters.
-        dtype: of the parameters.
-        recurrent_backend: which backend computes.
-        default_recurrent_mode: the mode where none is set.
-        every_state: write states after every row in recurrent mode.
-        burn_in: rows of a segment that only warm its state up.
-        learned_initial_state: whether a state of zeros represents a parameter.
-        recurrent_matmul_precision: of ``triton``.
-        recurrent_save: what is kept for backward.
-        max_length: the longest segment that ``scan`` is made ready for.
+    They describe the arguments. `make` is the class of network that `sizes` and `shape` make.
     """
 
     has_tensor_step: ClassVar[bool] = True  # rl_tensordict calls `step` to act

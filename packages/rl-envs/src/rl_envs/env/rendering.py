@@ -16,15 +16,7 @@ from rl_tensordict.arguments import check_type
 
 
 class Renderable:
-    """Adds `render` to environments; a wrapper renders the environment inside.
-
-    Example:
-        >>> from rl_envs import GymEnv
-        >>> GymEnv("CartPole-v1").render()
-        Traceback (most recent call last):
-        ...
-        ValueError: pixels need render_mode='rgb_array': this environment has None.
-    """
+    """Adds `render` to environments; a wrapper renders the environment inside."""
 
     def render(self) -> Tensor:
         """Render the current state.

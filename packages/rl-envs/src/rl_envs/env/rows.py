@@ -19,51 +19,30 @@ STEPS = ("step", "reset", "_step", "_reset")
 
 
 class EnvRows:
-    """An environment through numpy rows, for loops that write batches in place.
+    """An environment through numpy rows, for loops that write batches in place."""
 
-    Attributes:
-        native_rows: whether its binding writes rows itself; otherwise they go through tensordicts.
-        reads_actions_only: whether it steps from its action alone, in rows that it writes itself.
-            Transforms around it may read more.
-        resets_by_stepping: whether a row that is done is reset while the others step, which is no
-            step of its own: its binding marks such rows in `("collector", "mask")`.
-        marks_missing: whether it may lack the last observations of episodes: its binding marks such
-            rows in `("collector", "next_missing")`.
-        leftover: steps after the end of the last rollout of such an environment, or None.
-        reached: the last step `[*B]` of the last rollout, where a transform of finished rows has
-            removed entries that the next step starts from; otherwise None.
-
-    Example:
-        >>> from rl_envs.testing import CountingEnv
-        >>> CountingEnv().native_rows
-        False
-    """
-
+    # whether its binding writes rows itself; otherwise they go through tensordicts
     native_rows: bool = False
+    # whether it steps from its action alone, in rows that it writes itself. Transforms around it
+    # may read more
     reads_actions_only: bool = False
+    # whether a row that is done is reset while the others step, which is no step of its own: its
+    # binding marks such rows in `("collector", "mask")`
     resets_by_stepping: bool = False
+    # whether it may lack the last observations of episodes: its binding marks such rows in
+    # `("collector", "next_missing")`
     marks_missing: bool = False
-    leftover: Any = None
+    leftover: Any = None  # steps after the end of the last rollout of such an environment, or None
+    # the last step `[*B]` of the last rollout, where a transform of finished rows has removed
+    # entries that the next step starts from; otherwise None
     reached: TensorDictBase | None = None
 
     @explain_arguments
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
-        """Split into what must run at every step and what can be computed on finished rows.
+        """Split into the environment to bind or step, and the transforms of its finished rows.
 
-        Args:
-            in_keys: what the policy reads; None where that is not known.
-
-        Returns:
-            The environment to bind or to step, and the transforms to apply to its finished rows
-            (`deferred_transforms.apply_deferred`), from which rows only reset are left out.
-
-        Example:
-            >>> from rl_transforms import RewardSum
-            >>> from rl_envs import TransformedEnv
-            >>> from rl_envs.testing import CountingEnv
-            >>> env, deferred = TransformedEnv(CountingEnv(), RewardSum()).split([])
-            >>> type(env).__name__, len(deferred)
-            ('CountingEnv', 1)
+        `in_keys` is what the policy reads, None where that is not known. `apply_deferred` applies
+        the transforms, without rows that are only reset.
         """
         return cast("Environment", self), Compose()
 
@@ -78,14 +57,6 @@ class EnvRows:
 
         Raises:
             RuntimeError: as for `reset`.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> import numpy as np
-            >>> rows = {("observation",): np.full(1, 9.0, dtype="float32")}
-            >>> CountingEnv().reset_into(rows)
-            >>> rows["observation",].tolist()
-            [0.0]
         """
         env = cast("Environment", self)
         which = ... if mask is None else mask[..., 0]
@@ -106,16 +77,6 @@ class EnvRows:
 
         Raises:
             RuntimeError: as for `step`.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> import numpy as np
-            >>> env = CountingEnv()
-            >>> after = {("reward",): np.zeros(1, dtype="float32")}
-            >>> env.reset_into({})
-            >>> env.step_into({("action",): np.array([True, False])}, after)
-            >>> after["reward",].tolist()
-            [1.0]
         """
         bind_rows(cast("Environment", self), root, after).step(0)
 
@@ -130,23 +91,11 @@ class EnvRows:
 
         Returns:
             What resets into and steps from column to column.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> import numpy as np
-            >>> root = {("observation",): np.full((4, 1), 9.0, dtype="float32")}
-            >>> CountingEnv().bind(root, {}).start()
-            >>> root["observation",].flatten().tolist()
-            [0.0, 9.0, 9.0, 9.0]
         """
         return RowBinding(cast("Environment", self), root, after)
 
     def binding_settings(self) -> Any:
-        """What a binding depends on apart from specs and columns, or None if that is not known.
-
-        Returns:
-            A record that can `agree` with a later one, which the binding is then good for.
-        """
+        """What a binding depends on besides specs and columns, as a record to `agree`."""
         return None
 
     @property
@@ -155,29 +104,12 @@ class EnvRows:
         return None
 
     def own_steps(self, request: Any, policy: Any, root: TensorDictBase | None) -> Any:
-        """Make steps of a kind of its own for a rollout (`rl_envs.rollouts`), or None.
-
-        Args:
-            request: how many steps, and when to stop.
-            policy: the policy; None for random actions.
-            root: the root to begin with.
-
-        Returns:
-            None: an environment usually has none.
-        """
+        """Make steps of a kind of its own for a rollout (`rl_envs.rollouts`); None by default."""
         return None
 
     @explain_arguments
     def bind_step(self, root: RowArrays, after: RowArrays) -> Binding:
-        """Bind columns of one step, for steps and resets by hand.
-
-        Args:
-            root: arrays `[*B, 1, ...]` by key.
-            after: arrays `[*B, 1, ...]` by key without `"next"`.
-
-        Returns:
-            The same as `bind`, except where steps by hand follow other rules.
-        """
+        """Bind columns `[*B, 1, ...]` for steps by hand, which may follow other rules."""
         return self.bind(root, after)
 
     @cached_property
@@ -189,15 +121,7 @@ class EnvRows:
         return self.native_rows and self.reads_actions_only and not self.has_steps_set()
 
     def has_steps_set(self) -> bool:
-        """Whether a step or a reset was set on this very object, as `env._step = ...` does.
-
-        Example:
-            >>> from rl_envs.testing import CountingEnv
-            >>> env = CountingEnv()
-            >>> env._step = env._step
-            >>> env.has_steps_set()
-            True
-        """
+        """Whether a step or a reset was set on this very object, as `env._step = ...` does."""
         own = self.__dict__
         return "_step" in own or "_reset" in own or "step" in own or "reset" in own
 

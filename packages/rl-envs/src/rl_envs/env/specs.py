@@ -22,15 +22,6 @@ class EnvSpecs:
 
     Each setter takes one spec, which gets the usual key, or a `Composite` of several. Reward and
     done specs without a last dimension of size 1 are given one, and the done specs are completed.
-
-    Example:
-        >>> from rl_specs import OneHot
-        >>> class Described(EnvSpecs):
-        ...     batch_size, device = torch.Size([2]), torch.device("cpu")
-        >>> env = Described()
-        >>> env.action_spec = OneHot(3, shape=(2, 3))
-        >>> env.action_spec.n, list(env.full_action_spec.keys())
-        (3, ['action'])
     """
 
     batch_size: torch.Size

@@ -18,22 +18,7 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class LocScale(Distribution):
     """Parameters, shapes and noise of x = loc + scale ε with ε standard normal.
 
-    Args:
-        loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number represents a constant.
-        event_dims: how many trailing dimensions are one event.
-        upscale: bound on `|loc|` where `tanh_loc` is set.
-        tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
-        validate_args: look for NaN and for scales that are not positive, and check the values
-            given to `log_prob`. This waits for the device.
-
-    Raises:
-        TypeError: `loc` is no tensor of floats.
-        ValueError: there are not that many dimensions, or the values are refused.
-
-    Example:
-        >>> LocScale(torch.zeros(3, 2), 1.0).batch_shape
-        torch.Size([3])
+    `upscale` bounds `|loc|` where `tanh_loc` is set. `validate_args` waits for the device.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {
@@ -88,14 +73,7 @@ class LocScale(Distribution):
 
     @note_errors
     def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
-        """Repeat the rows.
-
-        Args:
-            batch_shape: the new shape of the batch.
-
-        Returns:
-            A distribution that shares the parameters.
-        """
+        """Repeat the rows; the parameters are shared."""
         new = type(self).__new__(type(self)) if _instance is None else _instance
         new.__dict__.update(self.__dict__)
         shape = (*batch_shape, *self.event_shape)
@@ -132,28 +110,7 @@ class LocScale(Distribution):
 
 
 class BoundedLocScale(LocScale):
-    """Parameters and bounds of vectors that come of x = loc + scale ε.
-
-    Args:
-        loc: floats `[*B, *E]`.
-        scale: positive, broadcasts against `loc`; a number represents a constant.
-        upscale: bound on `|loc|` where `tanh_loc` is set.
-        low: lower bound, a number or broadcasting against `loc`.
-        high: upper bound, likewise.
-        event_dims: how many trailing dimensions are one event.
-        tanh_loc: use upscale tanh(loc / upscale) in place of `loc`.
-        validate_args: check the parameters and the values given to `log_prob`. This waits for
-            the device.
-
-    Raises:
-        TypeError: `loc` is no tensor of floats.
-        ValueError: shapes do not fit, a lower bound is not below the upper one, or values are
-            refused.
-
-    Example:
-        >>> BoundedLocScale(torch.zeros(3, 2), 1.0, high=4.0).high
-        tensor(4.)
-    """
+    """Parameters and bounds of vectors that come of x = loc + scale ε."""
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,

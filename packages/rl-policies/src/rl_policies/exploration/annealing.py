@@ -21,32 +21,8 @@ class ExplorationModule(TensorStep):
         amount = max(end, init - frames (init - end) / annealing_num_steps)
 
     It acts if the interaction type is RANDOM, as collectors set it, or else
-    `default_interaction_type`. Outputs are new tensors. The amount and the number of frames are
-    buffers, and so part of `state_dict`. Subclasses implement `_explored`.
-
-    Args:
-        spec: spec of the action, or a `Composite` that holds it.
-        amount: name of the amount.
-        init: the amount at the start.
-        end: the amount in the end, 0 to `init`.
-        annealing_num_steps: frames until `end`.
-        action_key: key of the action, read and written.
-        default_interaction_type: applies when no interaction type is set.
-        device: of the buffers.
-
-    Raises:
-        ValueError: the amount is negative or would rise, or the annealing takes no step.
-        TypeError: `spec` is no spec.
-        KeyError: the spec holds other keys only.
-
-    Example:
-        >>> from rl_specs import Bounded
-        >>> module = ExplorationModule(
-        ...     Bounded(-1, 1, shape=(2,)), "eps", 1.0, 0.0, 10, action_key="action"
-        ... )
-        >>> module.step(4)
-        >>> module.eps
-        tensor(0.6000)
+    `default_interaction_type`. Outputs are new tensors. The amount, named `amount`, and the number
+    of frames are buffers, and so part of `state_dict`. Subclasses implement `_explored`.
     """
 
     annealing_num_steps: Tensor

@@ -14,21 +14,7 @@ from rl_policies.modules.policy_sequence import PolicySequence
 
 
 class SharedSequential(PolicySequence, TensorDictSequential):  # type: ignore[misc]
-    """Tensordict modules one after another, that step on plain tensors.
-
-    Args:
-        modules: the parts, as of a `TensorDictSequential`.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> from rl_policies import ValueOperator
-        >>> from tensordict.nn import TensorDictModule
-        >>> hidden = TensorDictModule(nn.Linear(3, 4), ["observation"], ["hidden"])
-        >>> critic = SharedSequential(hidden, ValueOperator(nn.Linear(4, 1), ["hidden"]))
-        >>> [value.shape for value in critic.step(torch.zeros(5, 3))]
-        [torch.Size([5, 4]), torch.Size([5, 1])]
-    """
+    """Tensordict modules one after another, that step on plain tensors."""
 
 
 class ActorValueOperator(SharedSequential):

@@ -32,15 +32,7 @@ class PolicySequence(StepSequence):
         in_keys: Iterable[NestedKey] | None = None,
         out_keys: Iterable[NestedKey] | None = None,
     ) -> TensorDictSequential:
-        """Choose the parts that some inputs reach, and that some outputs need.
-
-        Args:
-            in_keys: the inputs; all by default.
-            out_keys: the outputs; all by default.
-
-        Returns:
-            A sequence of these parts.
-        """
+        """The parts that some inputs reach and some outputs need; None means all."""
         plain = TensorDictSequential(*self.module)
         return _sequence_of([*plain.select_subsequence(in_keys, out_keys).module])
 

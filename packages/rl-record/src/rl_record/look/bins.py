@@ -13,28 +13,15 @@ COUNT = 40
 
 @dataclass(frozen=True)
 class Bins:
-    """How many values are in each of some ranges of equal width; the last holds its upper edge.
+    """How many values are in each of some ranges of equal width; the last holds its upper edge."""
 
-    Attributes:
-        edges: float64 ``[K + 1]``, rising; all the same where there is one value only.
-        counts: int64 ``[K]``.
-
-    Example:
-        >>> Bins.of(np.array([0.0, 1.0, 4.0]), 2).counts.tolist()
-        [2, 1]
-    """
-
+    # float64 [K + 1], rising; all the same where there is one value only
     edges: NDArray[np.float64]
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # int64 [K]
 
     @classmethod
     def of(cls, values: NDArray[Any], count: int = COUNT) -> Bins:
-        """Count finite values; few whole numbers get a bin each, in the middle of which they are.
-
-        Args:
-            values: any shape.
-            count: at most so many bins.
-        """
+        """Count finite values; few whole numbers get a bin each, with the number in the middle."""
         found = np.asarray(values, np.float64).reshape(-1)
         found = found[np.isfinite(found)]
         if not found.size:

@@ -21,29 +21,15 @@ LEAST = 8  # pixels of a side
 
 @dataclass(frozen=True)
 class Film:
-    """Frames of one trajectory, one below the other in a PNG.
+    """Frames of one trajectory, one below the other in a PNG."""
 
-    Attributes:
-        key: the leaf.
-        rows: the flat row of each frame.
-        label: which trajectory.
-        width: pixels of a frame.
-        height: pixels of a frame.
-        picture: the PNG.
-        note: what was left out of each frame.
-
-    Example:
-        >>> Film(("pixels",), [0, 1], "id 7", 8, 8, b"", "").rows
-        [0, 1]
-    """
-
-    key: tuple[str, ...]
-    rows: list[int]
-    label: str
-    width: int
-    height: int
-    picture: bytes
-    note: str
+    key: tuple[str, ...]  # the leaf
+    rows: list[int]  # the flat row of each frame
+    label: str  # which trajectory
+    width: int  # pixels of a frame
+    height: int  # pixels of a frame
+    picture: bytes  # the PNG
+    note: str  # what was left out of each frame
 
 
 def films_of(rows: Rows, trajectories: Trajectories | None) -> list[Film]:

@@ -25,42 +25,20 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class RowWindow:
-    """Some neighbouring rows, and what they hold.
+    """Some neighbouring rows, and what they hold."""
 
-    Attributes:
-        row: the flat row in question.
-        rows: the flat rows shown, the one in question among them.
-        columns: for each key the text of each row.
-
-    Example:
-        >>> RowWindow(0, range(1), {}).row
-        0
-    """
-
-    row: int
-    rows: range
-    columns: dict[tuple[str, ...], list[str]]
+    row: int  # the flat row in question
+    rows: range  # the flat rows shown, the one in question among them
+    columns: dict[tuple[str, ...], list[str]]  # for each key the text of each row
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of some rows.
+    """The findings of some rows."""
 
-    Attributes:
-        report: what `check_layout` returned.
-        windows: the rows around the first row of each finding, by flat row.
-        unchecked: keys of large leaves, which were not compared.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from rl_record.look.batch_rows import BatchRows
-        >>> Findings.of(BatchRows(trajectories([2, 3]))).report.ok
-        True
-    """
-
-    report: LayoutReport
-    windows: dict[int, RowWindow]
-    unchecked: list[tuple[str, ...]]
+    report: LayoutReport  # what `check_layout` returned
+    windows: dict[int, RowWindow]  # the rows around the first row of each finding, by flat row
+    unchecked: list[tuple[str, ...]]  # keys of large leaves, which were not compared
 
     @classmethod
     def of(cls, rows: Rows) -> Findings:

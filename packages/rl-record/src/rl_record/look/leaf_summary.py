@@ -20,38 +20,18 @@ WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 @dataclass(frozen=True)
 class LeafSummary:
-    """What the values of one leaf are.
+    """What the values of one leaf are."""
 
-    Attributes:
-        leaf: its key, dtype and shape.
-        num_rows: rows that were read, evenly spaced where not all were.
-        low: the least value that is no NaN; None without any.
-        high: the greatest one.
-        mean: of the finite values; NaN without any.
-        std: their standard deviation.
-        num_nan: values that are NaN.
-        num_infinite: values that are infinite.
-        bins: of the finite values of `num_binned` rows.
-        num_binned: rows that were counted.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from rl_record.look.batch_rows import BatchRows
-        >>> rows = BatchRows(trajectories([2, 3]))
-        >>> summarise(rows, rows.leaves[-1]).num_rows
-        5
-    """
-
-    leaf: LeafType
-    num_rows: int = 0
-    low: float | None = None
-    high: float | None = None
-    mean: float = float("nan")
-    std: float = float("nan")
-    num_nan: int = 0
-    num_infinite: int = 0
-    bins: Bins | None = None
-    num_binned: int = 0
+    leaf: LeafType  # its key, dtype and shape
+    num_rows: int = 0  # rows that were read, evenly spaced where not all were
+    low: float | None = None  # the least value that is no NaN; None without any
+    high: float | None = None  # the greatest one
+    mean: float = float("nan")  # of the finite values; NaN without any
+    std: float = float("nan")  # their standard deviation
+    num_nan: int = 0  # values that are NaN
+    num_infinite: int = 0  # values that are infinite
+    bins: Bins | None = None  # of the finite values of `num_binned` rows
+    num_binned: int = 0  # rows that were counted
 
 
 def summarise(rows: Rows, leaf: LeafType) -> LeafSummary:

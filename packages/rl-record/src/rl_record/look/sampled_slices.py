@@ -12,29 +12,14 @@ from rl_record.look.trajectories import Trajectories, Whole
 
 @dataclass(frozen=True)
 class SampledSlices:
-    """Runs of neighbouring steps that a sample holds, in its order.
+    """Runs of neighbouring steps that a sample holds, in its order."""
 
-    Attributes:
-        rows: int64 ``[K]``, the first flat row of each.
-        lengths: int64 ``[K]``.
-        owners: int64 ``[K]``, its trajectory; -1 without any.
-        offsets: int64 ``[K]``, the steps of the trajectory before it.
-        num_rows: rows of the sample.
-        num_distinct: different rows among them.
-
-    Example:
-        >>> import torch
-        >>> sample = SampledRows(torch.tensor([4, 5, 9]), None, "RandomSampler")
-        >>> SampledSlices.of(sample, None).lengths.tolist()
-        [2, 1]
-    """
-
-    rows: Whole
-    lengths: Whole
-    owners: Whole
-    offsets: Whole
-    num_rows: int
-    num_distinct: int
+    rows: Whole  # int64 [K], the first flat row of each
+    lengths: Whole  # int64 [K]
+    owners: Whole  # int64 [K], its trajectory; -1 without any
+    offsets: Whole  # int64 [K], the steps of the trajectory before it
+    num_rows: int  # rows of the sample
+    num_distinct: int  # different rows among them
 
     @property
     def has_runs(self) -> bool:

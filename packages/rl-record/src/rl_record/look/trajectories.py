@@ -20,35 +20,19 @@ class Trajectories:
 
     A piece is a run of neighbouring rows (`rl_layout.Segments`). Pieces of one id whose steps
     follow each other are one trajectory, wherever they are stored.
-
-    Attributes:
-        starts: int64 ``[P]``, the first flat row of each piece, trajectory by trajectory.
-        piece_lengths: int64 ``[P]``.
-        offsets: int64 ``[P]``, the rows of the trajectory before the piece.
-        owners: int64 ``[P]``, the trajectory of each piece.
-        lengths: int64 ``[S]``, rows of each trajectory, which are in the order of first rows.
-        kinds: uint8 ``[S]``, `EndKind` of each.
-        begins: bool ``[S]``, whether the first row is the first step of its trajectory.
-        ids: int64 ``[S]``; None where no ids are stored.
-        returns: float64 ``[S]``, sums of rewards; None where there is not one reward a row.
-        num_contradicted: how many cuts only contradicting observations made.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> Trajectories.of(trajectories([2, 4])).lengths.tolist()
-        [2, 4]
     """
 
-    starts: Whole
-    piece_lengths: Whole
-    offsets: Whole
-    owners: Whole
-    lengths: Whole
-    kinds: NDArray[np.uint8]
-    begins: NDArray[np.bool_]
-    ids: Whole | None
+    starts: Whole  # int64 [P], the first flat row of each piece, trajectory by trajectory
+    piece_lengths: Whole  # int64 [P]
+    offsets: Whole  # int64 [P], the rows of the trajectory before the piece
+    owners: Whole  # int64 [P], the trajectory of each piece
+    lengths: Whole  # int64 [S], rows of each trajectory, which are in the order of first rows
+    kinds: NDArray[np.uint8]  # uint8 [S], `EndKind` of each
+    begins: NDArray[np.bool_]  # bool [S], whether the first row is the first step of its trajectory
+    ids: Whole | None  # int64 [S]; None where no ids are stored
+    # float64 [S], sums of rewards; None where there is not one reward a row
     returns: NDArray[np.float64] | None
-    num_contradicted: int
+    num_contradicted: int  # how many cuts only contradicting observations made
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -73,16 +57,7 @@ class Trajectories:
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> Trajectories:
-        """Find the trajectories of a batch.
-
-        Args:
-            batch: markers, and rewards, of rows ``[N]`` or ``[*B, T]``.
-
-        Raises:
-            KeyError: the batch has no marker.
-            ValueError: a marker does not fit it.
-            TypeError: a marker has the wrong dtype.
-        """
+        """Find the trajectories of markers, and sum rewards, of rows ``[N]`` or ``[*B, T]``."""
         segments = Segments.of(batch)
         starts, lengths = segments.starts.numpy(), segments.lengths.numpy()
         kinds = segments.kinds.numpy()

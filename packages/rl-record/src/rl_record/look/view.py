@@ -15,43 +15,21 @@ KEYS = 200
 
 @dataclass(frozen=True)
 class View:
-    """What is known of rows.
+    """What is known of rows."""
 
-    Attributes:
-        title: what holds them.
-        num_rows: how many there are, padding included.
-        findings: of `rl_layout.check_layout`.
-        trajectories: None where no marker tells them apart.
-        problem: why there are no trajectories.
-        leaves: the summary of each leaf, of the first 200.
-        left_out: how many leaves have none.
-        films: of the leaves that hold frames.
-        sample: what one sample of a buffer drew.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> from rl_record.look.batch_rows import BatchRows
-        >>> View.of(BatchRows(trajectories([2, 3]))).num_rows
-        5
-    """
-
-    title: str
-    num_rows: int
-    findings: Findings
-    trajectories: Trajectories | None
-    problem: str
-    leaves: list[LeafSummary]
-    left_out: int
-    films: list[Film]
-    sample: SampledRows | None
+    title: str  # what holds them
+    num_rows: int  # how many there are, padding included
+    findings: Findings  # of `rl_layout.check_layout`
+    trajectories: Trajectories | None  # none where no marker tells them apart
+    problem: str  # why there are no trajectories
+    leaves: list[LeafSummary]  # the summary of each leaf, of the first 200
+    left_out: int  # how many leaves have none
+    films: list[Film]  # of the leaves that hold frames
+    sample: SampledRows | None  # what one sample of a buffer drew
 
     @classmethod
     def of(cls, rows: Rows) -> View:
-        """Read rows.
-
-        Raises:
-            ValueError: time is not the last dimension.
-        """
+        """Read rows, whose last dimension is time."""
         findings = Findings.of(rows)
         found, problem = None, ""
         try:

@@ -49,11 +49,7 @@ class KnownDraw(NamedTuple):
 
 
 class BatchMaker:
-    """Makes batches of the rows of a buffer.
-
-    Attributes:
-        redraws: How many rows were drawn in place of some that other processes overwrote meanwhile.
-    """
+    """Makes batches of the rows of a buffer."""
 
     def __init__(
         self, parts: BufferParts, *, pin_memory: bool, contiguous: bool, info_in_sample: bool
@@ -62,6 +58,7 @@ class BatchMaker:
         self._contiguous = contiguous
         self._pins = pin_memory and torch.cuda.is_available()
         self._info_in_sample = info_in_sample  # what the sampler knows of each row, too
+        # how many rows were drawn in place of some that other processes overwrote meanwhile
         self.redraws = 0
 
     def next_batch(self, size: int | None) -> Sample:

@@ -23,17 +23,12 @@ _KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "r
 
 
 class Checkpoint:
-    """Saves a buffer as it is without its prefetched batches, and restores it.
-
-    Attributes:
-        save_hooks: They change the rows that are written, in this order.
-        load_hooks: They change rows back that such hooks had changed.
-    """
+    """Saves a buffer as it is without its prefetched batches, and restores it."""
 
     def __init__(self, parts: BufferParts, batches: BatchMaker) -> None:
         self._parts, self._batches = parts, batches
-        self.save_hooks: list[Hook] = []
-        self.load_hooks: list[Hook] = []
+        self.save_hooks: list[Hook] = []  # they change the rows that are written, in this order
+        self.load_hooks: list[Hook] = []  # they change rows back that such hooks had changed
 
     def state(self) -> dict[str, Any]:
         """Everything that the next samples depend on."""

@@ -27,11 +27,7 @@ def new_folder(dump: Path, kind: str) -> Iterator[Path]:
 
 
 def named_folder(dump: Path, kind: str, name: Any) -> Path:
-    """The folder that a manifest names.
-
-    Raises:
-        ValueError: It is none within the dump, or a link.
-    """
+    """The folder that a manifest names, which must be within the dump and no link."""
     if not isinstance(name, str) or not _is_name(kind, name):
         raise ValueError(f"{dump} names the folder {name!r}. Restore it from a copy.")
     return own_folder(dump / name)

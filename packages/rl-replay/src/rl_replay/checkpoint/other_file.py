@@ -32,11 +32,7 @@ def is_described(value: object) -> bool:
 
 
 def checked_file(folder: Path, value: Any) -> Path:
-    """The file that a manifest describes.
-
-    Raises:
-        ValueError: It is missing, was truncated or altered, or is no file beside the manifest.
-    """
+    """The file that a manifest describes, which must be there as it was written."""
     file = value.get("file") if is_described(value) else None
     if not isinstance(file, str) or not _NAME.fullmatch(file):
         raise ValueError(f"{folder} names no file of rows: {value!r}. Restore it from a copy.")

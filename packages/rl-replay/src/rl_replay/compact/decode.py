@@ -76,13 +76,7 @@ def paths_of(where: str, listed: Any) -> list[KeyPath]:
 
 
 def put_rows(source: CompactSource, rows: Rows, positions: Ints) -> None:
-    """Writes rows to their positions; those of rows to be left out are -1.
-
-    Args:
-        source: The compact form.
-        rows: Where to.
-        positions: For each row by age its position, int64 `[N]`.
-    """
+    """Writes rows, by age, to their positions, int64 `[N]`; -1 leaves a row out."""
     places = positions if source.order is None else positions[source.order]
     extras = ExtraRows.of_lengths(source.lengths)
     begins = np.concatenate(([0], extras.ends[:-1] + 1))

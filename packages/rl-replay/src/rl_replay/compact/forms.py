@@ -99,14 +99,10 @@ def fill_store(
     positions: Ints,
     write: Callable[[Any], None],
 ) -> None:
-    """Fills a cleared store from a dump with compact rows.
+    """Fills a cleared store of rows like `schema` from a dump with compact rows.
 
-    Args:
-        archive: The dump.
-        store: What to fill.
-        schema: The leaves of the rows as they were given.
-        positions: For each row by age its position, -1 for those left out.
-        write: Writes all rows, by age, into a store whose rows depend on each other.
+    Each row by age has a position, -1 if left out. `write` writes into a store whose rows depend
+    on each other.
     """
     with _opened(archive, len(positions)) as source:
         if isinstance(store, PlainRows):

@@ -37,11 +37,7 @@ _CHUNK_BYTES = 1 << 18
 
 
 def h5py() -> Any:
-    """The module, which is an extra.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """The module, which is an extra."""
     try:
         import h5py as module
     except ImportError as error:

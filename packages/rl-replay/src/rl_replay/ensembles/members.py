@@ -38,13 +38,7 @@ class Members(Generic[Member]):
 
 
 def places_of(index: Any, count: int) -> int | list[int]:
-    """The places of the members that an index means.
-
-    Raises:
-        TypeError: Something else than integers, a slice, or a list or tensor of integers.
-        ValueError: A tensor of several dimensions, or no member.
-        IndexError: There is no such member.
-    """
+    """The places of members that an integer, a slice, a list or a tensor `[n]` means."""
     if isinstance(index, torch.Tensor):
         if index.is_floating_point() or index.is_complex() or index.dtype is torch.bool:
             raise TypeError(f"members are chosen by integers, got {index.dtype}.")

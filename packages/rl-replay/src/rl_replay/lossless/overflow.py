@@ -55,11 +55,7 @@ class AddressCode:
 
 
 class Addresses(AddressCode):
-    """The address of each row's next observation.
-
-    Attributes:
-        values: The addresses, int32 `[rows]`: live where rows are on the host, else a copy there.
-    """
+    """The address of each row's next observation."""
 
     def __init__(
         self, live: torch.Tensor, *, lanes: int, alone: bool, on_host: bool | None = None
@@ -68,6 +64,7 @@ class Addresses(AddressCode):
         self.lane_rows = self.count // lanes
         self._live = live
         self._on_host = bool(live.is_cpu) if on_host is None else on_host
+        # the addresses, int32 `[rows]`: live where rows are on the host, else a copy there
         self.values: NDArray[np.int32] = (
             live.numpy() if self._on_host else np.zeros(self.count, dtype=np.int32)
         )

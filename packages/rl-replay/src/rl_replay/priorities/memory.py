@@ -29,15 +29,6 @@ class PriorityMemory:
         alpha: How much priorities matter: 0 for uniform draws.
         eps: What is added to each priority.
         shared: Whether processes that are given it have the same priorities.
-
-    Attributes:
-        eps: What is added to each priority.
-        is_shared: Whether other processes may change it.
-        board: The cells, float64.
-        priorities: As they were given, float32 `[room]`.
-        startable: Which rows can be the first ones of slices, bool `[room]`.
-        ahead: How far away the next row of a trajectory is, int32 `[room]`; 0 where unknown.
-        tree: Row ids and weights, (priority + eps) ** alpha.
     """
 
     def __init__(self, room: int, *, alpha: float, eps: float, shared: bool = False) -> None:
@@ -55,14 +46,17 @@ class PriorityMemory:
         self._adopt(memory, eps)
 
     def _adopt(self, memory: Arrays, eps: float) -> None:
-        self.eps = eps
+        self.eps = eps  # what is added to each priority
         self._memory = memory
-        self.is_shared = memory.kind != "private"
-        self.board = memory["board"]
-        self.priorities: Singles = memory["priorities"]
+        self.is_shared = memory.kind != "private"  # whether other processes may change it
+        self.board = memory["board"]  # the cells, float64
+        self.priorities: Singles = memory["priorities"]  # as they were given, float32 `[room]`
+        # which rows can be the first ones of slices, bool `[room]`
         self.startable: NDArray[np.bool_] = memory["startable"]
+        # how far away the next row of a trajectory is, int32 `[room]`; 0 where unknown
         self.ahead: NDArray[np.int32] = memory["ahead"]
         layout = TreeLayout.of(len(self.priorities))
+        # row ids and weights, (priority + eps) ** alpha
         self.tree = PriorityTree(layout, memory["words"], memory["sums"])
 
     def __getstate__(self) -> dict[str, Any]:

@@ -55,19 +55,15 @@ class RowPriorities:
 
     Args:
         memory: Where the priorities are.
-
-    Attributes:
-        memory: Where the priorities are.
-        stale: How many priorities came back, in this process, after their row was overwritten.
-        seen: The window of the last `catch_up`.
-        candidates: Rows of which the caller is to find out whether slices can begin with them.
     """
 
     def __init__(self, memory: PriorityMemory) -> None:
-        self.memory = memory
+        self.memory = memory  # where the priorities are
         self.tree = memory.tree
+        # how many priorities came back, in this process, after their row was overwritten
         self.stale = 0
-        self.seen: Window | None = None
+        self.seen: Window | None = None  # the window of the last `catch_up`
+        # rows of which the caller is to find out whether slices can begin with them
         self.candidates = SliceCandidates()
         self._saved: Saved | None = None
         self._cleared = -1.0  # the count of clears up to which `seen` is true
@@ -100,11 +96,7 @@ class RowPriorities:
         self._least.forget()
 
     def of_slices(self, length: int) -> None:
-        """Draws slices of so many rows: a row has weight once `start_at` names it.
-
-        Raises:
-            ValueError: Another process draws slices of another length.
-        """
+        """Draws slices of so many rows: a row has weight once `start_at` names it."""
         memory = self.memory
         if memory.length == length:
             return
@@ -126,11 +118,9 @@ class RowPriorities:
     ) -> None:
         """Takes in the rows that were written and dropped since the last call.
 
-        Args:
-            ring: The ring of the rows.
-            epoch: How often all rows were dropped or loaded by any process.
-            read_first: The priorities that rows were written with.
-            highest_of_stored: Whether new rows have the highest priority of those still stored.
+        `epoch` counts how often any process dropped or loaded all rows. New rows have the
+        priorities they were written with, as `read_first` gives them, or the highest: so far, or
+        `highest_of_stored`.
         """
         window = ring.window()
         memory = self.memory
@@ -166,15 +156,9 @@ class RowPriorities:
         self.seen = window
 
     def draw(self, ring: Ring, fractions: Floats, more: Callable[[int], Floats]) -> DrawnRows:
-        """Draws a row for each fraction of the sum of all weights.
+        """Draws a row for each fraction `[n]` in [0, 1) of the sum of all weights.
 
-        Args:
-            ring: The ring of the rows.
-            fractions: In [0, 1), `[n]`.
-            more: Other fractions, for as many draws whose row was overwritten meanwhile.
-
-        Raises:
-            ValueError: No row can be drawn.
+        `more` gives fractions for the draws whose row was overwritten meanwhile.
         """
         if self.memory.is_shared:
             self._heal(ring)
@@ -205,11 +189,7 @@ class RowPriorities:
         )
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
-        """Sets the priorities of rows that are stored still, and counts the others.
-
-        Raises:
-            ValueError: A row that was never written.
-        """
+        """Sets the priorities of rows that are stored still, and counts the others."""
         standing = row_ids >= 0 if self.seen is None else within(row_ids, self.seen)
         if not standing.all():
             require_written(ring.window(), row_ids)

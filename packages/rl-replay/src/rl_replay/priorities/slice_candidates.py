@@ -4,20 +4,13 @@ from __future__ import annotations
 
 
 class SliceCandidates:
-    """Rows whose place in their trajectory has changed, by the reason; the sampler clears them.
-
-    Attributes:
-        new: Row ids that were taken in, from and up to.
-        mended: Row ids whose word was lost and written anew.
-        heads: Row ids whose predecessor was overwritten.
-        keeps_heads: Whether the sampler asks for these.
-    """
+    """Rows whose place in their trajectory has changed, by the reason; the sampler clears them."""
 
     def __init__(self, *, keeps_heads: bool = False) -> None:
-        self.new: list[tuple[int, int]] = []
-        self.mended: list[int] = []
-        self.heads: list[int] = []
-        self.keeps_heads = keeps_heads
+        self.new: list[tuple[int, int]] = []  # row ids that were taken in, from and up to
+        self.mended: list[int] = []  # row ids whose word was lost and written anew
+        self.heads: list[int] = []  # row ids whose predecessor was overwritten
+        self.keeps_heads = keeps_heads  # whether the sampler asks for these
 
     def clear(self) -> None:
         """Forgets all of them."""

@@ -28,14 +28,10 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """The sizes of a tree's levels.
+    """The sizes of a tree's levels."""
 
-    Attributes:
-        leaves: Leaves, in whole blocks.
-        begins: Where each level of sums begins in their array, the lowest first, then the end.
-    """
-
-    leaves: int
+    leaves: int  # leaves, in whole blocks
+    # where each level of sums begins in their array, the lowest first, then the end
     begins: tuple[int, ...]
 
     @classmethod
@@ -63,11 +59,6 @@ class PriorityTree:
         layout: The sizes of the levels.
         words: uint64 `[layout.leaves]`, zeros at first.
         sums: float64 `[layout.begins[-1]]`, zeros at first.
-
-    Attributes:
-        ids: The halves of the words that are of row ids.
-        weights: The other halves.
-        begins: Where each level of sums begins, as `layout` has it.
     """
 
     def __init__(
@@ -75,8 +66,10 @@ class PriorityTree:
     ) -> None:
         self.layout = layout
         self.words, self.sums = words, sums
+        # the halves of the words that are of row ids
         self.ids = words.view(np.uint32)[1 - WEIGHT_HALF :: 2]
-        self.weights = words.view(np.float32)[WEIGHT_HALF::2]
+        self.weights = words.view(np.float32)[WEIGHT_HALF::2]  # the other halves
+        # where each level of sums begins, as `layout` has it
         self.begins = np.array(layout.begins, dtype=np.int64)
 
     @classmethod

@@ -32,13 +32,7 @@ class RankKey:
             )
 
     def of(self, rows: TensorDictBase, count: int) -> Ranks:
-        """The ranks of so many elements, each of which has as many of the values.
-
-        Raises:
-            KeyError: There is no such leaf.
-            TypeError: It holds no real numbers.
-            ValueError: A rank is NaN.
-        """
+        """The ranks of so many elements, each of which has as many of the values."""
         leaf = rows.get(self.key, None)
         if not isinstance(leaf, torch.Tensor):
             found = [as_key(key) for key, _ in leaves(rows)]

@@ -101,11 +101,7 @@ class SharedSession(Session):
         return None if self.table is None else self.table.layout.structure
 
     def sync(self) -> RowTable | None:
-        """Attaches the rows that another process created, if any.
-
-        Raises:
-            RuntimeError: Another process emptied the storage and stores other keys elsewhere.
-        """
+        """Attaches the rows that another process created, if any."""
         memory = self.memory
         if not memory.attach_if_created():
             return None
@@ -204,11 +200,7 @@ class SharedSession(Session):
         memory.epoch += 1
 
     def mark(self, ids: list[NestedKey], ends: list[NestedKey]) -> None:
-        """Names columns that cut trajectories.
-
-        Raises:
-            ValueError: Rows of a shared storage with several lanes are linked already.
-        """
+        """Names columns that cut trajectories, before rows of several lanes are linked."""
         self.sync()
         if (ids, ends) == (self.ids, self.ends):
             return
@@ -245,12 +237,7 @@ class SharedSession(Session):
     def restore(
         self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device
     ) -> None:
-        """Replaces the contents.
-
-        Raises:
-            RuntimeError: Another thread or process holds a lane.
-            ValueError: The rows are in another number of lanes.
-        """
+        """Replaces the contents; no other thread or process may hold a lane."""
         self.sync()
         ring = self.memory.ring
         ring.release_lane()
@@ -265,11 +252,7 @@ class SharedSession(Session):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Blocks writers while rows are updated in place.
-
-        Raises:
-            TimeoutError: A process that was stopped in here, or that holds the only lane.
-        """
+        """Blocks writers while rows are updated in place."""
         self.sync()
         ring = self.memory.ring
         if self.table is None:
@@ -324,11 +307,7 @@ class SharedSession(Session):
         return self.memory.ring.order()
 
     def floor_since(self, window: Window) -> list[int]:
-        """For each lane the oldest row of a former window that is still live.
-
-        Raises:
-            RuntimeError: Lossless rows were written since, which changes older ones too.
-        """
+        """For each lane the oldest row of a former window that is still live."""
         now = self.ring.window()
         if isinstance(self.rows.store, LosslessRows) and now != window:
             raise RuntimeError(

@@ -9,19 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Checkpointer(Protocol):
-    """Writes the rows of a storage to a folder, and restores them.
+    """Writes the rows of a storage to a folder, and restores them."""
 
-    Attributes:
-        form: The form of the rows among the parts of a buffer's dump; None as they lie.
-        is_own: Whether `dumps` writes such parts; else a buffer gives it a folder of its own.
-        save_hooks: They change the rows that are written.
-        load_hooks: They change them back.
-    """
-
-    form: Any
-    is_own: bool
-    save_hooks: list[Callable[[Any], Any]]
-    load_hooks: list[Callable[[Any], Any]]
+    form: Any  # the form of the rows among the parts of a buffer's dump; None as they lie
+    is_own: bool  # whether `dumps` writes such parts; else a buffer gives it a folder of its own
+    save_hooks: list[Callable[[Any], Any]]  # they change the rows that are written
+    load_hooks: list[Callable[[Any], Any]]  # they change them back
 
     def dumps(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Writes the rows."""

@@ -12,12 +12,6 @@ class Lockable:
 
     A node that was locked with its parent can only be unlocked with it: otherwise the parent's
     promise would break unseen.
-
-    Example:
-        >>> from rl_specs import Composite
-        >>> spec = Composite(next=Composite()).lock_()
-        >>> spec["next"].is_locked
-        True
     """
 
     _locked: bool = False

@@ -21,12 +21,6 @@ class SpecTree(Lockable, TensorSpec):
     """Named specs, some of them trees again. None means any value.
 
     A subclass says with `_adopted` what may come in, and with `_new` what a nested one is.
-
-    Example:
-        >>> from rl_specs import Composite, Unbounded
-        >>> spec = Composite(next=Composite(reward=Unbounded((1,))))
-        >>> list(spec.keys(include_nested=True, leaves_only=True))
-        [('next', 'reward')]
     """
 
     _specs: dict[str, TensorSpec | None]
@@ -271,11 +265,7 @@ class SpecTree(Lockable, TensorSpec):
         return out
 
     def is_empty(self, recurse: bool = False) -> bool:
-        """Tell whether there are no specs.
-
-        Args:
-            recurse: whether trees without leaves count as none.
-        """
+        """Tell whether there are no specs; with `recurse`, trees without leaves count as none."""
         if recurse:
             return not self.keys(include_nested=True, leaves_only=True)
         return not self._entries()

@@ -20,21 +20,10 @@ from rl_specs.core.tensor_spec import TensorSpec
 
 
 class Stack(TensorSpec):
-    """Specs of one kind side by side: what `Stacked` and `StackedComposite` share.
+    """Specs of one kind side by side: what `Stacked` and `StackedComposite` share."""
 
-    Attributes:
-        specs: the specs, in order.
-        dim: the dimension along which they lie, not negative.
-
-    Example:
-        >>> from rl_specs import Bounded
-        >>> stack = torch.stack([Bounded(0, 1, (3,)), Bounded(0, 2, (3,))])
-        >>> isinstance(stack, Stack), stack.shape, stack[1].high
-        (True, torch.Size([2, 3]), tensor([2., 2., 2.]))
-    """
-
-    specs: tuple[Any, ...]
-    dim: int
+    specs: tuple[Any, ...]  # the specs, in order
+    dim: int  # the dimension along which they lie, not negative
 
     def __init__(self, *specs: TensorSpec, dim: int) -> None:
         self._hold(specs, dim)

@@ -22,11 +22,6 @@ class Leaf(TensorSpec):
     A family gives `_sample`, `_contains` and `_nearest`, and names in `_parts` the tensors it
     holds (bounds, masks). Each has the shape `[*spec.shape without the domain dimension, *rest]`,
     so that views, moves, copies and comparisons are written once, here.
-
-    Example:
-        >>> from rl_specs import Binary
-        >>> isinstance(Binary(3), Leaf)
-        True
     """
 
     _parts: ClassVar[tuple[str, ...]] = ()

@@ -21,11 +21,6 @@ class Shaped:
     A subclass gives `shape` and `_carry`. Where its last dimension holds the domain (the entries
     of a one-hot vector, the columns of a multi-categorical), `_domain_dims` is 1: operations act
     on the dimensions before it, and it stays as it is.
-
-    Example:
-        >>> from rl_specs import Unbounded
-        >>> Unbounded((3, 1)).squeeze(1).expand(5, 3).shape
-        torch.Size([5, 3])
     """
 
     _domain_dims: ClassVar[int] = 0

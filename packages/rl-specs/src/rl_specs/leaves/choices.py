@@ -16,12 +16,6 @@ class Masked(Leaf):
     """A spec of choices, some of which a boolean mask may forbid.
 
     The mask has the shape of the one-hot form of the data: True where a choice is allowed.
-
-    Example:
-        >>> from rl_specs import Categorical
-        >>> spec = Categorical(3, mask=torch.tensor([False, True, False]))
-        >>> isinstance(spec, Masked), spec.rand()
-        (True, tensor(1))
     """
 
     _parts: ClassVar[tuple[str, ...]] = ("mask",)

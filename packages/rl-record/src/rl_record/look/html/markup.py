@@ -9,12 +9,7 @@ VOID = frozenset({"input", "meta"})
 
 
 class Markup(str):
-    """HTML that is put into a page as it is; any other string is escaped.
-
-    Example:
-        >>> tag("p", "a < b", Markup("<br>"))
-        '<p>a &lt; b<br></p>'
-    """
+    """HTML that is put into a page as it is; any other string is escaped."""
 
     __slots__ = ()
 
