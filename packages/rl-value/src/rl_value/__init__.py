@@ -37,6 +37,9 @@ from rl_value.losses import (
     ValueEstimators,
 )
 from rl_value.returns import gae, linear_scan, reward_to_go, td0, td1, td_lambda, vtrace
+from rl_value.tokens.group_advantage import GRPOAdvantage, group_advantage
+from rl_value.tokens.grpo import GRPOLoss
+from rl_value.tokens.means import token_mean
 
 __all__ = [
     "GAE",
@@ -53,6 +56,8 @@ __all__ = [
     "DiscreteCQLLoss",
     "DiscreteSACLoss",
     "DistributionalDQNLoss",
+    "GRPOAdvantage",
+    "GRPOLoss",
     "HardUpdate",
     "IQLLoss",
     "KLPENPPOLoss",
@@ -71,11 +76,13 @@ __all__ = [
     "ValueEstimator",
     "ValueEstimators",
     "gae",
+    "group_advantage",
     "linear_scan",
     "reference",
     "reward_to_go",
     "td0",
     "td1",
     "td_lambda",
+    "token_mean",
     "vtrace",
 ]

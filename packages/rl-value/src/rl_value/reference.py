@@ -178,3 +178,43 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols
         found.append((advantage, target))
     advantages, targets = zip(*found[::-1], strict=True)
     return torch.stack(advantages), torch.stack(targets)
+
+
+def grpo(
+    log_prob: list[Tensor],
+    before: list[Tensor],
+    advantage: list[float],
+    epsilon: tuple[float, float],
+    groups: list[int] | None = None,
+    over: str = "token",
+) -> Tensor:
+    """Compute the clipped objective of some sequences, one token after the other.
+
+    Args:
+        log_prob: float ``[t]`` of each sequence, of its actions that count alone.
+        before: float ``[t]`` of each, when they were sampled.
+        advantage: a number for each sequence.
+        epsilon: how far a ratio may go below and above 1.
+        groups: the group of each sequence, for ``over="group"``.
+        over: ``"token"``, ``"sequence"``, ``"sequence_sum"`` or ``"group"``.
+
+    Returns:
+        A scalar.
+
+    Example:
+        >>> zero = [torch.zeros(2), torch.zeros(1)]
+        >>> grpo(zero, zero, [3.0, -1.0], (0.2, 0.2), over="sequence")
+        tensor(-1.)
+    """
+    parts: dict[int, list[Tensor]] = {}
+    for place, (now, then, gain) in enumerate(zip(log_prob, before, advantage, strict=True)):
+        for token in range(len(now)):
+            ratio = (now[token] - then[token]).exp()
+            clipped = ratio.clamp(1 - epsilon[0], 1 + epsilon[1])
+            part = {"token": 0, "group": groups[place] if groups else 0}.get(over, place)
+            parts.setdefault(part, []).append(-torch.minimum(ratio * gain, clipped * gain))
+    if not parts:
+        return torch.zeros(())
+    sums = [torch.stack(costs).sum() for costs in parts.values()]
+    sizes = [1 if over == "sequence_sum" else len(costs) for costs in parts.values()]
+    return torch.stack([total / size for total, size in zip(sums, sizes, strict=True)]).mean()

@@ -162,7 +162,7 @@ class ClipPPOLoss(PPOLoss):
         clip_value: float | bool | None = None,
         **settings: Any,
     ) -> None:
-        low, high = _epsilons(clip_epsilon)
+        low, high = clip_range(clip_epsilon)
         bound = (high if clip_value else None) if isinstance(clip_value, bool) else clip_value
         super().__init__(actor_network, critic_network, clip_value=bound, **settings)
         self.clip_epsilon = clip_epsilon
@@ -296,7 +296,8 @@ class KLPENPPOLoss(PPOLoss):
         return found
 
 
-def _epsilons(given: Any) -> tuple[float, float]:
+def clip_range(given: Any) -> tuple[float, float]:
+    """How far a ratio may go below and above 1."""
     pair = tuple(given) if isinstance(given, tuple | list) else (given, given)
     numbers = len(pair) == 2 and all(isinstance(epsilon, Real) for epsilon in pair)
     if not numbers or not (pair[0] >= 0 and pair[1] >= 0 and pair[0] < 1):

@@ -1,0 +1,1 @@
+"""Losses and advantages of language models: flat tokens, sequences, groups of one prompt."""
