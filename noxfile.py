@@ -39,6 +39,7 @@ BUILT: set[str] = set()  # packages whose wheels this process has built
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
 HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
 HEAVY += ["imageio_ffmpeg", "minari", "pyarrow", "tensorboard", "trackio", "wandb"]
+HEAVY += ["datasets", "tokenizers", "transformers"]
 
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]

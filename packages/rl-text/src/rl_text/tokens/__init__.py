@@ -1,0 +1,1 @@
+"""Conversations as trajectories: one row a token, end to end."""
