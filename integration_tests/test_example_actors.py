@@ -1,4 +1,4 @@
-"""The examples of SAC and IQL: shortened runs, that go on from their checkpoints."""
+"""The examples of SAC, PQN and IQL: shortened runs, that go on from their checkpoints."""
 
 # ruff: noqa: D103 - the name of a test is its promise
 
@@ -7,9 +7,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+import torch
 
 from rl_record import read_run
-from test_examples import ROOT
+from test_examples import ROOT, load
 
 
 def played(name, *options):
@@ -29,6 +33,48 @@ def test_sac_goes_on_from_its_checkpoint(tmp_path):
     curve = read_run(tmp_path / "seed-3")["eval/return"]
     assert curve.steps.tolist() == [1000, 1000, 2000, 2000]  # twice at the end of each
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pqn_learns_and_goes_on_from_its_checkpoint(tmp_path):
+    given = ["--out", tmp_path, "--no-video", "--seeds", 3]
+    first = played("pqn_vector", "--steps", 20_480, *given)
+    assert "over 20 episodes after 20480 steps" in first
+    again = played("pqn_vector", "--steps", 40_960, "--resume", *given)
+    assert "over 20 episodes after 40960 steps" in again
+    run = read_run(tmp_path / "seed-3")
+    assert run["eval/return"].steps.tolist() == [20_480, 20_480, 40_960, 40_960]
+    assert run["epsilon"].values[-1] < run["epsilon"].values[0]
+    assert run["eval/return"].values[-1] > 100  # about 9 before
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_targets_of_pqn_are_returns_of_its_own_values():
+    pqn = load("pqn_vector")
+    torch.manual_seed(0)
+    settings = pqn.Settings(num_envs=3, num_steps=40)
+    with tempfile.TemporaryDirectory() as folder:
+        run = pqn.Run(settings, Path(folder) / "seed-0")
+        batch = run.collector.next()
+        reward = batch["next", "reward"].clone() * settings.reward_scale
+        with torch.no_grad():
+            ahead = run.network(batch["next"].clone())["action_value"].amax(-1, keepdim=True)
+        wanted = torch.zeros_like(reward)
+        ended, done = batch["next", "terminated"], batch["next", "done"].clone()
+        done[:, -1] = True  # the batch is cut there
+        assert ended.any()
+        for step in reversed(range(settings.num_steps)):
+            best = ahead[:, step]
+            if step + 1 < settings.num_steps:
+                mixed = settings.lmbda * wanted[:, step + 1] + (1 - settings.lmbda) * best
+                best = torch.where(done[:, step], best, mixed)
+            wanted[:, step] = reward[:, step] + settings.gamma * ~ended[:, step] * best
+        before = [one.clone() for one in run.network.parameters()]
+        run.learn(batch)
+        torch.testing.assert_close(batch["action_value_target"], wanted)
+        moved = zip(before, run.network.parameters(), strict=True)
+        assert not any(torch.equal(one, other) for one, other in moved)
+        run.logger.close()
+    del sys.modules["pqn_vector"]
 
 
 def test_iql_is_compared_with_its_data_and_goes_on(tmp_path):
