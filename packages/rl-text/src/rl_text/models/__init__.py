@@ -1,0 +1,1 @@
+"""Language models on flat tokens: logits, sampled completions, rollouts, and penalties."""

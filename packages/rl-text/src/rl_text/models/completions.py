@@ -1,0 +1,171 @@
+"""Completions sampled from a language model, as decisions in a flat batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from rl_layout import Segments, keys
+from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import check_number, check_whole
+from rl_text.models.language_model import call_model
+from rl_text.tokens.flat import flat_tokens
+from rl_text.tokens.names import LOSS_MASK, SAMPLE_LOG_PROB
+from rl_text.tokens.shift import shift
+
+CACHES = ("cache", "past_key_values")  # what models return it as, and take it as
+
+
+@torch.no_grad()
+def sample_completions(  # noqa: PLR0913 - as models of transformers generate
+    model: Callable[..., Any],
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    eos_token_id: int | None = None,
+    num_samples: int = 1,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+) -> TensorDictBase:
+    """Sample what a model writes after each prompt.
+
+    Args:
+        model: a causal language model, called as those of transformers are.
+        prompts: the tokens of each prompt.
+        max_new_tokens: the most tokens of a completion.
+        eos_token_id: the token that ends a completion and is its last; None for none.
+        num_samples: completions of each prompt, which are one group.
+        temperature: what logits are divided by.
+        generator: source of randomness; torch's own if None.
+
+    Returns:
+        Decisions ``[N]`` as `shift` makes them, the completions of one prompt next to each other,
+        with ``"group_ids"`` and float ``"sample_log_prob"`` ``[N]``, 0 in prompts.
+
+    Raises:
+        ValueError: there is no prompt, one is empty, or a number is out of range.
+
+    Example:
+        >>> from rl_text.testing import TinyModel
+        >>> rows = sample_completions(TinyModel(9), [[1, 2], [3]], max_new_tokens=4, num_samples=2)
+        >>> rows["loss_mask"].sum().item(), rows["group_ids"].unique().tolist()
+        (16, [0, 1])
+    """
+    check_whole("max_new_tokens", max_new_tokens, 1)
+    check_whole("num_samples", num_samples, 1)
+    check_number("temperature", temperature)
+    repeated = [list(prompt) for prompt in prompts for _ in range(num_samples)]
+    if not repeated or not all(repeated):
+        where = f": number {repeated.index([]) // num_samples} is empty" if repeated else ""
+        msg = f"prompts: expected prompts of at least one token{where}. Begin them with a token."
+        raise ValueError(msg)
+    device = _device_of(model)
+    width = max(map(len, repeated))
+    pads = [[0] * (width - len(one)) for one in repeated]
+    ids = torch.tensor([p + t for p, t in zip(pads, repeated, strict=True)], device=device)
+    real = torch.tensor([[0] * len(p) + [1] * len(t) for p, t in zip(pads, repeated, strict=True)])
+    ended = torch.zeros(len(repeated), dtype=torch.bool, device=device)
+    state = _Continued(model, ids, real.to(device))
+    found: list[tuple[Tensor, Tensor, Tensor]] = []  # tokens, log-probabilities, whether real
+    for _ in range(max_new_tokens):
+        chances = (state.next_logits().float() / temperature).log_softmax(-1)
+        token = torch.multinomial(chances.exp(), 1, generator=generator)
+        found.append((token, chances.gather(-1, token), ~ended.unsqueeze(-1)))
+        if eos_token_id is not None:
+            ended = ended | (token.squeeze(-1) == eos_token_id)
+        if bool(ended.all()):
+            break
+        state.append(token)
+    return _decisions(repeated, num_samples, *(torch.cat(one, 1).cpu() for one in zip(*found)))  # noqa: B905
+
+
+def place_rewards(batch: TensorDictBase, rewards: Tensor | Sequence[float]) -> TensorDictBase:
+    """Give each conversation its reward, at the last action that counts.
+
+    Args:
+        batch: decisions ``[*B, T]``.
+        rewards: floats ``[S]``, one for each conversation.
+
+    Returns:
+        A new tensordict with ``("next", "reward")``, float32 ``[*B, T, 1]``, 0 elsewhere. Where no
+        action counts, the reward is at the last row.
+
+    Raises:
+        ValueError: there is not one reward for each conversation.
+
+    Example:
+        >>> from rl_text import flat_tokens, shift
+        >>> rows = place_rewards(shift(flat_tokens([[5], [7]], [[8, 9], [6]])), [1.0, -1.0])
+        >>> rows["next", "reward"].flatten().tolist()
+        [0.0, 1.0, 0.0, -1.0, 0.0]
+    """
+    segments = Segments.of(batch)
+    given = torch.as_tensor(rewards, dtype=torch.float32, device=segments.starts.device)
+    if given.shape != (len(segments),):
+        msg = f"rewards: expected one for each of {len(segments)} conversations, got "
+        raise UnfitValue(msg + f"{[*given.shape]}.")
+    counts = segments.gather(batch.get(LOSS_MASK)).reshape(-1)
+    so_far = counts.cumsum(0)  # [M], over all conversations
+    ends = segments.offsets[1:] - 1
+    is_end = torch.zeros_like(counts).index_fill(0, ends, True)
+    has_none = segments.spread(segments.sum(batch.get(LOSS_MASK)) == 0)
+    is_last = (counts & (so_far == segments.spread(so_far[ends]))) | (has_none & is_end)
+    real = segments.spread(given).masked_fill(~is_last, 0)
+    made = batch.copy()
+    made.set(keys.NEXT_REWARD, segments.scatter(real).unsqueeze(-1))
+    return made
+
+
+class _Continued:
+    """Rows that grow by one token, with the cache of the model where it has one."""
+
+    def __init__(self, model: Callable[..., Any], ids: Tensor, mask: Tensor) -> None:
+        self.model, self.ids, self.mask = model, ids, mask
+        self.cache: dict[str, Any] = {}  # by the argument that takes it
+
+    def next_logits(self) -> Tensor:
+        """Logits of the next token of each row, ``[S, V]``."""
+        places = (self.mask.cumsum(1) - 1).clamp(min=0)
+        seen = self.ids[:, -1:] if self.cache else self.ids
+        found = call_model(
+            self.model,
+            seen,
+            attention_mask=self.mask,
+            position_ids=places[:, -seen.shape[1] :],
+            use_cache=True,
+            **self.cache,
+        )
+        for name in CACHES:
+            cache = getattr(found, name, None)
+            if cache is not None:
+                self.cache = {name: cache}
+                break
+        last: Tensor = found.logits[:, -1]
+        return last
+
+    def append(self, token: Tensor) -> None:
+        """Add one token ``[S, 1]`` to each row."""
+        self.ids = torch.cat([self.ids, token], 1)
+        self.mask = torch.cat([self.mask, torch.ones_like(token)], 1)
+
+
+def _decisions(
+    prompts: list[list[int]], num_samples: int, tokens: Tensor, log_prob: Tensor, real: Tensor
+) -> TensorDictBase:
+    lengths = real.sum(1).tolist()
+    written = [row[:length] for row, length in zip(tokens.tolist(), lengths, strict=True)]
+    groups = torch.arange(len(prompts)) // num_samples
+    rows = shift(flat_tokens(prompts, written, groups=groups))
+    chances = torch.zeros(len(rows)).masked_scatter(rows[LOSS_MASK], log_prob[real])
+    rows.set(SAMPLE_LOG_PROB, chances)
+    return rows
+
+
+def _device_of(model: Any) -> torch.device:
+    parameters = getattr(model, "parameters", None)
+    first = next(parameters(), None) if callable(parameters) else None
+    return torch.device("cpu") if first is None else first.device

@@ -1,0 +1,97 @@
+"""Sampled completions: their tokens, their log-probabilities, their ends."""
+
+import pytest
+import torch
+
+from rl_layout import Segments, check_layout
+from rl_text import (
+    LanguageModel,
+    flat_tokens,
+    place_rewards,
+    sample_completions,
+    shift,
+    token_lists,
+)
+from rl_text.testing import TinyModel
+from rl_value import GRPOLoss
+
+PROMPTS = [[5, 6, 7], [8], [9, 10]]
+
+
+def completions(rows):
+    """The actions that count of each conversation."""
+    segments = Segments.of(rows)
+    pieces = rows["action"].split(segments.lengths.tolist())
+    masks = rows["loss_mask"].split(segments.lengths.tolist())
+    return [piece[mask].tolist() for piece, mask in zip(pieces, masks, strict=True)]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probabilities_are_those_of_the_model_that_learns(gpt2, temperature):
+    rows = sample_completions(
+        gpt2, PROMPTS, max_new_tokens=6, eos_token_id=1, num_samples=3, temperature=temperature
+    )
+    actor = LanguageModel(gpt2, temperature=temperature)
+    now = GRPOLoss(actor).log_prob(rows, rows["loss_mask"])
+    torch.testing.assert_close(now, rows["sample_log_prob"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("which", ["with a cache", "without"])
+def test_prompts_are_kept_and_completions_end_with_the_end_token(gpt2, which):
+    model = gpt2 if which == "with a cache" else TinyModel(20)
+    rows = sample_completions(model, PROMPTS, max_new_tokens=9, eos_token_id=1, num_samples=8)
+    assert check_layout(rows).ok
+    found = token_lists(rows)
+    assert [tokens[: len(PROMPTS[place // 8])] for place, tokens in enumerate(found)] == [
+        prompt for prompt in PROMPTS for _ in range(8)
+    ]
+    written = completions(rows)
+    assert all(1 not in one[:-1] and 1 <= len(one) <= 9 for one in written)
+    assert any(one[-1] == 1 and len(one) < 9 for one in written)
+    assert Segments.of(rows).first(rows["group_ids"]).tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert rows["sample_log_prob"][~rows["loss_mask"]].eq(0).all()
+
+
+def test_tokens_are_drawn_by_the_chances_of_the_model():
+    model = TinyModel(4)
+    rows = sample_completions(model, [[1, 2]], max_new_tokens=1, num_samples=4000)
+    counts = torch.bincount(rows["action"][rows["loss_mask"]], minlength=4) / 4000
+    chances = model(torch.tensor([[1, 2]])).logits[0, -1].softmax(-1)
+    assert (counts - chances).abs().max() < 0.04  # five deviations
+
+
+def test_same_generator_draws_the_same_tokens():
+    model = TinyModel(9)
+    drawn = [
+        sample_completions(
+            model, [[1]], max_new_tokens=9, generator=torch.Generator().manual_seed(3)
+        )["action"].tolist()
+        for _ in range(2)
+    ]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "more", "message"),
+    [
+        ([], {}, "prompts: expected prompts of at least one token"),
+        ([[1], []], {"num_samples": 2}, "number 1 is empty"),
+        ([[1]], {"max_new_tokens": 0}, "max_new_tokens: expected at least 1, got 0"),
+        ([[1]], {"num_samples": 0}, "num_samples: expected at least 1, got 0"),
+    ],
+)
+def test_prompts_without_an_answer_are_refused(prompts, more, message):
+    with pytest.raises(ValueError, match=message):
+        sample_completions(TinyModel(9), prompts, **{"max_new_tokens": 3, **more})
+
+
+def test_rewards_are_at_the_last_action_or_the_last_row():
+    rows = shift(flat_tokens([[5], [7, 8], [9]], [[1, 2], [], [3]]))
+    found = place_rewards(rows, [1.0, 2.0, 3.0])["next", "reward"].flatten()
+    assert found.tolist() == [0, 1, 0, 0, 2, 3, 0]
+    assert ("next", "reward") not in rows.keys(True)
+
+
+def test_rewards_of_another_count_are_refused():
+    with pytest.raises(ValueError, match=r"one for each of 2 conversations, got \[3\]"):
+        place_rewards(shift(flat_tokens([[5], [7]])), [1.0, 2.0, 3.0])
