@@ -77,9 +77,10 @@ def paths_of(where: str, listed: Any) -> list[KeyPath]:
 
 def put_rows(source: CompactSource, rows: Rows, positions: Ints) -> None:
     """Writes rows, by age, to their positions, int64 `[N]`; -1 leaves a row out."""
+    # by age -> by trajectory, as all leaves are kept, int64 [N]
     places = positions if source.order is None else positions[source.order]
     extras = ExtraRows.of_lengths(source.lengths)
-    begins = np.concatenate(([0], extras.ends[:-1] + 1))
+    begins = np.concatenate(([0], extras.ends[:-1] + 1))  # of trajectories in shared leaves [S]
     for path in source.steps:
         start = 0
         for piece in source.pieces("steps", path):
@@ -88,14 +89,16 @@ def put_rows(source: CompactSource, rows: Rows, positions: Ints) -> None:
     for path in source.shared:
         after, start = keys.next_key(path), 0
         for piece in source.pieces("shared", path):
-            where = np.arange(start, start + len(piece))
-            before = extras.before(where)
+            where = np.arange(start, start + len(piece))  # of N + S
+            before = extras.before(where)  # so many trajectories have ended, each with one row more
             row, is_extra = where - before, extras.is_extra(where, before)
+            # an entry is the root's of its row, and the next value of the row before: at the first
+            # row of a trajectory not of one before, at the extra row only of one before
             is_first = begins[np.minimum(before, len(begins) - 1)] == where
             _put(rows, path, places[row[~is_extra]], piece[torch.from_numpy(~is_extra)])
             _put(rows, after, places[row[~is_first] - 1], piece[torch.from_numpy(~is_first)])
             start += len(piece)
-        wrong, start = source.exceptions(path), 0
+        wrong, start = source.exceptions(path), 0  # written last, over what is not so
         for piece in source.pieces("exceptions", path) if len(wrong) else ():
             _put(rows, after, places[wrong[start : start + len(piece)]], piece)
             start += len(piece)

@@ -45,7 +45,7 @@ class CompactRows:
     exceptions: dict[KeyPath, Ints] = field(default_factory=dict)  # by pair, the rows; int64 [k]
 
     def __post_init__(self) -> None:
-        ends = np.zeros(len(self.positions), np.bool_)
+        ends = np.zeros(len(self.positions), np.bool_)  # [N], by trajectory
         ends[np.cumsum(self.lengths) - 1] = True
         self._ends = ends
         by_path = {one.path: one for one in self.fields}
@@ -84,7 +84,7 @@ class CompactRows:
             (len(ends) + int(ends.sum()), *root.shape[1:]), dtype=carrier(root.dtype)
         )
         array = made.numpy()
-        array[places] = _moved(root)
+        array[places] = _moved(root)  # the gaps, one after each end, get the next values
         array[places[ends] + 1] = _moved(after)[np.flatnonzero(ends)]
         return made.view(root.dtype)
 
@@ -113,7 +113,7 @@ class CompactRows:
             # one row more: that of the next block
             more = slice(rows.start, min(rows.stop + 1, len(self.positions)))
             leaves = self.read(more, fields)
-            goes_on = ~self._ends[more][:-1]
+            goes_on = ~self._ends[more][:-1]  # the last row of a trajectory keeps its next value
             for pair, root, after in zip(pairs, leaves[::2], leaves[1::2], strict=True):
                 same = same_bits(_moved(after)[:-1], _moved(root)[1:])
                 wrong = np.flatnonzero(~same & goes_on)

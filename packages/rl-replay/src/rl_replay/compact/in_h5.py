@@ -68,11 +68,12 @@ def write(
         fields = [one for pair in rows.pairs for one in pair] + rows.steps
         begin = 0  # of the block in shared leaves
         for block in rows.blocks(fields):
+            # root and next of each pair, then the others
             leaves, size = rows.read(block, fields), 0
             for number, (dataset, pair) in enumerate(zip(shared, rows.pairs, strict=True)):
                 piece = rows.shared(block, *leaves[2 * number : 2 * number + 2])
                 _write(dataset, begin, piece, pair.root)
-                size = len(piece)
+                size = len(piece)  # rows of the block, and one more for each end in it
             others = zip(steps, rows.steps, leaves[2 * len(shared) :], strict=True)
             for dataset, one, leaf in others:
                 _write(dataset, block.start, leaf, one)
@@ -207,6 +208,7 @@ def _read_from(name: Path) -> Iterator[None]:
 def _made(file: Any, name: str, one: Any, count: int, options: Mapping[str, Any]) -> Any:
     """A new dataset for the rows of a leaf."""
     dtype = _stored(one.dtype)
+    # HDF5 refuses chunks without entries, and filters where there is nothing to filter
     chunk = min(count, max(1, _CHUNK_BYTES // max(1, one.nbytes)))
     chunks = (chunk, *(max(1, size) for size in one.shape))
     is_empty = not count or not one.nbytes

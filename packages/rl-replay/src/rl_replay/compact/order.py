@@ -64,7 +64,7 @@ class ExtraRows:
     @classmethod
     def of_lengths(cls, lengths: Ints) -> ExtraRows:
         """The places for trajectories of some lengths."""
-        return cls(np.cumsum(lengths + 1) - 1)
+        return cls(np.cumsum(lengths + 1) - 1)  # a trajectory of n rows takes n + 1 places
 
     def before(self, places: Ints) -> Ints:
         """How many extra rows come before some places, int64 of the same shape."""
@@ -72,5 +72,6 @@ class ExtraRows:
 
     def is_extra(self, places: Ints, before: Ints) -> Flags:
         """Which places are extra rows; `before` is what `before` says of them."""
+        # the first end that is not before a place; beyond the last one any end will do
         found: Flags = self.ends[np.minimum(before, len(self.ends) - 1)] == places
         return found

@@ -45,6 +45,7 @@ def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
     if storage.ndim > 1:
+        # [rows of time, *columns]; a caller sees the growing dimension where it wrote it
         rows = live_positions(storage).view(-1, *storage.columns)
         return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
     if isinstance(index, tuple) and len(index) == 1:
@@ -72,6 +73,7 @@ def live_positions(storage: LiveRows) -> torch.Tensor:
     """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
     window = storage.ring.window()
     total = len(window)
+    # ages -> row ids -> positions; in rising order, as an index into a tensor means them
     positions = storage.ring.positions(window.numbers(torch.arange(total)))
     return positions.sort().values
 
@@ -79,7 +81,7 @@ def live_positions(storage: LiveRows) -> torch.Tensor:
 def _is_prefix(storage: LiveRows) -> bool:
     """Whether the live rows are at positions 0 to len - 1."""
     window, capacity = storage.ring.window(), storage.max_size
-    single = len(window.first) == 1
+    single = len(window.first) == 1  # lanes have a part of the positions each
     return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
 
-_PIECE, _LONG = 1 << 20, 1 << 23
+_PIECE, _LONG = 1 << 20, 1 << 23  # rows at a time; rows that take seconds, and so a bar
 
 
 def pending(index: TrajectoryIndex | None, window: Window) -> int:
@@ -31,6 +31,7 @@ def fill_index(
     for lane, (low, count) in enumerate(zip(window.first, window.counts, strict=True)):
         starts = range(max(low, index.indexed(lane)), low + count, piece)
         for start in _shown(starts, pending(index, window)):
+            # the window of a lane grows piece by piece, so that memory for temporaries does not
             index.catch_up_lane(lane, back, low, min(start + piece, low + count))
     index.catch_up(back, window)
 

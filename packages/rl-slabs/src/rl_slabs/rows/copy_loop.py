@@ -69,12 +69,14 @@ class CopyLoop:
                     return None
                 held.append(np.ascontiguousarray(leaf))  # a copy lives as long as `copy` below
             addresses = [leaf.ctypes.data for leaf in held]
+        # the loop reads the addresses as it runs: `copy` keeps them
         begin = (ctypes.c_int64 * len(addresses))(*addresses)
         if not isinstance(index, slice):
             index = np.ascontiguousarray(index)
 
         def copy() -> None:
             if isinstance(index, slice):
+                # in bytes, and without an index: rows follow each other
                 first = rows + (index.start or 0) * self._schema.row_bytes
                 loops[0](first, ctypes.addressof(begin), count, 0)
             else:

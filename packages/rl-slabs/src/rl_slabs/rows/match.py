@@ -71,11 +71,11 @@ def match_leaves(
 def bits_of(leaf: torch.Tensor, carried: torch.dtype) -> NDArray[Any]:
     """The leaf as a numpy array, without a copy where there can be one."""
     if leaf.dtype is not carried:
-        leaf = leaf.resolve_conj().view(carried)
+        leaf = leaf.resolve_conj().view(carried)  # a view would forget a lazy conjugation
     array: NDArray[Any]
     try:
         array = leaf.numpy()
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError):  # requires gradients, is on a device, is lazily negated
         if leaf.is_meta:
             raise ValueError(
                 f"a leaf {list(leaf.shape)} of {leaf.dtype} is on the device 'meta', which holds "
@@ -88,6 +88,7 @@ def bits_of(leaf: torch.Tensor, carried: torch.dtype) -> NDArray[Any]:
 def as_cells(array: NDArray[Any], kind: np.dtype[Any] | None = None) -> NDArray[Any]:
     """The same bytes as one opaque item for each row: numpy moves these three times faster."""
     flat = array if array.ndim == 2 else array.reshape(len(array), prod(array.shape[1:]))
+    # [rows, entries]: rows may lie apart, the entries of one may not
     if flat.shape[1] > 1 and flat.strides[1] != flat.itemsize:
         flat = np.ascontiguousarray(flat)
     if kind is None:

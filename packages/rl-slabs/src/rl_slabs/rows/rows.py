@@ -136,6 +136,7 @@ class Rows:
         packed, arrays, start = None, {}, 0
         if schema.packed:
             start = count * schema.row_bytes
+            # int64 [rows, words]: a row is a whole number of words
             packed = flat[:start].view(torch.int64).view(count, schema.row_bytes // 8)
         for field in schema.large:
             start = aligned(start)

@@ -24,9 +24,10 @@ def select(rows: RowIndex, count: int) -> Selection:
         if rows.dtype is not torch.int64:
             rows = _as_int64(rows)
         shape = rows.shape
-        return rows if len(shape) == 1 else rows.reshape(-1), shape
+        return rows if len(shape) == 1 else rows.reshape(-1), shape  # [M], and the caller's [*B]
     if isinstance(rows, slice):
         return _select_slice(rows, count)
+    # True is an integer of Python's, and a class has `__index__` without being a number
     if isinstance(rows, bool | type) or not hasattr(rows, "__index__"):
         raise TypeError(
             f"rows must be an integer, a slice, an int64 tensor or an integer numpy array, got "
@@ -42,7 +43,7 @@ def require_inside(index: torch.Tensor, count: int) -> None:
     """Raise `ValueError` unless every row is in `[0, count)`."""
     if index.numel() == 0:
         return
-    low, high = (int(bound) for bound in torch.aminmax(index))
+    low, high = (int(bound) for bound in torch.aminmax(index))  # both in one pass
     if low < 0 or high >= count:
         raise ValueError(
             f"rows must be in [0, {count}), got {low} to {high}. {_from_the_end(count)}"

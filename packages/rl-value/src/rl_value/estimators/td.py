@@ -124,8 +124,9 @@ def lambda_returns(valued: ValuedTransitions, lmbda: float | Tensor) -> Tensor:
     if valued.steps.ahead is None:
         cut, gamma = valued.cut, valued.gamma
         return td_lambda(reward, ahead, terminated, cut, gamma=gamma, lmbda=lmbda, time_dim=0)
-    successor = valued.steps.successor
+    successor = valued.steps.successor  # int64 [M]; M where no step of the batch follows
     cut = valued.cut | valued.steps.widen(successor == len(successor))
+    # λ = 0 at a cut: the step bootstraps from its own next value
     kept = torch.where(cut, 0, torch.as_tensor(lmbda, dtype=reward.dtype, device=reward.device))
     bootstrap = zeroed(ahead, terminated)
     term = reward + valued.gamma * (1 - kept) * bootstrap

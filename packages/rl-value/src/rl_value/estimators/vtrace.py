@@ -143,7 +143,7 @@ class VTrace(ValueEstimator):
                 f"gives it, got {list(stored.shape)}. Store the log-probability of each action."
             )
             raise ValueError(msg)
-        apart = now - stored
+        apart = now - stored  # [*B, T, *G], or with a last dimension of 1
         waits = waiting_members(batch, self.entries["terminated"])
         if waits is not None and waits.shape == apart.shape:  # an action that nobody took
             apart = apart.masked_fill(waits, 0)

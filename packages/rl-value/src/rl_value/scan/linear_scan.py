@@ -50,9 +50,9 @@ def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: in
     dtype, steps = torch.promote_types(a.dtype, b.dtype), b.shape[dim]
     decay = a.to(dtype).expand(b.shape)
     decay = decay if cut is None else torch.where(cut, 0, decay)
-    term = b.to(dtype).movedim(dim, -1)
+    term = b.to(dtype).movedim(dim, -1)  # [*B, C, T]: all rows of time end to end
     rows = decay.movedim(dim, -1).reshape(-1, steps)
-    if len(rows) > 1:
+    if len(rows) > 1:  # nothing comes into the last step of a row from the row that follows it
         rows = torch.cat([rows[:, :-1], torch.zeros_like(rows[:, -1:])], 1)
     return scan_rows(rows.reshape(-1), term.reshape(-1)).view(term.shape).movedim(-1, dim)
 
@@ -78,6 +78,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor]:
+        # dL/db(t) = g(t) + a(t-1) dL/db(t-1), and dL/da(t) = dL/db(t) y(t+1)
         a, y = ctx.saved_tensors
         before = torch.nn.functional.pad(a[:-1], (1, 0))
         term = scan_rows(before.flip(0), gradients[0].flip(0)).flip(0)
