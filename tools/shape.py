@@ -285,11 +285,12 @@ def print_calls() -> None:
 
 def print_files(wanted: str) -> None:
     """Print the files that one call opens, and how often it calls which line of each."""
-    found = dict(acts()).get(wanted)
-    if found is None:
+    # recorded while its collector or environment is open, which the next one closes
+    calls = next((recorded(act) for name, act in acts() if name == wanted), None)
+    if calls is None:
         raise SystemExit(f"there is no {wanted!r}: --calls lists the names.")
     lines: dict[str, list[str]] = defaultdict(list)
-    for (name, line), count in sorted(recorded(found).functions.items()):
+    for (name, line), count in sorted(calls.functions.items()):
         lines[name.partition("/src/")[2]].append(f"{function_at(name, line)} x{count}")
     for name, functions in sorted(lines.items()):
         print(f"{name}: {', '.join(functions)}")
