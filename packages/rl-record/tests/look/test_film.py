@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from rl_layout.testing import trajectories
-from rl_record.look.batch_rows import BatchRows
 from rl_record.look.film import FRAMES, PICTURE_BYTES, SIDE, films_of, is_image
-from rl_record.look.rows import LeafType
+from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_rows import LeafType
 from rl_record.look.trajectories import Trajectories
 
 

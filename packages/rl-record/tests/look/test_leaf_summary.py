@@ -3,8 +3,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_record.look.batch_rows import BatchRows
 from rl_record.look.leaf_summary import summarise
+from rl_record.look.shown_batch import BatchRows
 
 
 def summary(value):

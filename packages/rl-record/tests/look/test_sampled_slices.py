@@ -1,8 +1,8 @@
 import torch
 
 from rl_layout.testing import trajectories
-from rl_record.look.rows import SampledRows
 from rl_record.look.sampled_slices import SampledSlices
+from rl_record.look.shown_rows import SampledRows
 from rl_record.look.trajectories import Trajectories
 
 

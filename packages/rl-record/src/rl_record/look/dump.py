@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rl_record.look.buffer_rows import BufferRows
+from rl_record.look.shown_buffer import BufferRows
 
 
 def read_dump_rows(path: str | os.PathLike[str]) -> BufferRows:

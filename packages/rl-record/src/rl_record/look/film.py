@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
-from rl_record.look.rows import LeafType, Rows, spread_rows
+from rl_record.look.shown_rows import LeafType, Rows, spread_rows
 from rl_record.look.trajectories import Trajectories
 from rl_record.video.animated_png import still_png
 

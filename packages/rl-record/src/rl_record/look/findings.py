@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import Finding, LayoutReport, check_layout, keys
-from rl_record.look.rows import Rows
+from rl_record.look.shown_rows import Rows
 
 AROUND, MOST, COMPONENTS = 4, 40, 4
 COLUMNS = (

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_record.look.bins import Bins
-from rl_record.look.rows import LeafType, Rows, spread_rows
+from rl_record.look.shown_rows import LeafType, Rows, spread_rows
 
 PIECE = 1 << 18  # values
 RANGE_BYTES, BINNED_ROWS, BINNED_VALUES = 64 << 20, 100_000, 1_000_000

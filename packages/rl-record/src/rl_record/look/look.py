@@ -7,12 +7,12 @@ from typing import Any
 
 from tensordict import TensorDictBase, is_tensor_collection
 
-from rl_record.look.batch_rows import BatchRows
-from rl_record.look.buffer_rows import BufferRows, is_buffer
 from rl_record.look.dump import read_dump_rows
 from rl_record.look.html.page import Page
 from rl_record.look.html.sections import page_of
-from rl_record.look.rows import Rows
+from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_buffer import BufferRows, is_buffer
+from rl_record.look.shown_rows import Rows
 from rl_record.look.view import View
 from rl_tensordict.arguments import shown
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rl_record.look.rows import SampledRows
+from rl_record.look.shown_rows import SampledRows
 from rl_record.look.trajectories import Trajectories, Whole
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rl_record.look.film import Film, films_of
 from rl_record.look.findings import Findings
 from rl_record.look.leaf_summary import LeafSummary, summarise
-from rl_record.look.rows import Rows, SampledRows
+from rl_record.look.shown_rows import Rows, SampledRows
 from rl_record.look.trajectories import Trajectories
 
 KEYS = 200

@@ -10,8 +10,8 @@ from rl_layout import EndKind
 from rl_record.look.findings import flat_row
 from rl_record.look.html.markup import Markup, tag
 from rl_record.look.html.text import counted, number
-from rl_record.look.rows import spread_rows
 from rl_record.look.sampled_slices import SampledSlices
+from rl_record.look.shown_rows import spread_rows
 from rl_record.look.trajectories import Trajectories
 from rl_record.look.view import View
 

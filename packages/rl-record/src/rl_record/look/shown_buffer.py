@@ -10,8 +10,8 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection, lazy_st
 from torch import Tensor
 
 from rl_layout import keys
-from rl_record.look.batch_rows import BatchRows
-from rl_record.look.rows import SampledRows
+from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_rows import SampledRows
 
 SEED, ROWS_OF_A_SAMPLE = 0, 256
 

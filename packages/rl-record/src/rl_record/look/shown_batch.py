@@ -9,7 +9,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_record.look.rows import LeafType, SampledRows
+from rl_record.look.shown_rows import LeafType, SampledRows
 
 
 class BatchRows:
