@@ -5,7 +5,7 @@ import torch
 
 from rl_layout.testing import trajectories
 from rl_record.look.film import FRAMES, PICTURE_BYTES, SIDE, films_of, is_image
-from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_batch import ShownBatch
 from rl_record.look.shown_rows import LeafType
 from rl_record.look.trajectories import Trajectories
 
@@ -15,7 +15,7 @@ def films(shape, lengths, **leaves):
     count = len(batch)
     frames = torch.arange(count, dtype=torch.uint8).view(-1, *[1] * len(shape))
     batch["pixels"] = frames.expand(-1, *shape)
-    return films_of(BatchRows(batch.update(leaves)), Trajectories.of(batch))
+    return films_of(ShownBatch(batch.update(leaves)), Trajectories.of(batch))
 
 
 def pixels(picture):
@@ -59,7 +59,7 @@ def test_noise_fits_into_the_page():
 def test_frames_under_next_are_shown_where_the_root_has_none():
     batch = trajectories([3])
     batch["next", "view"] = torch.zeros(3, 9, 9, dtype=torch.uint8)
-    (film,) = films_of(BatchRows(batch), None)
+    (film,) = films_of(ShownBatch(batch), None)
     assert film.key == ("next", "view")
 
 

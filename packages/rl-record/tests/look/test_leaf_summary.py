@@ -4,11 +4,11 @@ import torch
 from tensordict import TensorDict
 
 from rl_record.look.leaf_summary import summarise
-from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_batch import ShownBatch
 
 
 def summary(value):
-    rows = BatchRows(TensorDict({"leaf": value}, [len(value)]))
+    rows = ShownBatch(TensorDict({"leaf": value}, [len(value)]))
     return summarise(rows, rows.leaves[0])
 
 

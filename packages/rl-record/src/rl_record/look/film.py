@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import keys
-from rl_record.look.shown_rows import LeafType, Rows, spread_rows
+from rl_record.look.shown_rows import LeafType, ShownRows, spread_rows
 from rl_record.look.trajectories import Trajectories
 from rl_record.video.animated_png import still_png
 
@@ -32,7 +32,7 @@ class Film:
     note: str  # what was left out of each frame
 
 
-def films_of(rows: Rows, trajectories: Trajectories | None) -> list[Film]:
+def films_of(rows: ShownRows, trajectories: Trajectories | None) -> list[Film]:
     """Films of the leaves that hold frames, no more in all than a page takes."""
     leaves = [leaf for leaf in rows.leaves if is_image(leaf)]
     roots = {leaf.key for leaf in leaves}
@@ -59,7 +59,7 @@ def is_image(leaf: LeafType) -> bool:
     return min(middle, last) >= LEAST or (last in COLOURS and min(first, middle) >= LEAST)
 
 
-def _scenes(rows: Rows, trajectories: Trajectories | None) -> list[tuple[str, list[int]]]:
+def _scenes(rows: ShownRows, trajectories: Trajectories | None) -> list[tuple[str, list[int]]]:
     """A label and the flat rows of each film: of trajectories that are evenly spaced."""
     if trajectories is None or not len(trajectories):
         some = spread_rows(rows.batch.batch_size.numel(), FRAMES)
@@ -80,7 +80,7 @@ def _scenes(rows: Rows, trajectories: Trajectories | None) -> list[tuple[str, li
     return scenes
 
 
-def _film(rows: Rows, leaf: LeafType, label: str, some: list[int], most_bytes: int) -> Film:
+def _film(rows: ShownRows, leaf: LeafType, label: str, some: list[int], most_bytes: int) -> Film:
     """A film of at most so many bytes, if one frame fits; fewer frames, then smaller ones."""
     side = SIDE
     while True:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import Finding, LayoutReport, check_layout, keys
-from rl_record.look.shown_rows import Rows
+from rl_record.look.shown_rows import ShownRows
 
 AROUND, MOST, COMPONENTS = 4, 40, 4
 COLUMNS = (
@@ -41,7 +41,7 @@ class Findings:
     unchecked: list[tuple[str, ...]]  # keys of large leaves, which were not compared
 
     @classmethod
-    def of(cls, rows: Rows) -> Findings:
+    def of(cls, rows: ShownRows) -> Findings:
         """Check rows."""
         report = check_layout(rows.batch)
         places = [flat_row(one, report.batch_shape) for one in report.findings[:MOST]]

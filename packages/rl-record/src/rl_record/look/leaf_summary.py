@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_record.look.bins import Bins
-from rl_record.look.shown_rows import LeafType, Rows, spread_rows
+from rl_record.look.shown_rows import LeafType, ShownRows, spread_rows
 
 PIECE = 1 << 18  # values
 RANGE_BYTES, BINNED_ROWS, BINNED_VALUES = 64 << 20, 100_000, 1_000_000
@@ -34,7 +34,7 @@ class LeafSummary:
     num_binned: int = 0  # rows that were counted
 
 
-def summarise(rows: Rows, leaf: LeafType) -> LeafSummary:
+def summarise(rows: ShownRows, leaf: LeafType) -> LeafSummary:
     """Summarise a leaf of rows."""
     if leaf.dtype is None:
         return LeafSummary(leaf)

@@ -10,9 +10,9 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_record.look.dump import read_dump_rows
 from rl_record.look.html.page import Page
 from rl_record.look.html.sections import page_of
-from rl_record.look.shown_batch import BatchRows
-from rl_record.look.shown_buffer import BufferRows, is_buffer
-from rl_record.look.shown_rows import Rows
+from rl_record.look.shown_batch import ShownBatch
+from rl_record.look.shown_buffer import ShownBuffer, is_buffer
+from rl_record.look.shown_rows import ShownRows
 from rl_record.look.view import View
 from rl_tensordict.arguments import shown
 
@@ -49,12 +49,12 @@ def look(source: TensorDictBase | Any) -> Page:
     return page_of(View.of(_rows_of(source)))
 
 
-def _rows_of(source: Any) -> Rows:
+def _rows_of(source: Any) -> ShownRows:
     if isinstance(source, str | os.PathLike):
         return read_dump_rows(source)
     if is_tensor_collection(source):
-        return BatchRows(source)
+        return ShownBatch(source)
     if is_buffer(source):
-        return BufferRows(source)
+        return ShownBuffer(source)
     msg = f"source: expected a tensordict, a buffer or a path of a dump, got {shown(source)}."
     raise TypeError(msg)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_record.look.shown_rows import LeafType, SampledRows
 
 
-class BatchRows:
+class ShownBatch:
     """The rows of a tensordict.
 
     Leaves whose rows differ in shape, and what is no dense tensor, are named and not read.

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection, lazy_st
 from torch import Tensor
 
 from rl_layout import keys
-from rl_record.look.shown_batch import BatchRows
+from rl_record.look.shown_batch import ShownBatch
 from rl_record.look.shown_rows import SampledRows
 
 SEED, ROWS_OF_A_SAMPLE = 0, 256
@@ -21,7 +21,7 @@ def is_buffer(source: Any) -> bool:
     return all(hasattr(source, name) for name in ("storage", "sampler", "set_rng", "sample"))
 
 
-class BufferRows:
+class ShownBuffer:
     """The rows that a buffer stores, in the order of their positions, without its transforms."""
 
     def __init__(self, buffer: Any, title: str = "buffer") -> None:
@@ -34,7 +34,7 @@ class BufferRows:
             raise ValueError(msg)
         self._storage = storage
         self._positions = _live_positions(buffer)  # [N] or [*B, T]
-        self._stack: BatchRows | None = None
+        self._stack: ShownBatch | None = None
         if hasattr(storage, "read_keys"):
             self._read_small()
         else:
@@ -58,7 +58,7 @@ class BufferRows:
     def _read_small(self) -> None:
         """The small leaves of all rows at once; of what is a large leaf, one row says."""
         first = _tensordict(self._storage.read(self._positions.reshape(-1)[:1]))
-        self.leaves = BatchRows(first).leaves
+        self.leaves = ShownBatch(first).leaves
         small = [leaf.key for leaf in self.leaves if leaf.is_small]
         shape = self._positions.shape
         self.batch: TensorDictBase = TensorDict({}, shape)
@@ -77,7 +77,7 @@ class BufferRows:
             kind = type(next(one for one in found if not is_tensor_collection(one))).__name__
             msg = f"expected rows that are tensordicts, this buffer stores a {kind}."
             raise TypeError(msg)
-        self._stack = BatchRows(lazy_stack([one.to_tensordict() for one in found]))
+        self._stack = ShownBatch(lazy_stack([one.to_tensordict() for one in found]))
         self.batch, self.leaves = self._stack.batch, self._stack.leaves
 
     def _drawn(self, buffer: Any) -> SampledRows:

@@ -40,7 +40,7 @@ class SampledRows(NamedTuple):
     problem: str = ""  # why nothing could be drawn
 
 
-class Rows(Protocol):
+class ShownRows(Protocol):
     """Rows that can be read leaf by leaf; a flat row is counted with time running fastest."""
 
     title: str

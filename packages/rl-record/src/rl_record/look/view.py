@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rl_record.look.film import Film, films_of
 from rl_record.look.findings import Findings
 from rl_record.look.leaf_summary import LeafSummary, summarise
-from rl_record.look.shown_rows import Rows, SampledRows
+from rl_record.look.shown_rows import SampledRows, ShownRows
 from rl_record.look.trajectories import Trajectories
 
 KEYS = 200
@@ -28,7 +28,7 @@ class View:
     sample: SampledRows | None  # what one sample of a buffer drew
 
     @classmethod
-    def of(cls, rows: Rows) -> View:
+    def of(cls, rows: ShownRows) -> View:
         """Read rows, whose last dimension is time."""
         findings = Findings.of(rows)
         found, problem = None, ""
