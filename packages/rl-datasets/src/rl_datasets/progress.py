@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 
-class Progress(Protocol):
-    """What counts up."""
+class ProgressBar(Protocol):
+    """Counts up."""
 
     def update(self, n: int) -> Any:
         """Counts `n` more."""
@@ -38,11 +38,11 @@ class _NoBar:
         pass
 
 
-def progress_bar(total: int | None, title: str, unit: str, *, shown: bool = True) -> Progress:
+def progress_bar(total: int | None, title: str, unit: str, *, shown: bool = True) -> ProgressBar:
     """A bar up to `total`; nothing where tqdm is not installed, or work is done in a second."""
     if not shown or importlib.util.find_spec("tqdm") is None:
         return _NoBar()
     from tqdm.auto import tqdm
 
-    bar: Progress = tqdm(total=total, desc=title, unit=unit, unit_scale=True, delay=1)
+    bar: ProgressBar = tqdm(total=total, desc=title, unit=unit, unit_scale=True, delay=1)
     return bar

@@ -10,11 +10,11 @@ import numpy as np
 
 from rl_tensordict.types import Array, KeyPath
 
-Space = Mapping[str, Any]
+SpaceRecord = Mapping[str, Any]
 _TUPLE = "_index_"
 
 
-def leaf_spaces(space: Space, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, Space]]:
+def leaf_spaces(space: SpaceRecord, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, SpaceRecord]]:
     """The spaces of the leaves of a space, by their paths in a file.
 
     Example:
@@ -33,7 +33,7 @@ def leaf_spaces(space: Space, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, S
         yield prefix, space
 
 
-def is_image(space: Space) -> bool:
+def is_image(space: SpaceRecord) -> bool:
     """Whether Minari keeps frames of the space as JPEG, if it is told to."""
     if space["type"] != "Box" or space["dtype"] != "uint8" or len(space["shape"]) not in (2, 3):
         return False
@@ -58,11 +58,11 @@ def box_of(rows: Array) -> dict[str, Any]:
     return {"type": "Box", "dtype": str(rows.dtype), "shape": shape, **bounds}
 
 
-def nested(leaves: Mapping[KeyPath, Space]) -> dict[str, Any]:
+def nested(leaves: Mapping[KeyPath, SpaceRecord]) -> dict[str, Any]:
     """The space whose leaves are at some paths: the leaf itself at the empty one."""
     if () in leaves:
         return dict(leaves[()])
-    groups: dict[str, dict[KeyPath, Space]] = {}
+    groups: dict[str, dict[KeyPath, SpaceRecord]] = {}
     for path, space in leaves.items():
         groups.setdefault(path[0], {})[path[1:]] = space
     inner = {name: nested(group) for name, group in groups.items()}
@@ -101,9 +101,9 @@ def plain_space(space: Any) -> dict[str, Any]:
     raise TypeError(f"Minari knows no space of the type {kind}: give a Box, Discrete or Dict.")
 
 
-def read_space(text: str) -> Space:
+def read_space(text: str) -> SpaceRecord:
     """A space from the text in the metadata."""
-    space: Space = json.loads(text)
+    space: SpaceRecord = json.loads(text)
     return space
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rl_datasets.arrow_columns import damaged, import_parquet, open_parquet, to_array
 from rl_datasets.episodes import Episode, key_text
 from rl_datasets.minari.source import METADATA_FILE, MinariSource, decode_images
-from rl_datasets.minari.spaces import Space, leaf_spaces, read_space
+from rl_datasets.minari.spaces import SpaceRecord, leaf_spaces, read_space
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -119,7 +119,7 @@ def _one(column: Any) -> Any:
     return joined.chunk(0) if isinstance(joined, pa.ChunkedArray) else joined
 
 
-def _shape(space: Space) -> list[int]:
+def _shape(space: SpaceRecord) -> list[int]:
     if space["type"] == "Discrete":
         return []
     if space["type"] == "MultiDiscrete":

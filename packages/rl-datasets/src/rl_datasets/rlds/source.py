@@ -21,7 +21,7 @@ _STEPS = "steps"
 _MARKS = ("is_first", "is_last", "is_terminal")
 
 
-class Leaf(NamedTuple):
+class StepFeature(NamedTuple):
     """What `features.json` says of a leaf of the steps."""
 
     kind: str  # "tensor", "image" or "text"
@@ -122,7 +122,7 @@ class RLDSSource(EpisodeSource):
                 columns[key] = found[name][:count]
         return Episode(seen, columns, place, number)
 
-    def _choose(self, name: str, leaf: Leaf) -> None:
+    def _choose(self, name: str, leaf: StepFeature) -> None:
         """Which key a leaf gets, if it is read."""
         head, *rest = name.split("/")
         if leaf.kind == "text" or leaf.dtype == "string":
@@ -178,7 +178,7 @@ class RLDSSource(EpisodeSource):
         return None
 
 
-def _frame(value: bytes, leaf: Leaf) -> Array:
+def _frame(value: bytes, leaf: StepFeature) -> Array:
     """A row of bytes: an encoded image, or the bytes of a tensor."""
     if leaf.kind == "image":
         return decode_image(value).reshape(leaf.shape)
@@ -186,7 +186,7 @@ def _frame(value: bytes, leaf: Leaf) -> Array:
     return np.frombuffer(raw, leaf.dtype).reshape(leaf.shape)
 
 
-def _leaves(path: Path) -> dict[str, Leaf]:
+def _leaves(path: Path) -> dict[str, StepFeature]:
     """The leaves of the steps by their names, as `features.json` describes them."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
@@ -196,7 +196,7 @@ def _leaves(path: Path) -> dict[str, Leaf]:
         raise ValueError(f"{path} does not describe steps of RLDS: {error!r}.") from error
 
 
-def _flat(plain: Mapping[str, Any], name: str) -> Iterator[tuple[str, Leaf]]:
+def _flat(plain: Mapping[str, Any], name: str) -> Iterator[tuple[str, StepFeature]]:
     if "featuresDict" in plain:
         for inner, one in plain["featuresDict"]["features"].items():
             yield from _flat(one, f"{name}/{inner}" if name else inner)
@@ -206,4 +206,4 @@ def _flat(plain: Mapping[str, Any], name: str) -> Iterator[tuple[str, Leaf]]:
     shape = [int(size) for size in about.get("shape", {}).get("dimensions", [])]
     encoding = about.get("encodingFormat", about.get("encoding", "none"))
     default = "string" if kind == "text" else "uint8"
-    yield name, Leaf(kind, shape, about.get("dtype", default), encoding)
+    yield name, StepFeature(kind, shape, about.get("dtype", default), encoding)

@@ -49,7 +49,7 @@ class Move(NamedTuple):
         return np.where(outside, np.int32(0), back).astype(np.int32)
 
 
-Targets = Sequence[slice | int]
+Destinations = Sequence[slice | int]
 """The positions of the rows of a dump, in its order; a number stands for rows left out."""
 
 
@@ -61,7 +61,7 @@ class Moves(NamedTuple):
     former: int  # Rows of each lane of the former storage
     each: int  # Rows of each lane of the store
 
-    def places(self) -> Targets:
+    def places(self) -> Destinations:
         """The positions of the rows, in the order of the dump."""
         found: list[slice | int] = []
         begin = 0
@@ -179,7 +179,7 @@ class Contents:
         return lane_by_lane(self.window, self.window.first) if self.moved is None else self.moved
 
 
-def targets(array: torch.Tensor, places: Targets) -> list[torch.Tensor]:
+def destinations(array: torch.Tensor, places: Destinations) -> list[torch.Tensor]:
     """Memory for the rows of a dump, in its order; scratch memory for those left out."""
     return [
         array[place] if isinstance(place, slice) else array.new_empty((place, *array.shape[1:]))

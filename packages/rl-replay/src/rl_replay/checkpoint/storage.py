@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_replay.checkpoint.contents import Contents, Moves, Targets, lane_by_lane, targets
+from rl_replay.checkpoint.contents import Contents, Destinations, Moves, destinations, lane_by_lane
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Hold, Late, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.compact.forms import (
@@ -126,7 +126,7 @@ def load_storage(storage: Storage, archive: Archive) -> None:
         else:
             require_fitting(store, archive)
             load_store(store, archive, moves)
-        archive.read_into("storage/back", targets(torch.from_numpy(links), moves.places()))
+        archive.read_into("storage/back", destinations(torch.from_numpy(links), moves.places()))
 
     storage.stand(contents, fill)
 
@@ -288,8 +288,8 @@ def load_store(
         store.prepare(len(slots))
         _load_rows(store.rows, archive, f"{_STORE}/rows", places)
         if store.layout.apart:
-            archive.read_into(f"{_STORE}/rows/successor", targets(store.links, places))
-        first: Targets = [slice(0, len(slots))]
+            archive.read_into(f"{_STORE}/rows/successor", destinations(store.links, places))
+        first: Destinations = [slice(0, len(slots))]
         if store.joined:
             overflow = _slots(store, len(slots))
             _load_rows(overflow, archive, f"{_STORE}/side", first)
@@ -350,11 +350,11 @@ def _by_distance(store: LosslessRows, places: Sequence[slice]) -> Chunks:
     return Chunks(packed.dtype, (count, *packed.shape[1:]), pieces)
 
 
-def _load_rows(rows: Rows, archive: Archive, under: str, places: Targets) -> None:
+def _load_rows(rows: Rows, archive: Archive, under: str, places: Destinations) -> None:
     if rows.packed is not None:
-        archive.read_into(f"{under}/packed", targets(rows.packed, places))
+        archive.read_into(f"{under}/packed", destinations(rows.packed, places))
     for name, array in _named(rows):
-        archive.read_into(f"{under}/arrays/{name}", targets(array, places))
+        archive.read_into(f"{under}/arrays/{name}", destinations(array, places))
 
 
 def _named(rows: Rows) -> Iterator[tuple[str, torch.Tensor]]:
