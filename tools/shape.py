@@ -297,7 +297,7 @@ def print_files(wanted: str) -> None:
 
 
 def function_at(path: str, line: int) -> str:
-    """The name of the function whose code begins at a line, behind its decorators."""
+    """The name of the function whose code begins at a line, after its decorators."""
     for text in Path(path).read_text(encoding="utf-8").splitlines()[line - 1 :]:
         words = text.split("(")[0].split()
         if words and words[0] in ("def", "class"):

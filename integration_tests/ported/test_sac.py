@@ -1,4 +1,4 @@
-"""SAC and DDPG put together by hand, as scripts do that have a loss of their own."""
+"""SAC and DDPG written by hand, as scripts do that have a loss of their own."""
 
 import copy
 

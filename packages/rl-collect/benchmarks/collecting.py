@@ -105,7 +105,7 @@ class ByHand:
 def one_by_hand(
     net: nn.Module, num_steps: int, hand_out: Callable[[dict[str, np.ndarray]], object] = len
 ) -> Iterator[int]:
-    """One environment, with plain numbers where a vector has arrays; batches are handed out."""
+    """One environment, with plain numbers where a vector has arrays; batches are returned."""
     env, loop = gymnasium.make(NAME), ByHand(net, 1, num_steps)
     obs, _ = env.reset(seed=0)
     traj_id, step, fresh = 0, 0, True

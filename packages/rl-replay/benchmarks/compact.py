@@ -136,7 +136,7 @@ def sampling(title: str, schema: RowSchema, count: int, environments: int, round
 def in_buffers(count: int, rounds: int) -> None:
     """256 random rows of a buffer, plain and lossless: in private and shared memory and in a file.
 
-    Shared and in a file, a sample also proves that nobody overwrote its rows meanwhile.
+    Shared and in a file, a sample also proves that no writer overwrote its rows meanwhile.
     """
     buffers: dict[tuple[str, bool], TensorDictReplayBuffer] = {}
     for once in (False, True):

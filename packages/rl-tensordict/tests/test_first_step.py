@@ -1,4 +1,4 @@
-"""The first step of a policy: what the policy is left with, beside one call of the policy."""
+"""The first step of a policy leaves it in the state that one call does."""
 
 import pytest
 import torch

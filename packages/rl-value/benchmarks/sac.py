@@ -164,7 +164,7 @@ def by_hand(batch: TensorDict) -> Callable[[], object]:
 
 
 def main() -> None:
-    """Print what an update takes, and what it is of the others."""
+    """Print the time of an update, and its share of the others'."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     batch = batch_of_rows()

@@ -60,7 +60,9 @@ class AtariDQNSource(EpisodeSource):
             raise FileNotFoundError(f"there is no $store$_terminal_ckpt.*.gz in {folder}.")
         self._shards = [_Shard(number, found[number]) for number in sorted(found)]
         if len(found) > 1:
-            self.assumptions.append("a shard goes on in the next one where their numbers do")
+            self.assumptions.append(
+                "a trajectory continues in the next shard where their numbers do"
+            )
         self.assumptions.append("episodes end at terminals only: the files have no time-outs")
 
     @property

@@ -33,7 +33,7 @@ def convert(source: EpisodeSource, folder: Path, dataset: str, *, bar: bool = Tr
 
     Args:
         source: The episodes.
-        folder: Where the dataset lies; its rows and their report go to `folder/rows`.
+        folder: The dataset's folder; its rows and their report go to `folder/rows`.
         dataset: The id of the dataset, from which the ids of its trajectories are made.
         bar: Show progress, where tqdm is installed.
 

@@ -29,9 +29,9 @@ _GONE = (401, 403, 404, 410)
 def fetch(
     url: str, target: Path, *, sha256: str | None = None, size: int | None = None, bar: bool = True
 ) -> Path:
-    """Download a file, going on where a connection was cut, in this call or an earlier one.
+    """Download a file, continuing where a connection was cut, in this call or an earlier one.
 
-    What came so far lies in `target` with the suffix `.part`, which gets its name once it is whole.
+    An unfinished download has the suffix `.part`; it gets its name once it is complete.
 
     Args:
         url: Where the file is, over http or https.
@@ -45,7 +45,7 @@ def fetch(
 
     Raises:
         ValueError: Another hash or size, or an address of another kind; the file is removed.
-        FileNotFoundError: The server has no such file, or gives it to nobody.
+        FileNotFoundError: The server has no such file, or refuses access to it.
         ConnectionError: The server cannot be reached, or cut the connection five times without
             sending anything.
     """

@@ -75,7 +75,7 @@ class VD4RLSource(EpisodeSource):
 
 
 class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
-    """A dataset of V-D4RL, in which each action stands with the frame that it led from.
+    """A dataset of V-D4RL, in which each action is stored with the frame that it led from.
 
     Rows have `"pixels"`, `"action"`, and under `"next"` pixels, reward, `"discount"` and flags.
 

@@ -78,7 +78,7 @@ def _of_buffer(buffer: ReplayBuffer) -> Iterator[TensorDictBase]:
 
 
 def _of_batches(batches: Iterable[TensorDictBase]) -> Iterator[TensorDictBase]:
-    """Trajectories of batches; pieces of one that goes on wait for the rest of it."""
+    """Trajectories of batches; pieces of an unfinished one wait for the rest of it."""
     waiting: dict[int, list[TensorDictBase]] = {}
     for batch in batches:
         if not isinstance(batch, TensorDictBase):

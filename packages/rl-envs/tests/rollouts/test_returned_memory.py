@@ -19,7 +19,7 @@ class Counts(EnvBase):
         rows = [np.zeros(2, np.float32) for _ in range(number)]
         self.buffers, self.rows = [torch.from_numpy(row) for row in rows], rows
         self.copies, self.by_numpy, self.count = copies, by_numpy, 0
-        self.reward = torch.ones(1)  # a constant, which is nobody's fault
+        self.reward = torch.ones(1)  # a constant: sharing it is no fault
 
     def shown(self):
         place = self.count % len(self.buffers)

@@ -187,7 +187,7 @@ class Interrupt(BaseException):
 
 @contextmanager
 def interrupted_at(place, function=Lane.restart):
-    """Raise ahead of a line of a function, by its number among those that run."""
+    """Raise before a line of a function, by its number among those that run."""
     lines = []
 
     def trace(frame, event, _):

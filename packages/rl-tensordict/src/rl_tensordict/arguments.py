@@ -88,7 +88,7 @@ def check_flags(**flags: Any) -> None:
 
 
 def check_calls(**calls: Any) -> None:
-    """Raise for a value that cannot be called; None stands for no call."""
+    """Raise for a value that cannot be called; None means no call."""
     for name, call in calls.items():
         check_type(name, call, Callable | None, "a function or a module")
 

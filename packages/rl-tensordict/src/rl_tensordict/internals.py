@@ -1,6 +1,6 @@
 """What of tensordict's internals this version has; looked up once, where the package is imported.
 
-The fast ways are taken only where the internals are what they were written for. Where one is
+The fast ways are taken only with the internals that they were written for. Where one is
 missing or differs, its users take the public way, which is slower and does the same.
 """
 

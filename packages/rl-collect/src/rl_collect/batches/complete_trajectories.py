@@ -236,8 +236,8 @@ def _of(batch: TensorDictBase) -> list[tuple[tuple[str, ...], Tensor]]:
 
 def _ends_left(ends: Tensor, env: Tensor) -> Tensor:
     """How many ends lie at or after each row of its environment; rows by environment."""
-    behind = ends.flip(0).cumsum(0).flip(0)
+    remaining = ends.flip(0).cumsum(0).flip(0)
     # minus those of the environments that follow
     following = torch.bincount(env[ends], minlength=int(env.max()) + 1 if len(env) else 0)
     after = following.flip(0).cumsum(0).flip(0) - following
-    return behind - after[env]
+    return remaining - after[env]

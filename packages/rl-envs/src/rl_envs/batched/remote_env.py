@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_workers import WorkerPool
 
-CALLS = "calls"  # what stands for a method, which stays where its environment is
+CALLS = "calls"  # in the place of a method, which stays in its worker
 
 
 def is_method(found: Any) -> bool:

@@ -244,7 +244,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if not self.return_log_prob:
             return (sample,)
         log_prob = dist.log_prob(sample)
-        # that of a mode may be NaN for a scale of 0, and nobody needs it
+        # that of a mode may be NaN for a scale of 0, and nothing needs it
         if is_acting and kind is InteractionType.RANDOM and sample.is_floating_point():
             refuse_nan_density(log_prob)
         return sample, log_prob

@@ -258,7 +258,7 @@ def _layers(network: nn.Module) -> list[nn.Module]:
     """The layers that a network calls in turn; itself where it is no plain sequence."""
     if not isinstance(network, nn.Sequential) or type(network) not in (MLP, nn.Sequential):
         return [network]
-    # a module that stands in several places is called in each; what an MLP shapes is no sequence
+    # a module that has several places is called in each; what an MLP shapes is no sequence
     return [
         layer
         for child in network

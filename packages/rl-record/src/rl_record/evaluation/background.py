@@ -1,4 +1,4 @@
-"""Evaluations in a process of their own, while training goes on."""
+"""Evaluations in a process of their own, while training continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREVER_S = 1e6  # seconds: longer than any evaluation
 
 
 class BackgroundEvaluator:
-    """Evaluates in a process of its own, while training goes on.
+    """Evaluates in a process of its own, while training continues.
 
     What is raised there is raised by the call that fetches the evaluation. A process that has ended
     is replaced for the next one.

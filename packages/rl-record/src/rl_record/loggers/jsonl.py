@@ -24,8 +24,8 @@ class JSONLLogger(Logger):
     """Writes a run as lines of JSON, one for each call, to ``log_dir/exp_name/metrics.jsonl``.
 
     `rl_record.read_run` reads it, ``python -m rl_record.plot`` draws it. Videos are files in the
-    folder ``videos`` beside it. A killed process loses the calls of its last moment; a line that it
-    could not finish is skipped by the reader.
+    folder ``videos`` next to it. A killed process loses the calls of its last moment; the reader
+    skips a line that it could not finish.
 
     Args:
         exp_name: name of the run; "/" makes folders, as in ``"sac/seed-0"``.

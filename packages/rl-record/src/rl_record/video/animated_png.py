@@ -49,7 +49,7 @@ def _chunks(frames: Tensor, fps: float) -> Iterator[tuple[bytes, bytes]]:
     """The kind and the content of each chunk."""
     num, channels, height, width = frames.shape
     yield b"IHDR", _header(channels, height, width)
-    yield b"acTL", struct.pack(">II", num, 0)  # 0: for ever
+    yield b"acTL", struct.pack(">II", num, 0)  # 0: endlessly
     number = 0  # counts the chunks of the animation
     duration = _fraction(1 / fps)
     for t in range(num):
@@ -75,6 +75,6 @@ def _fraction(seconds: float) -> tuple[int, int]:
 
 
 def _scanlines(frame: Tensor) -> bytes:
-    """Pixels ``[C, H, W]`` row by row, each row behind the number of its filter, 0 for none."""
+    """Pixels ``[C, H, W]`` row by row, the number of its filter, 0 for none, before each row."""
     rows = frame.permute(1, 2, 0).flatten(1).cpu().numpy()
     return np.pad(rows, ((0, 0), (1, 0))).tobytes()

@@ -67,7 +67,7 @@ class BufferTransforms(Compose):
     def store_by(
         self, writer: Writer, storage: Storage, data: Any, *, elements: bool = False
     ) -> torch.Tensor:
-        """Lets a writer store what the inverse transforms make of data; where it is, or -1."""
+        """Lets a writer store the inverse transforms' output; its positions, or -1."""
         held = self.write_state()
         try:
             rows = self.inv(data) if self.changes else data

@@ -50,7 +50,7 @@ class Move(NamedTuple):
 
 
 Destinations = Sequence[slice | int]
-"""The positions of the rows of a dump, in its order; a number stands for rows left out."""
+"""The positions of the rows of a dump, in its order; a number counts rows left out."""
 
 
 class Moves(NamedTuple):

@@ -1,4 +1,4 @@
-"""Files of rows that lie beside the data of a dump: described by its manifest, and checked."""
+"""Files of rows next to the data of a dump: described by its manifest, and checked."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Late:
 
 @dataclass(frozen=True)
 class OtherFile:
-    """A file of rows that lies beside the data of a dump; it is described in its place."""
+    """A file of rows next to the data of a dump; it is described in its place."""
 
     suffix: str  # Of its name
     write: Callable[[Path], None]  # Writes a file that is not there yet
@@ -74,7 +74,7 @@ Part = (
 
 
 Hold = Callable[[torch.Tensor], torch.Tensor]
-"""Gives a piece of the rows that nobody changes while it is written."""
+"""Gives a piece of the rows, which does not change while it is written."""
 
 
 def slices_of(leaf: torch.Tensor, places: Iterable[slice], hold: Hold) -> Chunks:

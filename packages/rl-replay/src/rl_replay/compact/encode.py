@@ -34,7 +34,7 @@ class CompactRows:
 
     A leaf under `"next"` that equals the root's of the next row bit for bit, wherever one row
     continues another, is kept once: a row for each step, and one more for each trajectory. The rows
-    where it does not are exceptions, whose values are kept beside.
+    where it does not are exceptions, whose values are kept as well.
     """
 
     store: RowStore

@@ -28,7 +28,7 @@ _NUMBERS = frozenset("fiub")  # kinds of numpy that rewards are cast from
 
 
 class RowDict:
-    """A dict that stands for a tensordict: rewards, flags and `is_init` become singletons."""
+    """A dict in the place of a tensordict: rewards, flags and `is_init` become singletons."""
 
     def __init__(self, entries: Mapping[str, Any], dims: int) -> None:
         self.entries, self.dims = entries, dims
@@ -105,7 +105,7 @@ def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
 
 
 def without_wrapper(data: Any) -> Any:
-    """The tensordict that a `RowDict` stands for; other data as they are."""
+    """The tensordict of a `RowDict`; other data as they are."""
     return data.tensordict() if isinstance(data, RowDict) else data
 
 

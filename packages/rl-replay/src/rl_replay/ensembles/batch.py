@@ -1,4 +1,4 @@
-"""The batches of an ensemble: parts of several buffers, gathered as one or put together."""
+"""The batches of an ensemble: parts of several buffers, gathered as one or concatenated."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Links:
             if self.keys.compares and not extent.named:
                 wrong, seen = contradictions(leaves, self.keys, extent, joined)
                 joined = joined if wrong is None else joined & ~wrong
-            # from flags to distances, and padding stays as it is: it joins nobody
+            # from flags to distances, and padding stays as it is: it joins no row
             np.copyto(back[stride:], np.int32(stride), where=joined)
         if self.keys.numbered:
             continued = np.zeros(extent.count, dtype=np.bool_)

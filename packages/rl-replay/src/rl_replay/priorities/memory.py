@@ -115,7 +115,7 @@ class PriorityMemory:
         return same
 
     def take_in(self, begin: int, ids: Words, priorities: Singles) -> None:
-        """Sets rows that follow each other, where the word is that of an older row or nobody's.
+        """Sets rows that follow each other, where the word is an older row's or empty.
 
         A word that has the id already is another process's, which may know more, and a younger one
         that of a row which has taken the place meanwhile.

@@ -65,7 +65,7 @@ def draw(words: Words, sums: Floats, begins: Ints, fractions: Floats) -> tuple[I
     total = roots[-1]
     if not total > 0:
         return np.full(len(fractions), -1), np.zeros(len(fractions))
-    # behind the last sum that is not beyond the fraction; never behind the last one with weight
+    # after the last sum that does not exceed the fraction; never after the last one with weight
     wanted = fractions * total
     nodes = np.minimum(roots.searchsorted(wanted, "right"), roots.searchsorted(total, "left"))
     share = sums[begins[top] + nodes]

@@ -322,7 +322,7 @@ class RowPriorities:
         self._least.note(self.tree, positions)
 
     def _rows_at(self, positions: Ints) -> tuple[Ints, Flags]:
-        """The rows that words of leaves are of, and which of them stood at the last `catch_up`."""
+        """The rows of some leaves, and which of them were stored at the last `catch_up`."""
         assert self.seen is not None  # `catch_up` comes before
         row_ids, good = rows_of_words(
             self.tree.ids[positions], positions, self.seen, self._lane_size

@@ -18,7 +18,7 @@ class SliceCandidates:
             rows.clear()
 
     def add_new(self, begin: int, end: int, lane_size: int) -> None:
-        """Adds rows to `new`, whose ranges stay as few as the lanes where nobody clears it."""
+        """Adds rows to `new`, whose ranges stay as few as the lanes where no sampler clears it."""
         for place, (first, stop) in enumerate(self.new):
             if stop == begin:
                 self.new[place] = max(first, end - lane_size), end

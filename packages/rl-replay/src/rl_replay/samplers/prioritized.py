@@ -40,8 +40,8 @@ class PrioritizedSampler(Sampler):
     rows are written with the buffer's `priority_key`, it has that one.
 
     Priorities are in a tree of sums: a draw costs much the same in a buffer of any size. Writers do
-    nothing for it, whoever samples takes in what they wrote. With numba installed a draw takes
-    half of the time, and gives the same rows.
+    nothing for it: a process that samples takes in what they wrote. With numba installed a draw
+    takes half of the time, and gives the same rows.
 
     Args:
         max_capacity: The capacity of the storage, in rows.

@@ -253,7 +253,8 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             offsets = index.locate(heads)[1]
             if not self.strict_length:
                 rows.start_at(ring, self._of_period(heads[offsets == 0]))
-            found.heads[:] = heads[offsets > 0].tolist()  # the index is behind the ring
+            # where the index is not up to date with the ring
+            found.heads[:] = heads[offsets > 0].tolist()
 
     def _starts(self, index: TrajectoryIndex, written: Ints, length: int) -> Ints:
         """The rows that can begin a slice since some rows were written."""

@@ -171,14 +171,14 @@ class _Runs:
         self.firsts, self.counts, self.versions = NOTHING, NOTHING, NOTHING
 
     def append(self, numbers: Ints, versions: Ints) -> None:
-        """Add rows whose ids follow one another."""
+        """Add rows with consecutive ids."""
         cuts = np.flatnonzero(np.diff(versions)) + 1
         begins = np.concatenate([[0], cuts])
         counts = np.diff(np.append(begins, len(numbers)))
         firsts, kinds = numbers[begins], versions[begins].astype(np.int64)
         last = len(self.firsts) - 1
         follows = last >= 0 and self.firsts[last] + self.counts[last] == firsts[0]
-        if follows and self.versions[last] == kinds[0]:  # the last run goes on
+        if follows and self.versions[last] == kinds[0]:  # the last run continues
             self.counts[last] += counts[0]
             firsts, counts, kinds = firsts[1:], counts[1:], kinds[1:]
         self.firsts = np.concatenate([self.firsts, firsts])

@@ -86,7 +86,7 @@ class FileSource(ABC):
         del suffix
         return False
 
-    def describe(self) -> None:  # noqa: B027 - where nobody opens the files by path
+    def describe(self) -> None:  # noqa: B027 - unless files are opened by path
         """Called once the rows exist, which describe themselves."""
 
 

@@ -108,7 +108,7 @@ class Session(WriteSession):
 
     @abstractmethod
     def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
-        """Whether `look` finds what it waits for in time, by the writes of whoever may write."""
+        """Whether `look` finds what it waits for in time, by the writes of any process."""
 
     @abstractmethod
     def sync(self) -> RowTable | None:

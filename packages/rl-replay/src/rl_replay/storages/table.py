@@ -160,7 +160,7 @@ class RowTable:
         match: Callable[[Links, Span], Predecessors],
         write: Callable[[Span, Predecessors], None],
     ) -> tuple[Span, Predecessors]:
-        """Reserves rows, writes and publishes them; restores what an interrupt leaves behind."""
+        """Reserves rows, writes and publishes them; undoes an interrupted write."""
         store, span = self.store, None
         links = session.begin(count)
         touches, keys = store.touches, links.keys

@@ -302,7 +302,7 @@ class SpecTree(Lockable, TensorSpec):
         if Ellipsis in wanted:
             place = wanted.index(Ellipsis)
             skipped = self.ndim - len(wanted) + 1
-            # the ellipsis stands for as many names as the arguments leave out
+            # the ellipsis is as many names as the arguments leave out
             wanted[place : place + 1] = self.names[place : place + skipped]
         clash = [(old, new) for old, new in zip(self.names, wanted, strict=False) if old]
         if any(new not in (old, None) for old, new in clash):

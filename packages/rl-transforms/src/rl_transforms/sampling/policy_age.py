@@ -16,7 +16,7 @@ from rl_transforms.transform import Place, Transform
 
 
 class PolicyAgeFilter(Transform):
-    """Leaves out rows whose policy is too many versions behind, when storing and when sampling.
+    """Leaves out rows whose policy is too many versions old, when storing and when sampling.
 
     A batch that loses rows is flat, ``[n]``, and a sample is shorter than asked for; one without a
     row left is not stored at all. Rows that are left keep their markers, so that a gap is seen.
@@ -24,7 +24,7 @@ class PolicyAgeFilter(Transform):
     Args:
         current_version: the version of the weights that learn, or a function that returns it, as
             ``lambda: collector.policy_version``.
-        max_policy_lag: the most versions that a row may be behind.
+        max_policy_lag: the most versions that a row may be old.
         policy_version_key: where the versions are, int64 ``[*B]``.
         strict: refuse data without versions; otherwise they pass.
 

@@ -145,7 +145,7 @@ class VTrace(ValueEstimator):
             raise ValueError(msg)
         apart = now - stored  # [*B, T, *G], or with a last dimension of 1
         waits = waiting_members(batch, self.entries["terminated"])
-        if waits is not None and waits.shape == apart.shape:  # an action that nobody took
+        if waits is not None and waits.shape == apart.shape:  # an action that was not taken
             apart = apart.masked_fill(waits, 0)
         ratio = valued.steps.segments.gather(apart)
         wide = ratio if ratio.ndim == valued.reward.ndim else ratio.unsqueeze(-1)

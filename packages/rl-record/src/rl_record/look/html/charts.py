@@ -22,7 +22,7 @@ def rectangle(place: Sequence[float], kind: str, label: str | None = None) -> Ma
 
 
 def chart(shapes: Iterable[Markup], size: tuple[float, float], label: str, kind: str) -> Markup:
-    """A picture of shapes; the label says in words what it shows."""
+    """A picture of shapes; the label describes it."""
     box = f"0 0 {size[0]:.6g} {size[1]:.6g}"
     options = {"viewBox": box, "preserveAspectRatio": "none", "role": "img", "aria_label": label}
     return tag("svg", list(shapes), class_=kind, **options)

@@ -13,7 +13,7 @@ from rl_value.arguments import is_transformed
 
 
 def spec_of(given: Any, actor: nn.Module | None, action: NestedKey) -> Any:
-    """The spec of an action, by itself or in a composite; None if nobody says it."""
+    """The spec of an action, by itself or in a composite; None if no argument names it."""
     spec = given
     if spec is None and actor is not None:
         spec = getattr(actor, "spec", None)
