@@ -26,7 +26,8 @@ import contracts
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 # begin with an underscore and stand in the documentation of Python or IPython
-DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace", "_repr_png_"}
+DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace"}
+DOCUMENTED |= {"_repr_html_", "_repr_png_"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

@@ -36,6 +36,7 @@ def test_a_tensordict_of_other_attributes_is_not_the_same():
 def test_forward_of_this_version_hands_on_to_the_methods_that_are_compared():
     assert internals.is_stock_module(TensorDictModule)
     assert internals.is_stock_sequence(TensorDictSequential)
+    # private: what the version of tensordict is asked for
     assert callable(TensorDictModule._call_module)
     assert callable(TensorDictModule._write_to_tensordict)
     assert callable(TensorDictSequential._run_module)

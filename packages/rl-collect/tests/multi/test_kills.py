@@ -146,11 +146,12 @@ def test_a_worker_may_be_killed_at_any_point(trap, kind, point):
 def test_a_worker_that_is_stopped_is_named_and_what_it_had_is_not_lost(kind):
     collector = kind([functools.partial(CountingEnv, 10**6)], frames_per_batch=3, **FORK)
     with collector:
+        # private: a timeout is fixed when the workers start
         batches, pool = [collector.next()], collector._workers.pool
         pid = collector.pids[0]
         os.kill(pid, signal.SIGSTOP)
         os.waitpid(pid, os.WUNTRACED)  # until it is stopped
-        pool._timeout_s = 0.2  # private: a timeout is fixed when the workers start
+        pool._timeout_s = 0.2
         late = pytest.raises(WorkerTimeout, match=rf"collector worker 0 \(process {pid}\).*play")
         with late:
             batches.extend(iter(collector))  # what it had delivered before comes first

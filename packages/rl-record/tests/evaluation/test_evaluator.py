@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 
@@ -219,7 +220,8 @@ def test_process_that_has_ended_is_replaced_for_the_next_evaluation():
         else:
             with pytest.raises(error):
                 evaluator.wait()
-    pid = evaluator._pool.pids[0]
+    (worker,) = multiprocessing.active_children()
+    pid = worker.pid
     os.kill(pid, signal.SIGKILL)  # between two evaluations
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     evaluator.trigger_eval()

@@ -163,7 +163,7 @@ def test_rows_are_noted_in_few_ranges_where_nobody_draws():
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=30)
     buffer.extend(trajectories([6]))
     buffer.sample()
-    ranges = sampler._rows.candidates.new
+    ranges = sampler._rows.candidates.new  # private: memory that only grows is seen nowhere else
     for turn in range(9):
         index = buffer.extend(trajectories([4], first_id=10 * (turn + 1)))
         buffer.update_priority(index, 2.0)

@@ -22,7 +22,7 @@ SCHEMA = RowSchema(
 
 
 def versions(leaves):
-    """How often each leaf was written to in place, as autograd counts."""
+    """How often each leaf was written to in place: a counter that torch has no public name for."""
     return [leaf._version for leaf in leaves]
 
 
