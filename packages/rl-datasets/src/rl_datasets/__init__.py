@@ -19,6 +19,7 @@ from rl_datasets.report import ColumnReport, DatasetReport
 from rl_datasets.rlds.replay import OpenXExperienceReplay
 from rl_datasets.rlds.source import RLDSSource
 from rl_datasets.roboset import RobosetExperienceReplay, RobosetSource
+from rl_datasets.stream.stream import StreamOptions
 from rl_datasets.vd4rl import VD4RLExperienceReplay, VD4RLSource
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "RLDSSource",
     "RobosetExperienceReplay",
     "RobosetSource",
+    "StreamOptions",
     "VD4RLExperienceReplay",
     "VD4RLSource",
     "convert",

@@ -55,6 +55,11 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows, each observation counted once."""
+        return sum(a.nbytes for a in (*self.observations.values(), *self.columns.values()))
+
     def rows(self, first_id: int) -> TensorDict:
         """The rows as tensors, with ids from `first_id` on."""
         ids = np.cumsum(self.starts) - 1 + first_id
@@ -95,23 +100,23 @@ class Chunk:
         return steps
 
 
-def chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
+def chunks(episodes: Iterable[Episode], size: int = CHUNK_BYTES) -> Iterator[list[Episode]]:
     """Groups episodes of one kind until there are many rows or bytes."""
     group: list[Episode] = []
-    rows = size = 0
+    rows = taken = 0
     for episode in episodes:
         if not len(episode):
             continue
         if group and group[-1].has_last != episode.has_last:
             yield group
-            group, rows, size = [], 0, 0
+            group, rows, taken = [], 0, 0
         group.append(episode)
         rows += len(episode)
-        size += sum(a.nbytes for a in episode.observations.values())
-        size += sum(a.nbytes for a in episode.columns.values())
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+        taken += sum(a.nbytes for a in episode.observations.values())
+        taken += sum(a.nbytes for a in episode.columns.values())
+        if rows >= CHUNK_ROWS or taken >= size:
             yield group
-            group, rows, size = [], 0, 0
+            group, rows, taken = [], 0, 0
     if group:
         yield group
 

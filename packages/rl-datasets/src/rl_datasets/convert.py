@@ -70,6 +70,11 @@ def replace_rows(made: Path, folder: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
 
 
+def dataset_tag(dataset: str) -> int:
+    """The high 31 bits of the ids of a dataset's trajectories, made of its name."""
+    return int.from_bytes(hashlib.sha256(dataset.encode()).digest()[:4]) >> 1
+
+
 class _Conversion:
     """The state of a conversion: rows written so far, and the report of them."""
 
@@ -77,7 +82,7 @@ class _Conversion:
         self.source, self.folder = source, folder
         if source.steps < 1:
             raise ValueError(f"{dataset}: there is no step in {_shown(source)}.")
-        self.tag = int.from_bytes(hashlib.sha256(dataset.encode()).digest()[:4]) >> 1
+        self.tag = dataset_tag(dataset)
         self.report = DatasetReport(dataset, source.format, fingerprint=source.fingerprint())
         self.storage: LazyMemmapStorage | None = None
         self.numbers: set[int] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
@@ -16,6 +16,7 @@ from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import DatasetFolder, root_of, unknown_id
 from rl_datasets.preprocess import Preprocess, preprocessed
 from rl_datasets.report import DatasetReport
+from rl_datasets.stream.stream import Stream, StreamOptions
 from rl_layout import split_trajectories
 from rl_replay import (
     ImmutableDatasetWriter,
@@ -23,7 +24,6 @@ from rl_replay import (
     Sampler,
     SliceSampler,
     SliceSamplerWithoutReplacement,
-    Storage,
     TensorDictReplayBuffer,
     TensorStorage,
     Writer,
@@ -60,6 +60,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         download: Download files that are missing; "force" for downloading and converting anew.
         path: A folder, or a file, with the files of the dataset as its format has them. They are
             only read; nothing is downloaded.
+        streaming: Write nothing to the disk: a thread reads the files over and over into a ring of
+            rows in memory, of which samples are drawn; `StreamOptions` says how large it is.
         split_trajs: Hold whole trajectories in memory, padded to the longest one: an element is a
             trajectory, its leaves are `[T, ...]`, and `("collector", "mask")` tells real steps.
         num_slices: Slices of a sample, for a `SliceSampler` that is made here.
@@ -105,6 +107,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         root: str | os.PathLike[str] | None = None,
         download: Download = True,
         path: str | os.PathLike[str] | None = None,
+        streaming: bool | StreamOptions = False,
         split_trajs: bool = False,
         num_slices: int | None = None,
         slice_len: int | None = None,
@@ -120,25 +123,30 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         self.dataset_id = dataset_id
         self._verbose = verbose
         self._folder = DatasetFolder.of(root, self.family, dataset_id)
-        self._prepare(download, None if path is None else Path(path).expanduser())
-        self.report = DatasetReport.load(self._folder.rows)
+        files = None if path is None else Path(path).expanduser()
+        known = self.known_ids()
+        if files is None and known and dataset_id not in known:
+            raise unknown_id(dataset_id, known, self.family)
+        if download == "force":
+            self._folder.drop(files=files is None)
         if num_slices is not None or slice_len is not None:
             if sampler is not None:
                 raise ValueError(
                     "num_slices and slice_len make a sampler, and one was given: leave them out."
                 )
-            kind = SliceSampler if replacement else SliceSamplerWithoutReplacement
-            sampler = kind(num_slices=num_slices, slice_len=slice_len, strict_length=strict_length)
-        _require_short_slices(sampler, self.report)
-        rows = _opened(self._folder.rows, self.report)
-        storage: Storage = _padded(rows) if split_trajs else rows
-        super().__init__(
-            storage=storage,
-            sampler=sampler,
-            writer=ImmutableDatasetWriter() if writer is None else writer,
-            batch_size=batch_size,
-            **parts,
-        )
+            sampler = (SliceSampler if replacement else SliceSamplerWithoutReplacement)(
+                num_slices=num_slices, slice_len=slice_len, strict_length=strict_length
+            )
+        self._stream: Stream | None = None
+        if streaming:
+            _require_streamable(split_trajs=split_trajs, writer=writer, **parts)
+            storage, writer = self._read_ahead(self._found(download, files), streaming)
+        else:
+            storage = self._opened(download, files, sampler, split_trajs=split_trajs)
+        own_parts = {"storage": storage, "sampler": sampler, "batch_size": batch_size}
+        super().__init__(writer=writer or ImmutableDatasetWriter(), **own_parts, **parts)
+        if self._stream is not None:
+            self._stream.start(self)
 
     @abstractmethod
     def source(self, path: Path) -> EpisodeSource:
@@ -193,11 +201,70 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """What the files say of the dataset, in addition to its rows."""
         return self.report.metadata
 
+    @property
+    def batches(self) -> Any:
+        """What draws and makes the batches, for ensembles of buffers.
+
+        Raises:
+            TypeError: A stream, which an ensemble cannot wait for.
+        """
+        if self._stream is not None:
+            raise TypeError("a stream is no member of an ensemble: leave streaming out.")
+        return super().batches
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Draw a batch; of a stream, once enough rows are read.
+
+        Args:
+            batch_size: How many rows; those of the constructor unless given.
+            return_info: Return a dict with information about the rows as well.
+            timeout: Seconds to wait for rows of a stream; any time unless given.
+
+        Returns:
+            The batch, or the batch and the dict, as of any buffer.
+
+        Raises:
+            TimeoutError: The rows of a stream did not come in time.
+            RuntimeError: A stream that has ended or was closed.
+            Exception: What stopped the reader of a stream.
+        """
+        if self._stream is not None and not self._take(batch_size, timeout):
+            raise RuntimeError(
+                f"the stream of {self.dataset_id} has ended: draw by `for batch in data`, which "
+                "ends there, or give StreamOptions no epochs."
+            )
+        return super().sample(batch_size, return_info, timeout=timeout)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches up to the end of an epoch, or of a stream; without end where there is none."""
+        if self._stream is None:
+            yield from super().__iter__()
+        else:
+            while self._take(None, None):
+                yield super().sample()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that samples waited for rows of a stream to come."""
+        return 0.0 if self._stream is None else self._stream.pace.waited_s
+
+    def close(self) -> None:
+        """Ends the thread of a stream, and waits for it; nothing else has any."""
+        if self._stream is not None:
+            self._stream.close()
+
     def delete(self) -> None:
         """Remove the rows and the downloaded files from the disk; files of `path=` are not ours.
 
         The buffer is not to be used any more.
         """
+        self.close()
         self._folder.drop()
 
     def preprocess(  # noqa: PLR0913 - what the peer's takes
@@ -240,11 +307,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         Raises:
             ValueError: Arguments that exclude each other, or another number of rows than given.
-            TypeError: A buffer of padded trajectories.
+            TypeError: A buffer of padded trajectories, or a stream.
         """
         storage = self.storage
         if not isinstance(storage, LazyMemmapStorage):
-            raise TypeError("rows can be replaced on the disk only: leave split_trajs out.")
+            raise TypeError(
+                "rows can be replaced on the disk only: leave split_trajs and streaming out."
+            )
         check_choice("by", by, ["rows", "trajectory"])
         if dim != 0:
             raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")
@@ -270,25 +339,37 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             self.set_storage(opened)
         return opened
 
-    def _prepare(self, download: Download, path: Path | None) -> None:
+    def _take(self, batch_size: int | None, timeout: float | None) -> bool:
+        """Waits for the rows of a batch; False where the stream has ended."""
+        assert self._stream is not None  # the caller looked
+        size = self.batch_size if batch_size is None else batch_size
+        return size is None or self._stream.take(size, timeout)  # the sample says what is wrong
+
+    def _read_ahead(
+        self, source: EpisodeSource, streaming: StreamOptions | Literal[True]
+    ) -> tuple[TensorStorage, Writer]:
+        """The ring of a stream, and who writes to it."""
+        options = StreamOptions() if streaming is True else streaming
+        self._stream = Stream(source, self.dataset_id, options)
+        self.report = self._stream.report
+        return self._stream.storage, self._stream.writer
+
+    def _opened(
+        self, download: Download, path: Path | None, sampler: Sampler | None, *, split_trajs: bool
+    ) -> TensorStorage:
+        """The rows on the disk, which are made if they are not there."""
+        self._convert(download, path)
+        self.report = DatasetReport.load(self._folder.rows)
+        _require_short_slices(sampler, self.report)
+        rows = _opened(self._folder.rows, self.report)
+        return _padded(rows) if split_trajs else rows
+
+    def _convert(self, download: Download, path: Path | None) -> None:
         """Makes the rows, unless they are there."""
         folder = self._folder
-        known = self.known_ids()
-        if path is None and known and self.dataset_id not in known:
-            raise unknown_id(self.dataset_id, known, self.family)
-        if download == "force":
-            folder.drop(files=path is None)
-        if path is not None:
-            if not path.exists():
-                raise FileNotFoundError(f"there is nothing at {path}.")
-            self._convert(self.source(path))
-        elif not folder.is_converted:
-            if not folder.files.exists():
-                self._download(download)
-            self._convert(self.source(folder.files))
-
-    def _convert(self, source: EpisodeSource) -> None:
-        folder = self._folder
+        if path is None and folder.is_converted:
+            return
+        source = self._found(download, path)
         if folder.is_converted:
             made_of = DatasetReport.load(folder.rows).fingerprint
             if _same(made_of, source.fingerprint()):
@@ -296,6 +377,16 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         convert(source, folder.path, self.dataset_id, bar=self._verbose)
         if self._verbose:
             print(DatasetReport.load(folder.rows))  # noqa: T201 - asked for by the user
+
+    def _found(self, download: Download, path: Path | None) -> EpisodeSource:
+        """The episodes of the files, which are downloaded if they are missing."""
+        if path is not None:
+            if not path.exists():
+                raise FileNotFoundError(f"there is nothing at {path}.")
+            return self.source(path)
+        if not self._folder.files.exists():
+            self._download(download)
+        return self.source(self._folder.files)
 
     def _download(self, download: Download) -> None:
         folder = self._folder
@@ -312,6 +403,18 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 error.add_note(self.sources_of_copies)
             raise
         folder.downloading.replace(folder.files)
+
+
+def _require_streamable(
+    *, split_trajs: bool, writer: Writer | None, prefetch: int | None = None, **_: Any
+) -> None:
+    """Raises for what excludes a stream."""
+    if split_trajs:
+        raise ValueError("split_trajs holds all trajectories at once: leave it or streaming out.")
+    if writer is not None:
+        raise ValueError("a stream has a writer of its own: leave writer or streaming out.")
+    if prefetch:
+        raise ValueError("a stream reads ahead already: leave prefetch or streaming out.")
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -148,6 +148,22 @@ def test_last_actions_may_be_real(tmp_path):
     assert "has an action" in data.report.assumptions[0]
 
 
+def test_records_are_streamed(tmp_path):
+    made = write(tmp_path / "files")
+    data = opened(tmp_path, streaming=True, batch_size=4)
+    rows = data.sample(timeout=60)
+    data.close()
+    assert not (tmp_path / "r").exists()
+    for row in rows:
+        arrays, step = made[int(row["episode"])], int(row["collector", "traj_step"])
+        for key in ("state", "image"):
+            column = arrays[f"observation/{key}"]
+            assert np.array_equal(row["observation", key], column[step])
+            assert np.array_equal(row["next", "observation", key], column[step + 1])
+        assert np.array_equal(row["action"], arrays["action"][step])
+    assert data.metadata["tasks"] == {"0": "pick", "1": "place"}
+
+
 def test_columns_of_other_lengths_are_refused(tmp_path):
     write(tmp_path / "files", reward=np.zeros(9, np.float32))
     with pytest.raises(ValueError, match=r"column 'reward' has 9 values, expected 5 steps of \[\]"):
@@ -169,8 +185,8 @@ def test_arguments_that_exclude_each_other_are_refused(tmp_path):
     write(tmp_path / "files")
     for options, message in [
         ({"shuffle": False, "slice_len": 2}, "leave slices and sampler out"),
+        ({"shuffle": False, "streaming": True}, "leave shuffle out"),
         ({"pad": 0.0}, "pad_output=True"),
-        ({"streaming": True}, "not there yet"),
     ]:
         with pytest.raises(ValueError, match=message):
             opened(tmp_path, **options)

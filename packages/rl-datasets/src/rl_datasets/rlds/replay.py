@@ -9,6 +9,7 @@ from rl_datasets.download import fetch_bucket
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.rlds.source import RLDSSource
+from rl_datasets.stream.stream import StreamOptions
 from rl_replay import SamplerWithoutReplacement
 
 
@@ -22,7 +23,8 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         dataset_id: Name and version, `"bridge/0.1.0"`.
         batch_size: Rows of a sample, unless `sample` says otherwise.
         shuffle: False draws the rows in their order, once an epoch.
-        streaming: Not there yet, and refused if True.
+        streaming: Read the records over and over into a ring in memory and write nothing to the
+            disk; `StreamOptions` says how large the ring is.
         pad: Not there, and refused: slices of one length need no padding.
         split: "train", or another one that the files have.
         last_action: Whether the last step of an episode has a real action, as in some conversions.
@@ -33,9 +35,9 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         FileNotFoundError: The dataset is not there.
 
     Example:
-        >>> OpenXExperienceReplay("bridge/0.1.0", streaming=True)
+        >>> OpenXExperienceReplay("bridge/0.1.0", shuffle=False, streaming=True)
         Traceback (most recent call last):
-        ValueError: streaming is not there yet: leave it out, the dataset is converted to the disk.
+        ValueError: a stream is drawn from its ring in any order: leave shuffle out.
     """
 
     family = "openx"
@@ -47,16 +49,12 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         batch_size: int | None = None,
         *,
         shuffle: bool = True,
-        streaming: bool | None = None,
+        streaming: bool | StreamOptions | None = None,
         pad: float | bool | None = None,
         split: str = "train",
         last_action: bool = False,
         **options: Any,
     ) -> None:
-        if streaming:
-            raise ValueError(
-                "streaming is not there yet: leave it out, the dataset is converted to the disk."
-            )
         if pad is not None and pad is not False:
             raise ValueError(
                 "pad fills slices up: leave it out, or take SliceSampler(..., pad_output=True)."
@@ -65,9 +63,11 @@ class OpenXExperienceReplay(BaseDatasetExperienceReplay):
         if not shuffle:
             if sliced or options.get("sampler") is not None:
                 raise ValueError("shuffle=False is an order of rows: leave slices and sampler out.")
+            if streaming:
+                raise ValueError("a stream is drawn from its ring in any order: leave shuffle out.")
             options["sampler"] = SamplerWithoutReplacement(shuffle=False)
         self._taken: dict[str, Any] = {"split": split, "last_action": last_action}
-        super().__init__(dataset_id, batch_size, **options)
+        super().__init__(dataset_id, batch_size, streaming=streaming or False, **options)
 
     def source(self, path: Path) -> EpisodeSource:
         """The episodes of a folder with `features.json`."""
