@@ -28,6 +28,7 @@ NEXT_TRUNCATED = (NEXT, TRUNCATED)
 NEXT_DONE_KEYS = (NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED)
 STEPS_TO_NEXT_OBS = (NEXT, "steps_to_next_obs")
 DELTA = (NEXT, "delta")
+END_OF_LIFE = (NEXT, "end-of-life")  # in samples: an end of a segment, and of no trajectory
 
 COLLECTOR = "collector"
 TRAJ_IDS = (COLLECTOR, "traj_ids")

@@ -499,3 +499,16 @@ def test_a_step_that_is_named_twice_is_found_as_by_a_dictionary(rows, scale):
     said = "names another step already: ids are never reused"
     counts = [one.count for one in check_layout(batch).errors if one.message == said]
     assert counts == [sum(wanted)] * any(wanted)
+
+
+def test_an_id_may_go_on_after_a_lost_life_in_a_sample_alone():
+    sample = trajectories([5])
+    ends = torch.tensor([[False], [True], [False], [False], [True]])
+    for key in (keys.NEXT_TERMINATED, keys.NEXT_DONE, keys.END_OF_LIFE):
+        sample[key] = ends.clone()
+    sample["is_init"][2] = True
+    assert {error.key for error in check_layout(sample).errors} == {keys.TRAJ_IDS}
+    sample["index"] = torch.arange(5)
+    assert check_layout(sample).ok
+    drawn = sample[[4, 0, 2, 1, 3]]  # row by row
+    assert not check_layout(drawn).errors

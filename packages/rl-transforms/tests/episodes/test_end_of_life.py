@@ -107,6 +107,51 @@ def test_mark_done_starts_another_segment_behind_a_lost_life_in_a_slice():
     assert torch.equal(alone["is_init"], rows["is_init"])  # drawn one by one: nothing follows
 
 
+def sliced(lives):
+    """The same trajectory as a sampler draws it in one slice: its last step is cut."""
+    rows = played(lives, EndKind.CUT)
+    rows["collector", "slice_ids"] = torch.zeros(len(rows), dtype=torch.int64)
+    rows["next", "truncated"][-1] = rows["next", "done"][-1] = True
+    return rows
+
+
+def test_mark_done_terminates_a_lost_life_in_the_last_step_of_a_slice():
+    ended = EndOfLife(mark_done=True)(sliced([3, 2, 2, 1]))
+    assert ended["next", "terminated"].flatten().tolist() == [True, False, True]
+    kept = EndOfLife()(sliced([3, 2, 2, 1]))  # as an environment writes it
+    assert EndOfLife(mark_done=True)(kept)["next", "terminated"][-1]
+    alone = kept.exclude("lives", ("next", "lives"))  # a cut and a lost life look alike
+    ended = EndOfLife(mark_done=True)(alone)
+    assert ended["next", "terminated"].flatten().tolist() == [True, False, False]
+
+
+def test_the_end_of_a_slice_is_no_lost_life():
+    marked = EndOfLife()(sliced([3, 2, 2, 2]))
+    assert marked["next", "end-of-life"].flatten().tolist() == [True, False, False]
+    rows = sliced([3, 2, 2, 2])
+    rows["collector", "mask"] = torch.tensor([True, True, False])
+    rows["next", "truncated"][1] = rows["next", "done"][1] = True
+    assert EndOfLife()(rows)["next", "end-of-life"][:2].flatten().tolist() == [True, False]
+    rows = sliced([3, 2, 2, 2])
+    rows["next", "terminated"][-1], rows["next", "truncated"][-1] = True, False
+    assert EndOfLife()(rows)["next", "end-of-life"].flatten().tolist() == [True, False, True]
+
+
+def test_samples_that_end_at_lost_lives_keep_their_layout():
+    sample = sliced([3, 2, 2, 1])
+    sample["is_init"][0], sample["index"] = True, torch.arange(3)
+    other = played([2, 2, 1])
+    other["collector", "traj_step"] += 5  # of the same trajectory, later
+    other["collector", "slice_ids"] = torch.ones(2, dtype=torch.int64)
+    other["index"] = torch.arange(5, 7)
+    other["is_init"] = flag(True, False)
+    ended = EndOfLife(mark_done=True)(torch.cat([sample, other]))
+    assert not check_layout(ended).errors
+    assert not check_layout(ended.exclude(("collector", "slice_ids"))).errors
+    by_rows = check_layout(ended.exclude("index", ("collector", "slice_ids")))
+    assert by_rows.errors  # of stored rows that would be a trajectory that goes on after its end
+
+
 def test_mark_done_is_refused_outside_a_buffer():
     with pytest.raises(ValueError, match="cannot sit in an environment: put it into one of buffer"):
         EndOfLife(mark_done=True).check_place("environment")

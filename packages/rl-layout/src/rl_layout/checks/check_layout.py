@@ -43,7 +43,8 @@ def check_layout(
     dimensions that the contract excludes, a next observation that belongs to another trajectory.
     Notes are data that is right but worth a look: a cut that only ids or steps show, as where
     rows of ``[B, T]`` were laid end to end, or next observations that differ from the
-    observations that follow, as after a running normaliser.
+    observations that follow, as after a running normaliser. In samples (with ``"index"``) an id may
+    go on after a done step that ``("next", "end-of-life")`` marks.
 
     Args:
         batch: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.
@@ -69,7 +70,7 @@ def check_layout(
     wrong = [*_wrong_leaves(batch, shape)]
     # the other checks read markers of the right dtype and shape only
     sound = batch.exclude(*(finding.key for finding in wrong))
-    rows = MarkerRows(Markers.of(sound), _slice_ids(sound))
+    rows = MarkerRows(Markers.of(sound), _slice_ids(sound), _lives(sound))
     found = [
         *wrong,
         *marker_findings(rows),
@@ -97,6 +98,14 @@ def _wrong_leaves(batch: TensorDictBase, shape: torch.Size) -> Iterator[Finding]
 def _slice_ids(batch: TensorDictBase) -> Tensor | None:
     value: Tensor | None = batch.get(keys.SLICE_IDS, None)
     return None if value is None else value.reshape(-1)
+
+
+def _lives(batch: TensorDictBase) -> Tensor | None:
+    """Steps of a sample that cost a life, bool ``[N]``; None where rows are stored ones."""
+    value: Tensor | None = batch.get(keys.END_OF_LIFE, None)
+    if value is None or batch.get(keys.INDEX, None) is None or value.numel() != batch.numel():
+        return None
+    return value.reshape(-1).cpu()
 
 
 def _group_findings(batch: TensorDictBase) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
         ids, step = m.traj_ids.cpu(), m.traj_step.cpu()
         # ids are sparse 64-bit numbers: numbered 0 .. S - 1 to index with
         numbers = torch.unique(ids, return_inverse=True)[1]
-        ended = m.terminated.cpu() & rows.real
+        ended = m.terminated.cpu() & rows.real & ~rows.lives
         last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
         # the first step [N] at which any row says that the trajectory of a row terminated
         last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
@@ -163,7 +163,7 @@ class NeighbourPairs:
         self.follows = ~none if m.traj_step is None else ~rows.changed(m.traj_step, 1)
         self.ended = rows.paired & rows.after(rows.boundary)
         self.terminated = none if m.terminated is None else m.terminated.cpu()
-        self.joins = rows.paired & self.same & ~rows.new_slice
+        self.joins = rows.paired & self.same & ~rows.new_slice & ~rows.after(rows.lives)
 
 
 def _seen_before(rows: MarkerRows) -> Tensor:

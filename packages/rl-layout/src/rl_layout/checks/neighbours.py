@@ -20,9 +20,13 @@ class MarkerRows:
 
     # A flag on pairs is stored at the later row of the two.
 
-    def __init__(self, markers: Markers, slice_ids: Tensor | None = None) -> None:
+    def __init__(
+        self, markers: Markers, slice_ids: Tensor | None = None, lives: Tensor | None = None
+    ) -> None:
         self.markers = markers
         self.slice_ids = slice_ids
+        # the end of a life, which a sample shows as that of an episode, and ids do not
+        self.lives = torch.zeros(self.size, dtype=torch.bool) if lives is None else lives
 
     @property
     def size(self) -> int:

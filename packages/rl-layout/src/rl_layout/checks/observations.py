@@ -134,7 +134,7 @@ def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
         return
     m = rows.markers
     fresh = rows.real if m.is_init is None else m.is_init.cpu()
-    ended = rows.paired & fresh & rows.after(rows.boundary) & ~rows.new_slice
+    ended = rows.paired & fresh & rows.after(rows.boundary & ~rows.lives) & ~rows.new_slice
     pairs = _telling([pair for pair in pairs if is_observed(as_tuple(pair[0]))] or pairs, ended)
     moved = torch.zeros(rows.size, dtype=torch.bool)
     for _, root, after in pairs:

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
-from rl_tensordict import NestedKey, sibling
+from rl_tensordict import NestedKey, as_tuple, find, sibling
 from rl_transforms.entries import required, with_entries
 from rl_transforms.episodes.groups import group_mask
 from rl_transforms.transform import Transform, spec_of, with_specs
@@ -22,10 +22,11 @@ class EndOfLife(Transform):
 
     In an environment it writes ``("next", eol_key)`` and resets nothing: the flag is an
     observation, not a done flag. On sampled rows it writes the same from the lives in them, where
-    it is not there yet. With `mark_done`, in a buffer only, they also end there: ``terminated`` and
-    ``done`` are set, so that a learner treats a life as an episode; stored rows do not change. A
-    truncated step stays truncated. In slices the row after it is marked ``is_init``: a recurrent
-    network starts there from the state that is stored in it.
+    it is not there yet; that a slice ends there costs no life. With `mark_done`, in a buffer only,
+    they also end there: ``terminated`` and ``done`` are set, so that a learner treats a life as an
+    episode; stored rows do not change. A step that was only truncated stays so; where the lives
+    are not in the rows, so does one that cost a life. In slices the row after a lost life is
+    marked ``is_init``: a recurrent network starts there from the state that is stored in it.
 
     Args:
         eol_key: the flag, bool in the shape of the done flag.
@@ -85,6 +86,7 @@ class EndOfLife(Transform):
             if name == keys.TERMINATED:  # a truncation is no lost life
                 truncated = batch.get(next_key(sibling(self.done_key, keys.TRUNCATED)), None)
                 ended = lost_life if truncated is None else lost_life & ~truncated
+                ended = ended | self._fell(batch, flag.shape)  # as in a step that a slice cuts
             changes[key] = flag | ended
         return with_entries(marked, changes | self._starts(batch, lost_life))
 
@@ -135,7 +137,8 @@ class EndOfLife(Transform):
             KeyError: lives or the done flag are missing.
         """
         lives_before, lives_after = (required(self, one, self.lives_key) for one in (root, after))
-        lost_life = self._lost_life(lives_before, lives_after, after, self.done_key)
+        done = required(self, after, self.done_key)
+        lost_life = (lives_after < lives_before).reshape(done.shape) | done
         return with_entries(after, {self.eol_key: lost_life})
 
     def transform_done_spec(self, spec: Composite) -> Composite:
@@ -170,11 +173,29 @@ class EndOfLife(Transform):
             return batch
         lives_before = required(self, batch, self.lives_key)
         lives_after = required(self, batch, next_key(self.lives_key))
-        lost_life = self._lost_life(lives_before, lives_after, batch, next_key(self.done_key))
-        return with_entries(batch, {next_key(self.eol_key): lost_life})
+        done = required(self, batch, next_key(self.done_key))
+        fell = (lives_after < lives_before).reshape(done.shape)
+        return with_entries(batch, {next_key(self.eol_key): fell | self._over(batch, done)})
 
-    def _lost_life(
-        self, lives_before: Tensor, lives_after: Tensor, batch: TensorDictBase, done_key: NestedKey
-    ) -> Tensor:
-        done = required(self, batch, done_key)
-        return (lives_after < lives_before).reshape(done.shape) | done
+    def _fell(self, batch: TensorDictBase, shape: torch.Size) -> Tensor | bool:
+        """Steps after which there are fewer lives; False where rows do not hold them."""
+        names = (as_tuple(self.lives_key), next_key(self.lives_key))
+        before, after = (find(batch, name) for name in names)
+        if before is None or after is None:
+            return False
+        fell: Tensor = (after < before).reshape(shape)
+        return fell
+
+    def _over(self, batch: TensorDictBase, done: Tensor) -> Tensor:
+        """The done flag without the last steps of slices, whose flags the sampler has set."""
+        slices = batch.get(keys.SLICE_IDS, None)
+        if slices is None or batch.ndim != 1:
+            return done
+        last = torch.ones_like(slices, dtype=torch.bool)
+        last[:-1] = slices[1:] != slices[:-1]
+        mask = batch.get(keys.MASK, None)
+        if mask is not None:  # the last real step is followed by padding
+            last[:-1] |= ~mask[1:]
+        last = last.reshape(-1, *[1] * (done.ndim - 1))
+        terminated = batch.get(next_key(sibling(self.done_key, keys.TERMINATED)), None)
+        return done & ~last if terminated is None else done & (terminated | ~last)
