@@ -142,7 +142,7 @@ def zeroed(values: Tensor, flag: Tensor) -> Tensor:
     """Put zeros where a flag is set, whatever was there."""
     plain = values.device.type == "cpu" and values.shape == flag.shape
     if values.requires_grad or not plain or is_transformed():
-        return values.masked_fill(flag, 0)
+        return torch.where(flag, 0, values)  # one kernel; `masked_fill` copies first
     return _zero(
         torch.empty_like(values, memory_format=torch.contiguous_format).copy_(values), flag
     )

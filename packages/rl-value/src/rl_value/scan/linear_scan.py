@@ -14,7 +14,7 @@ from rl_value.arguments import check_tensor, is_transformed, time_of
 from rl_value.scan.block_scan import BLOCKS, block_scan
 from rl_value.scan.doubling_scan import doubling_scan
 
-DOUBLING, KERNEL = "torch, by doubling", "triton, in two launches"
+DOUBLING, KERNEL = "torch, by doubling", "triton"
 
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor | None = None, *, time_dim: int = -2) -> Tensor:

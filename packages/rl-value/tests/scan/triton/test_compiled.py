@@ -11,18 +11,23 @@ from triton.compiler import ASTSource
 from rl_value.scan.triton import scan_kernels
 from rl_value.scan.triton.linear_scan import TileSizes
 
-tiles = TileSizes.of(100, 1)  # few rows, which compile sooner
-fixed = {"ROWS": tiles.rows, "COLUMNS": tiles.columns}
-kinds = {"num_rows": "i32", "num_columns": "i32", "chunks": "i32"}
-for kernel in (scan_kernels.chunk_totals, scan_kernels.scan_chunks):
-    chosen = {**fixed, "GROUP": tiles.group}
-    chosen = {key: chosen[key] for key in kernel.arg_names if key in chosen}
+sizes = TileSizes.of(4096)
+chosen = {"ROWS": sizes.rows, "MANY": True, "BLOCK": sizes.block}
+kinds = {"num_rows": "i32", "chunks": "i32"}
+warps = {"chunk_totals": 1, "carries": 8, "scan_chunks": 8}
+for name, count in warps.items():
+    kernel = getattr(scan_kernels, name)
+    fixed = {key: chosen[key] for key in kernel.arg_names if key in chosen}
     signature = {key: kinds.get(key, "*fp32") for key in kernel.arg_names}
-    signature |= dict.fromkeys(chosen, "constexpr")
-    options = {"num_warps": 4, "enable_fp_fusion": True}
-    source = ASTSource(kernel, signature, chosen)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    assert 0 < made.metadata.shared < 48 * 1024, made.metadata.shared
+    signature |= dict.fromkeys(fixed, "constexpr")
+    aligned = [at for at, key in enumerate(kernel.arg_names) if signature[key] == "*fp32"]
+    attrs = {(at,): [["tt.divisibility", 16]] for at in aligned}
+    source = ASTSource(kernel, signature, fixed, attrs)
+    target = GPUTarget("cuda", 90, 32)
+    made = triton.compile(source, target=target, options={"num_warps": count})
+    assert made.metadata.shared < 48 * 1024, made.metadata.shared
+    vectors = "ld.global.v4" in made.asm["ptx"]
+    assert vectors == (name == "scan_chunks"), name  # a mask of single rows would part the access
 """
 
 

@@ -1,4 +1,4 @@
-"""The linear recurrence y(t) = b(t) + a(t) y(t + 1) on CUDA, in two launches at most."""
+"""The linear recurrence y(t) = b(t) + a(t) y(t + 1) on CUDA, in three launches at most."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from torch import Tensor
 
 from rl_value.scan.triton import scan_kernels as kernels
 
-ELEMENTS = 2048  # of a chunk: 16 for each thread of four warps
-GROUP = 64  # totals read at once: 131,072 rows back, enough for one read in most batches
-
 
 @dataclasses.dataclass(frozen=True)
 class TileSizes:
-    """How rows and columns are cut into programs."""
+    """How many rows, or chunks of rows, are scanned at once; all are powers of two."""
 
-    rows: int  # of a chunk, a power of two
-    columns: int  # of a program, a power of two
-    group: int  # totals of chunks read at once, a power of two
+    rows: int  # of a chunk, at least 4
+    block: int  # rows read at once to find the total of a chunk, no more than a chunk
+    chunks: int  # whose totals are read at once
 
     @classmethod
-    def of(cls, num_rows: int, num_columns: int) -> TileSizes:
-        """Choose from the shape alone; not tuned for any device."""
-        columns = min(8, power_of_two_above(num_columns))
-        rows = min(ELEMENTS // columns, max(16, power_of_two_above(num_rows)))
-        return cls(rows, columns, GROUP)
+    def of(cls, num_rows: int) -> TileSizes:
+        """Choose from the number of rows alone; measured on one H200."""
+        rows = min(2048, max(16, power_of_two_above(num_rows)))
+        return cls(rows, min(256, rows), 4096)
 
 
 def power_of_two_above(number: int) -> int:
@@ -42,14 +38,15 @@ def linear_scan(a: Tensor, b: Tensor) -> Tensor:
 
     Nothing passes an a of 0: neither NaN, nor infinity, nor rounding. All factors are products of
     a's, so it is stable for any length. No program waits for another: the first launch finds what
-    each chunk of rows does as a whole, the second combines what enters its chunk and scans it.
-    Rows that fit into one chunk need only the second. `rl_value.linear_scan` adds gradients.
+    each chunk of rows does as a whole, the second what enters each chunk, the third scans the rows.
+    Rows that fit into one chunk need only the third. The same input gives the same bits.
+    `rl_value.linear_scan` adds gradients.
 
     In float32 a product of k factors near 1 is off by up to k roundings, as in every parallel scan:
-    5e-6 of the largest y was seen where 1,000 steps count. The size of the chunks is not tuned.
+    5e-6 of the largest y was seen where 1,000 steps count.
 
     Args:
-        a: float32 or float64 ``[N]`` or ``[N, C]``, in [0, 1].
+        a: float32 or float64 ``[N]``, in [0, 1].
         b: of the same dtype and shape.
 
     Returns:
@@ -71,25 +68,24 @@ def linear_scan(a: Tensor, b: Tensor) -> Tensor:
         .. skip: end
     """
     check(a, b)
-    columns = 1 if b.ndim == 1 else b.shape[1]
-    return scan_by(TileSizes.of(len(b), columns), a, b)
+    return scan_by(TileSizes.of(len(b)), a, b)
 
 
-def scan_by(cutting: TileSizes, a: Tensor, b: Tensor) -> Tensor:
-    """`linear_scan` by a given cutting, its arguments unchecked."""
+def scan_by(sizes: TileSizes, a: Tensor, b: Tensor) -> Tensor:
+    """`linear_scan` with given sizes, its arguments unchecked."""
     if not b.numel():
         return b.clone()
     a, b = a.contiguous(), b.contiguous()
-    y = torch.empty_like(b)
-    rows, columns = len(b), b.numel() // len(b)
-    chunks, blocks = -(-rows // cutting.rows), -(-columns // cutting.columns)
-    totals = b.new_empty((3, chunks, columns)) if chunks > 1 else y
-    options = {"ROWS": cutting.rows, "COLUMNS": cutting.columns, "enable_fp_fusion": True}
-    grid, shape = (chunks, blocks), (rows, columns, chunks)
+    y, rows, chunks = torch.empty_like(b), len(b), -(-len(b) // sizes.rows)
+    entering, many = y, chunks > 1
     with torch.cuda.device_of(b):  # where Triton launches; nothing changes on a CPU
-        if chunks > 1:
-            kernels.chunk_totals[grid](a, b, totals, *shape, **options)
-        kernels.scan_chunks[grid](a, b, totals, y, *shape, GROUP=cutting.group, **options)
+        if many:
+            totals, entering = b.new_empty(2 * chunks), b.new_empty(chunks + 1)
+            tiles: dict[str, int] = {"ROWS": sizes.rows, "BLOCK": sizes.block, "num_warps": 1}
+            kernels.chunk_totals[(chunks,)](a, b, totals, rows, chunks, **tiles)
+            kernels.carries[(1,)](totals, entering, chunks, BLOCK=sizes.chunks, num_warps=8)
+        tiles = {"ROWS": sizes.rows, "MANY": many, "num_warps": max(1, min(8, sizes.rows // 256))}
+        kernels.scan_chunks[(chunks,)](a, b, entering, y, rows, chunks, **tiles)
     return y
 
 
@@ -99,8 +95,8 @@ def check(a: Tensor, b: Tensor) -> None:
     if b.dtype not in (torch.float32, torch.float64) or a.dtype != b.dtype:
         msg = f"expected a and b both float32 or both float64: got {a.dtype} and {b.dtype}."
         raise TypeError(msg)
-    if b.ndim not in (1, 2) or a.shape != b.shape:
-        msg = f"expected a and b [N] or [N, C] alike: got {list(a.shape)} and {list(b.shape)}."
+    if b.ndim != 1 or a.shape != b.shape:
+        msg = f"expected a and b [N] alike: got {list(a.shape)} and {list(b.shape)}."
         raise ValueError(msg)
     if a.device != b.device:
         msg = f"a: expected it on {b.device} like b, got {a.device}. Move it there."

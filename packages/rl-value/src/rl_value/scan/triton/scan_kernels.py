@@ -1,9 +1,8 @@
-"""A linear recurrence over rows, cut into chunks: totals of the chunks, then every row.
+"""A linear recurrence over rows, cut into chunks: totals of chunks, what enters each, every row.
 
-Step u of the scan, y(u) = b(u) + a(u) y(u - 1), is the triple (a, b, cut), and cut where a is 0.
-Chunks are numbered in the order of the scan, from the last row to the first. A cut is carried along
-as a flag: a product that underflows to zero is none, and nothing is multiplied across a cut.
-R, C, G in comments are a chunk's rows, a program's columns, and the totals read at once.
+Step u of the scan, y(u) = b(u) + a(u) y(u - 1), is the pair (a, b); a zero in a, which is a cut, is
+held as infinity, so that a product that underflows to zero is none. Nothing is multiplied across a
+cut. Chunks are numbered in the order of the scan, from the last row to the first.
 
 Only primitives of Triton are used, none of its library functions: those are compiled when Triton is
 imported, so that they could not be interpreted in a process that imported it earlier.
@@ -16,12 +15,14 @@ imported, so that they could not be interpreted in a process that imported it ea
 import triton
 import triton.language as tl
 
+CUT = tl.constexpr(float("inf"))  # of products of factors in [0, 1], none is infinite
+
 
 @triton.jit
-def follow(a_first, b_first, cut_first, a_then, b_then, cut_then):
+def follow(a_first, b_first, a_then, b_then):
     """Two runs of steps as one: nothing comes through the second where it holds a cut."""
-    b = tl.where(cut_then != 0, b_then, b_then + a_then * b_first)
-    return a_first * a_then, b, cut_first | cut_then  # after a cut the product is not used
+    b = tl.where(a_then == CUT, b_then, b_then + a_then * b_first)
+    return tl.where((a_first == CUT) | (a_then == CUT), CUT, a_first * a_then), b
 
 
 @triton.jit
@@ -31,93 +32,99 @@ def add(left, right):
 
 
 @triton.jit
-def both(left, right):
-    """Whether both are set."""
-    return left & right
+def reached(a, b, entering):
+    """Value after a run of steps, given the value before it."""
+    return tl.where(a == CUT, b, b + a * entering)
 
 
 @triton.jit
-def load_steps(a, b, row, column, num_rows, num_columns):
-    """Steps (a, b, cut) [R, C] of a chunk, and their addresses; the neutral step after the end."""
-    inside = (row < num_rows)[:, None] & (column < num_columns)[None, :]
-    place = row[:, None] * num_columns + column[None, :]
-    decay = tl.load(a + place, mask=inside, other=1.0)
-    term = tl.load(b + place, mask=inside, other=0.0)
-    return decay, term, (decay == 0).to(tl.int32), place, inside
+def reverse_fours(values, ROWS: tl.constexpr):
+    """Values ``[ROWS // 4, 4]`` with each four in the other order, within a thread's registers."""
+    even, odd = tl.split(tl.reshape(values, [ROWS // 4, 2, 2]))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return tl.join(tl.join(fourth, second), tl.join(third, first))  # [ROWS // 4, 2, 2]
 
 
 @triton.jit(do_not_specialize=["num_rows", "chunks"])
 def chunk_totals(
     a,
     b,
-    totals,  # [3, chunks, num_columns]: a, b and cut of each chunk
+    totals,  # [2, chunks]: a and b of each chunk
     num_rows,
-    num_columns,
     chunks,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """What each chunk does as one step."""
+    """What each chunk does as one step, read from its first row up to the first cut."""
     position = tl.program_id(0)
-    chunk = chunks - 1 - position
-    inner = tl.arange(0, ROWS)
-    row = chunk.to(tl.int64) * ROWS + inner
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    decay, term, gone, _, _ = load_steps(a, b, row, column, num_rows, num_columns)
-    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=True)
-    last = (inner == 0)[:, None] & (column < num_columns)[None, :]
-    at = totals + tl.broadcast_to((position * num_columns + column)[None, :], [ROWS, COLUMNS])
-    tl.store(at, decay, mask=last)
-    tl.store(at + chunks * num_columns, term, mask=last)
-    tl.store(at + 2 * chunks * num_columns, gone.to(term.dtype), mask=last)
+    start = (chunks - 1 - position).to(tl.int64) * ROWS
+    inner = tl.arange(0, BLOCK)
+    whole_a = tl.full([], 1.0, b.dtype.element_ty)
+    whole_b = tl.full([], 0.0, b.dtype.element_ty)
+    done = 0
+    while (done < ROWS) & (whole_a != CUT):
+        row = start + done + inner
+        decay = tl.load(a + row, mask=row < num_rows, other=1.0)
+        term = tl.load(b + row, mask=row < num_rows, other=0.0)
+        decay = tl.where(decay == 0, CUT, decay)
+        decay, term = tl.associative_scan((decay, term), 0, follow, reverse=True)
+        decay = tl.reduce(tl.where(inner == 0, decay, 0.0), 0, add)
+        term = tl.reduce(tl.where(inner == 0, term, 0.0), 0, add)
+        whole_a, whole_b = follow(decay, term, whole_a, whole_b)
+        done += BLOCK
+    tl.store(totals + position, whole_a)
+    tl.store(totals + chunks + position, whole_b)
 
 
-@triton.jit
-def carry_before(totals, position, column, num_columns, chunks, GROUP, COLUMNS, dtype):
-    """Value [C] that enters a chunk: the chunks before it, nearest first, up to a cut."""
-    a = tl.full([COLUMNS], 1.0, dtype)
-    b = tl.full([COLUMNS], 0.0, dtype)
-    cut = (column >= num_columns).to(tl.int32)  # an empty column asks for no more chunks
-    left = position
-    while (left > 0) & (tl.reduce(cut, 0, both) == 0):
-        left -= GROUP
-        earlier = left + tl.arange(0, GROUP)
-        known = (earlier >= 0)[:, None] & (column < num_columns)[None, :]
-        at = totals + earlier[:, None] * num_columns + column[None, :]
-        decay = tl.load(at, mask=known, other=1.0)
-        term = tl.load(at + chunks * num_columns, mask=known, other=0.0)
-        gone = tl.load(at + 2 * chunks * num_columns, mask=known, other=0.0).to(tl.int32)
-        decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow)
-        last = (tl.arange(0, GROUP) == GROUP - 1)[:, None]
-        decay = tl.reduce(tl.where(last, decay, 0.0), 0, add)
-        term = tl.reduce(tl.where(last, term, 0.0), 0, add)
-        gone = tl.reduce(tl.where(last, gone, 0), 0, add)
-        a, b, cut = follow(decay, term, gone, a, b, cut)
-    return b
+@triton.jit(do_not_specialize=["chunks"])
+def carries(totals, entering, chunks, BLOCK: tl.constexpr):
+    """Value that enters each chunk, ``[chunks + 1]``: one program, block by block."""
+    inner = tl.arange(0, BLOCK)
+    value = tl.full([], 0.0, entering.dtype.element_ty)
+    tl.store(entering, value)
+    done = 0
+    while done < chunks:
+        at = done + inner
+        decay = tl.load(totals + at, mask=at < chunks, other=1.0)
+        term = tl.load(totals + chunks + at, mask=at < chunks, other=0.0)
+        decay, term = tl.associative_scan((decay, term), 0, follow)
+        found = reached(decay, term, value)
+        tl.store(entering + at + 1, found, mask=at < chunks)
+        value = tl.reduce(tl.where(inner == BLOCK - 1, found, 0.0), 0, add)
+        done += BLOCK
 
 
 @triton.jit(do_not_specialize=["num_rows", "chunks"])
 def scan_chunks(
     a,
     b,
-    totals,
+    entering,
     y,
     num_rows,
-    num_columns,
     chunks,
     ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    GROUP: tl.constexpr,
+    MANY: tl.constexpr,
 ):
-    """The recurrence at every row."""
+    """The recurrence at every row; rows are read four at a time, the last four first."""
     position = tl.program_id(0)
-    chunk = chunks - 1 - position
-    row = chunk.to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    carry = carry_before(
-        totals, position, column, num_columns, chunks, GROUP, COLUMNS, b.dtype.element_ty
-    )
-    decay, term, gone, place, inside = load_steps(a, b, row, column, num_rows, num_columns)
-    decay, term, gone = tl.associative_scan((decay, term, gone), 0, follow, reverse=True)
-    found = tl.where(gone != 0, term, term + decay * carry[None, :])
-    tl.store(y + place, found, mask=inside)
+    start = (chunks - 1 - position).to(tl.int64) * ROWS
+    fours = ROWS // 4 - 1 - tl.arange(0, ROWS // 4)
+    row = start + (fours * 4)[:, None] + tl.arange(0, 4)[None, :]
+    whole = start + ROWS <= num_rows  # then four rows are one access; a mask would part them
+    if whole:
+        decay, term = tl.load(a + row), tl.load(b + row)
+    else:
+        decay = tl.load(a + row, mask=row < num_rows, other=1.0)
+        term = tl.load(b + row, mask=row < num_rows, other=0.0)
+    decay = tl.where(decay == 0, CUT, decay)
+    decay = tl.reshape(reverse_fours(decay, ROWS), [ROWS])
+    term = tl.reshape(reverse_fours(term, ROWS), [ROWS])
+    decay, term = tl.associative_scan((decay, term), 0, follow)
+    value = tl.load(entering + position) if MANY else tl.full([], 0.0, b.dtype.element_ty)
+    found = tl.reshape(reached(decay, term, value), [ROWS // 4, 4])
+    found = tl.reshape(reverse_fours(found, ROWS), [ROWS // 4, 4])
+    if whole:
+        tl.store(y + row, found)
+    else:
+        tl.store(y + row, found, mask=row < num_rows)
