@@ -510,5 +510,22 @@ def test_an_id_may_go_on_after_a_lost_life_in_a_sample_alone():
     assert {error.key for error in check_layout(sample).errors} == {keys.TRAJ_IDS}
     sample["index"] = torch.arange(5)
     assert check_layout(sample).ok
-    drawn = sample[[4, 0, 2, 1, 3]]  # row by row
-    assert not check_layout(drawn).errors
+    away = sample[[0, 1, 4]]  # the same trajectory again, further on
+    away["is_init"][2] = True
+    assert check_layout(away).ok
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_rows_drawn_one_by_one_are_no_neighbours(width):
+    rows = trajectories([9, 8])
+    drawn = torch.tensor([3, 7, 5, 8, 2, 10, 16, 12, 11])
+    sample = rows[drawn]
+    assert check_layout(sample).errors
+    place = torch.stack([torch.zeros_like(drawn), drawn], -1)
+    sample["index"] = drawn if width == 1 else place
+    assert check_layout(sample).ok
+    sample["next", "done"][2] = ~sample["next", "done"][2]  # what one row says of itself counts
+    assert {error.key for error in check_layout(sample).errors} == {keys.NEXT_DONE}
+    glued = rows[torch.tensor([1, 2, 3, 5, 6, 7])]  # slices without their marks
+    glued["index"] = torch.tensor([1, 2, 3, 5, 6, 7])
+    assert {error.key for error in check_layout(glued).errors} == {keys.TRAJ_STEP}

@@ -44,7 +44,8 @@ def check_layout(
     Notes are data that is right but worth a look: a cut that only ids or steps show, as where
     rows of ``[B, T]`` were laid end to end, or next observations that differ from the
     observations that follow, as after a running normaliser. In samples (with ``"index"``) an id may
-    go on after a done step that ``("next", "end-of-life")`` marks.
+    go on after a done step that ``("next", "end-of-life")`` marks, and rows that were drawn one by
+    one are no neighbours.
 
     Args:
         batch: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.
@@ -70,7 +71,7 @@ def check_layout(
     wrong = [*_wrong_leaves(batch, shape)]
     # the other checks read markers of the right dtype and shape only
     sound = batch.exclude(*(finding.key for finding in wrong))
-    rows = MarkerRows(Markers.of(sound), _slice_ids(sound), _lives(sound))
+    rows = MarkerRows(Markers.of(sound), _slice_ids(sound), _lives(sound), _drawn_alone(sound))
     found = [
         *wrong,
         *marker_findings(rows),
@@ -98,6 +99,20 @@ def _wrong_leaves(batch: TensorDictBase, shape: torch.Size) -> Iterator[Finding]
 def _slice_ids(batch: TensorDictBase) -> Tensor | None:
     value: Tensor | None = batch.get(keys.SLICE_IDS, None)
     return None if value is None else value.reshape(-1)
+
+
+def _drawn_alone(batch: TensorDictBase) -> bool:
+    """Whether a buffer drew these rows one by one: most neighbours come from other places."""
+    index = batch.get(keys.INDEX, None)
+    if index is None or batch.get(keys.SLICE_IDS, None) is not None or batch.numel() < 2:
+        return False
+    if batch.ndim != 1 or index.shape[:1] != batch.shape:
+        return False
+    places = index.reshape(len(index), -1)  # [N, 1], or [N, dims] of a storage of several
+    one = torch.zeros_like(places[0])
+    one[-1] = 1
+    follows = (places[1:] - places[:-1] == one).all(1)
+    return 2 * int(follows.sum()) < len(follows)
 
 
 def _lives(batch: TensorDictBase) -> Tensor | None:

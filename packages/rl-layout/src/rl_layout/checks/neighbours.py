@@ -21,9 +21,14 @@ class MarkerRows:
     # A flag on pairs is stored at the later row of the two.
 
     def __init__(
-        self, markers: Markers, slice_ids: Tensor | None = None, lives: Tensor | None = None
+        self,
+        markers: Markers,
+        slice_ids: Tensor | None = None,
+        lives: Tensor | None = None,
+        drawn_alone: bool = False,
     ) -> None:
         self.markers = markers
+        self.drawn_alone = drawn_alone  # rows of a sample that are no neighbours
         self.slice_ids = slice_ids
         # the end of a life, which a sample shows as that of an episode, and ids do not
         self.lives = torch.zeros(self.size, dtype=torch.bool) if lives is None else lives
@@ -48,6 +53,8 @@ class MarkerRows:
     @cached_property
     def paired(self) -> Tensor:
         """Rows that have a real neighbour before them and are real, bool ``[N]``."""
+        if self.drawn_alone:
+            return torch.zeros(self.size, dtype=torch.bool)
         # [*B, T] flattened: every T-th row begins another row of the batch
         first = torch.arange(self.size) % self.markers.batch_shape[-1] == 0
         return self.real & self.after(self.real) & ~first
