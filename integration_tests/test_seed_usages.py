@@ -18,6 +18,7 @@ import rl_datasets
 import rl_envs
 import rl_replay
 import rl_transforms
+import rl_trees
 import rl_value
 from rl_collect import Collector, MultiCollector, SyncDataCollector
 from rl_envs import GymEnv, RandomPolicy, SerialEnv, TransformedEnv
@@ -294,8 +295,6 @@ def test_an_environment_takes_what_a_recurrent_policy_needs():
 
 
 LATER = {
-    "rl-trees": "TensorMap TensorDictMap QueryModule RandomProjectionHash SipHash BinaryToDecimal "
-    "HashToInt",
     "rl-text": "PairwiseDataset PromptData PromptTensorDictTokenizer RewardData RolloutFromModel "
     "TensorDictTokenizer TokenizedDatasetLoader create_infinite_iterator get_dataloader "
     "ConstantKLController AdaptiveKLController",
@@ -320,3 +319,10 @@ def test_datasets_have_the_names_of_the_seed():
     assert all(hasattr(rl_datasets, f"{name}ExperienceReplay") for name in names)
     shared = "available_datasets data_path data_path_root delete preprocess".split()  # noqa: SIM905
     assert all(hasattr(rl_datasets.BaseDatasetExperienceReplay, name) for name in shared)
+
+
+def test_maps_and_hashes_have_the_names_of_the_seed():
+    names = (
+        "BinaryToDecimal HashToInt QueryModule RandomProjectionHash SipHash TensorDictMap".split()  # noqa: SIM905
+    )
+    assert all(hasattr(rl_trees, name) for name in [*names, "TensorMap"])

@@ -1,0 +1,19 @@
+"""Maps keyed by tensors, forests of rollouts, and tree search."""
+
+from rl_trees.hashing.binary_to_decimal import BinaryToDecimal
+from rl_trees.hashing.hash_to_int import HashToInt
+from rl_trees.hashing.random_projection_hash import RandomProjectionHash
+from rl_trees.hashing.sip_hash import SipHash
+from rl_trees.map.query_module import QueryModule
+from rl_trees.map.tensor_map import TensorMap
+from rl_trees.map.tensordict_map import TensorDictMap
+
+__all__ = [
+    "BinaryToDecimal",
+    "HashToInt",
+    "QueryModule",
+    "RandomProjectionHash",
+    "SipHash",
+    "TensorDictMap",
+    "TensorMap",
+]

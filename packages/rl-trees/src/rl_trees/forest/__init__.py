@@ -1,0 +1,1 @@
+"""Forests of rollouts, and trees as views of them."""

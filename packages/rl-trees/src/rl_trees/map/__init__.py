@@ -1,0 +1,1 @@
+"""Maps from rows of tensors to rows of tensors."""

@@ -1,0 +1,394 @@
+"""A map from rows of tensordicts to rows of tensordicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+
+from rl_replay import LazyTensorStorage, Storage
+from rl_trees.map.dump import load_rows, read_dump, write_dump
+from rl_trees.map.key_layout import KeyLayout, columns_of
+from rl_trees.map.query_module import EncodedKeys, HashFunction, QueryModule, require_known
+from rl_trees.map.tensor_map import TensorMap
+from rl_trees.row_words import Words
+
+KIND = "rl_trees.TensorDictMap"
+WriteFunction = Callable[..., TensorDictBase]
+
+
+class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
+    """Stores a row of values for each different key, and finds it again.
+
+    Keys are rows of some entries, compared in full, byte by byte. Values are rows of a storage of
+    `rl_replay`, in memory or mapped files. Tensordicts that are passed in are not changed.
+
+    Args:
+        query_module: Numbers keys. It belongs to the map from then on.
+        storage: Holds the values; empty.
+        collate_fn: Changes what was read of the storage.
+        out_keys: The entries of values that are stored; all unless given.
+        write_fn: Makes what is stored: `write_fn(new, old)` for keys that are there,
+            `write_fn(new)` for others. Unless given the new values are stored.
+        write_index: Write numbers and hashes into the keys that are passed to `map[keys] = ...`.
+
+    Attributes:
+        in_keys: The entries of a key.
+        out_keys: The entries that are stored; None for all.
+
+    Raises:
+        ValueError: A query module that compares hashes alone, a storage that holds rows or has
+            several dimensions.
+
+    Example:
+        >>> import torch
+        >>> from rl_replay import LazyTensorStorage
+        >>> from tensordict import TensorDict
+        >>> map = TensorDictMap(query_module=QueryModule(["s"]), storage=LazyTensorStorage(100))
+        >>> keys = TensorDict({"s": torch.tensor([[1, 2], [3, 4]])}, [2])
+        >>> map[keys] = TensorDict({"value": torch.tensor([0.5, 2.0])}, [2])
+        >>> map[keys[1]]["value"], len(map), keys in map
+        (tensor(2.), 2, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        query_module: QueryModule,
+        storage: Storage,
+        collate_fn: Callable[[Any], Any] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+        write_fn: WriteFunction | None = None,
+        write_index: bool = False,
+    ) -> None:
+        if not query_module.compares_keys:
+            raise ValueError(
+                "the query module numbers hashes by hash_to_int, so two keys of one hash would be "
+                "one key: make it without hash_to_int."
+            )
+        if len(storage) or len(query_module.table):
+            raise ValueError(
+                f"storage holds {len(storage)} rows and the query module {len(query_module.table)} "
+                "keys: give new ones, and fill them through the map."
+            )
+        if storage.ndim != 1:
+            raise ValueError(f"storage has {storage.ndim} dimensions, and a map needs one.")
+        self.query_module = query_module
+        query_module.table.max_size = storage.max_size
+        self.storage = storage
+        self.collate_fn = collate_fn
+        self.out_keys = None if out_keys is None else list(out_keys)
+        self.write_fn = write_fn
+        self.write_index = write_index
+
+    @classmethod
+    def from_tensordict_pair(  # noqa: PLR0913 - the arguments that the seed names
+        cls,
+        source: TensorDictBase,
+        dest: TensorDictBase,
+        in_keys: Sequence[NestedKey],
+        out_keys: Sequence[NestedKey] | None = None,
+        max_size: int = 1000,
+        storage_constructor: Callable[[], Storage] | None = None,
+        hash_module: HashFunction | Sequence[HashFunction] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        write_fn: WriteFunction | None = None,
+        consolidated: bool | None = None,
+    ) -> TensorDictMap:
+        """Makes an empty map for keys and values like those of two tensordicts.
+
+        Args:
+            source: Rows with the entries of a key, whose dtypes and shapes all keys must have.
+            dest: Rows of values, with `out_keys`.
+            in_keys: The entries of a key.
+            out_keys: The entries of values that are stored; all unless given.
+            max_size: The most keys, unless `storage_constructor` is given.
+            storage_constructor: Makes the storage; a `LazyTensorStorage` unless given.
+            hash_module: As in `QueryModule`.
+            collate_fn: As in the constructor.
+            write_fn: As in the constructor.
+            consolidated: No effect: small leaves are stored in one row anyway.
+
+        Raises:
+            KeyError: An entry of a key that `source` lacks, or of values that `dest` lacks.
+
+        Example:
+            >>> from rl_layout.synthetic import trajectories
+            >>> steps = trajectories([3, 2])
+            >>> source, dest = steps.exclude("next"), steps["next"]
+            >>> map = TensorDictMap.from_tensordict_pair(source, dest, ["observation", "action"])
+            >>> map[source] = dest
+            >>> bool((map[source]["observation"] == dest["observation"]).all())
+            True
+        """
+        query_module = QueryModule(in_keys, hash_module=hash_module)
+        columns = columns_of(source, query_module.in_keys)
+        query_module.arrange(KeyLayout.of(query_module.in_keys, columns))
+        for key in out_keys or []:
+            if dest.get(key, None) is None:
+                there = sorted(map(str, dest.keys(True, True)))
+                raise KeyError(f"out_keys names {key!r}, and dest has {', '.join(there)}.")
+        make = storage_constructor or (lambda: LazyTensorStorage(max_size))
+        return cls(
+            query_module=query_module,
+            storage=make(),
+            collate_fn=collate_fn,
+            out_keys=out_keys,
+            write_fn=write_fn,
+        )
+
+    @property
+    def in_keys(self) -> list[NestedKey]:
+        """The entries of a key."""
+        names: list[NestedKey] = self.query_module.in_keys
+        return names
+
+    @property
+    def max_size(self) -> int:
+        """The most keys."""
+        return self.storage.max_size
+
+    def __len__(self) -> int:
+        return len(self.query_module.table)
+
+    def clear(self) -> None:
+        """Forgets all keys and values; dtypes and shapes of keys stay."""
+        self.query_module.table.clear()
+        self.storage.empty()
+
+    def contains(self, item: TensorDictBase) -> torch.Tensor:
+        """Which keys are there.
+
+        Args:
+            item: Keys `[*B]`.
+
+        Returns:
+            bool `[*B]`.
+        """
+        return (self.index(item) >= 0).reshape(item.batch_size)
+
+    def index(self, item: TensorDictBase) -> torch.Tensor:
+        """The rows of keys in the storage.
+
+        Args:
+            item: Keys `[*B]`.
+
+        Returns:
+            int64 `[*B]`; -1 for keys that are not there.
+        """
+        rows = self.query_module.table.find(*self.query_module.encode(item))
+        return torch.from_numpy(rows).reshape(item.batch_size)
+
+    def keys(self) -> TensorDict:
+        """All keys `[n]` in the order of their rows, bit for bit."""
+        layout = self.query_module.layout
+        return TensorDict({}, [0]) if layout is None else layout.decode(self._words)
+
+    def __getitem__(self, item: TensorDictBase) -> Any:
+        """The values of keys.
+
+        Args:
+            item: Keys `[*B]`; other entries do not matter.
+
+        Returns:
+            Their values `[*B]`.
+
+        Raises:
+            KeyError: An unknown key, or an entry of the key is missing.
+            ValueError: Keys of another dtype or shape.
+        """
+        rows = self.index(item)
+        require_known((rows >= 0).reshape(-1), item.batch_size)
+        return self._read(rows)
+
+    def get(self, item: TensorDictBase, default: TensorDictBase | None = None) -> Any:
+        """The values of keys, and others for keys that are not there.
+
+        Args:
+            item: Keys `[*B]`.
+            default: Values `[]` or `[*B]` for unknown keys. Without them an unknown key is an
+                error.
+
+        Returns:
+            Values `[*B]`.
+
+        Raises:
+            KeyError: An unknown key without a default.
+        """
+        rows = self.index(item)
+        known = rows >= 0
+        if default is None or bool(known.all()):
+            require_known(known.reshape(-1), item.batch_size)
+            return self._read(rows)
+        values = default.expand(item.batch_size).clone()
+        if bool(known.any()):
+            values[known] = self._read(rows[known])
+        return values
+
+    def __setitem__(self, item: TensorDictBase, value: TensorDictBase) -> None:
+        """Stores the values of keys; of a key that comes twice the last value counts.
+
+        Args:
+            item: Keys `[*B]`.
+            value: Values `[*B]`. The first ones fix the entries, their dtypes and shapes.
+
+        Raises:
+            RuntimeError: More keys than the map can hold; nothing is written.
+            KeyError: An entry of the key is missing, or of the values.
+            ValueError: Keys of another dtype or shape, or another number of values.
+        """
+        if item.batch_size != value.batch_size:
+            raise ValueError(
+                f"keys have the batch size {list(item.batch_size)} and values "
+                f"{list(value.batch_size)}: they must be equal."
+            )
+        values = value if self.out_keys is None else value.select(*self.out_keys)
+        keys = self.query_module.encode(item)
+        table = self.query_module.table
+        before = len(table)
+        rows, added = table.insert(*keys)
+        try:
+            self._write(rows, added, values if values.ndim == 1 else values.reshape(-1))
+        except BaseException:
+            table.truncate(before)
+            raise
+        if self.write_index:
+            self._note(item, rows, keys)
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Writes keys and values to a folder: JSON and arrays, no pickle.
+
+        Args:
+            path: The folder; a dump that is there is replaced when the new one is complete.
+
+        Raises:
+            NotImplementedError: A storage of any objects, which only pickles could keep.
+
+        Example:
+            >>> import tempfile
+            >>> from rl_layout.synthetic import trajectories
+            >>> steps = trajectories([3])
+            >>> pair = (steps, steps["next"], ["observation"])
+            >>> map, other = (TensorDictMap.from_tensordict_pair(*pair) for _ in range(2))
+            >>> map[steps] = steps["next"]
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     map.dumps(folder)
+            ...     other.loads(folder)
+            >>> steps in other
+            True
+        """
+        layout = self.query_module.layout
+        document = {"layout": None if layout is None else layout.to_json()}
+        arrays = {"words": self._words, "hashes": self.query_module.table.hashes}
+        write_dump(path, KIND, document, arrays, self.storage)
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Replaces keys and values with those of a dump.
+
+        Args:
+            path: A folder that `dumps` wrote, of a map of these `in_keys` and hash modules.
+
+        Raises:
+            FileNotFoundError: There is no dump.
+            ValueError: Other keys, other hashes, or a dump that was altered.
+        """
+        dump = read_dump(path, KIND)
+        saved = dump.document.get("layout")
+        if saved is None:
+            self.clear()
+            return
+        layout = KeyLayout.from_json(saved)
+        names = [entry.key for entry in layout.entries]
+        if names != list(self.in_keys):
+            raise ValueError(f"{path} holds keys of {names}, and this map is of {self.in_keys}.")
+        words, hashes = dump.arrays["words"], dump.arrays["hashes"]
+        self._require_intact(path, layout, words, hashes)
+        load_rows(self.storage, dump.rows)
+        if (count := len(self.storage)) != len(words):
+            self.clear()
+            raise ValueError(f"{path} was altered: {len(words)} keys for {count} values.")
+        self.query_module.arrange(layout)
+        self.query_module.table.insert(words, hashes)
+
+    @property
+    def _words(self) -> Words:
+        return self.query_module.table.words
+
+    def _require_intact(
+        self, path: str | os.PathLike[str], layout: KeyLayout, words: Words, hashes: Words
+    ) -> None:
+        """Raises unless these are different keys with the hashes that this map gives them."""
+        shapes = words.shape == (len(hashes), layout.width) and words.dtype == np.uint64
+        if not shapes or hashes.dtype != np.uint64:
+            raise ValueError(f"{path} was altered: keys and hashes do not fit together.")
+        if len(words) > self.max_size:
+            raise ValueError(
+                f"{path} holds {len(words)} keys, and this map at most {self.max_size}: make it "
+                "with a larger max_size."
+            )
+        probe = QueryModule(
+            self.in_keys,
+            hash_module=self.query_module.hash_modules or None,
+            aggregator=self.query_module.aggregator if self.query_module.hash_modules else None,
+        )
+        if not (probe.encode(layout.decode(words)).hashes == hashes).all():
+            raise ValueError(
+                f"{path} was written with other hashes: make the map with the same hash modules."
+            )
+        if len(np.unique(probe.table.insert(words, hashes)[0])) != len(words):
+            raise ValueError(f"{path} was altered: it holds a key twice.")
+
+    def _read(self, rows: torch.Tensor) -> Any:
+        """Rows of the storage, of any batch shape."""
+        one = not rows.ndim
+        found = self.storage.read_one(int(rows)) if one else self.storage.read(rows)
+        return found if self.collate_fn is None else self.collate_fn(found)
+
+    def _write(self, rows: Any, added: Any, values: TensorDictBase) -> None:
+        """Stores the values `[N]` of rows: first new rows in order, then changes."""
+        if self.write_fn is not None:
+            self._combine(rows, added, values)
+            return
+        if added.all():
+            self.storage.extend(values)
+            return
+        latest, before = self.query_module.table.latest(rows), len(self.storage)
+        fresh = np.flatnonzero(latest & (rows >= before))
+        if len(fresh):
+            places = np.empty_like(fresh)
+            places[rows[fresh] - before] = fresh  # in the order of rows
+            self.storage.extend(_at(values, places))
+        changed = np.flatnonzero(latest & (rows < before))
+        if len(changed):
+            self.storage.replace(torch.from_numpy(rows[changed]), _at(values, changed))
+
+    def _combine(self, rows: Any, added: Any, values: TensorDictBase) -> None:
+        """Stores values through `write_fn`: all first values of keys, then all second ones, ..."""
+        assert self.write_fn is not None  # the caller looked
+        if added.any():
+            self.storage.extend(self.write_fn(_at(values, np.flatnonzero(added))))
+        left = np.flatnonzero(~added)
+        while len(left):
+            firsts = self.query_module.table.latest(rows[left[::-1]])[::-1]
+            index = torch.from_numpy(rows[left[firsts]])
+            new = self.write_fn(_at(values, left[firsts]), self.storage.read(index))
+            self.storage.replace(index, new)
+            left = left[~firsts]
+
+    def _note(self, item: TensorDictBase, rows: Any, keys: EncodedKeys) -> None:
+        """Writes numbers and hashes into keys."""
+        query = self.query_module
+        item.set(query.index_key, torch.from_numpy(rows).reshape(item.batch_size))
+        hashes = torch.from_numpy(keys.hashes.view(np.int64))
+        item.set(query.hash_key, hashes.reshape(item.batch_size))
+
+
+def _at(values: TensorDictBase, places: Any) -> TensorDictBase:
+    """Rows at some places; all rows in order are not copied."""
+    if len(places) == len(values) and (places == np.arange(len(places))).all():
+        return values
+    return values[torch.from_numpy(places)]

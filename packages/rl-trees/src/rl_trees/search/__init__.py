@@ -1,0 +1,1 @@
+"""Tree search on flat arrays, many trees at once."""

@@ -1,0 +1,1 @@
+"""Open-addressing tables of exact keys."""

@@ -1,0 +1,159 @@
+"""A table that numbers keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_layout.internals import load_compiled
+from rl_trees.table import numpy_probe
+from rl_trees.table.numpy_probe import EMPTY, Flags, Rows, Words
+
+_NUMBA = "rl_trees.table.numba_probe"
+_LEAST_SLOTS = 16
+
+
+class KeyTable:
+    """Numbers different keys 0, 1, ... in the order in which they come.
+
+    Open addressing with linear probing: slots hold rows, and a row holds the whole key, which is
+    compared. A hash only says where the search begins, so equal hashes of different keys cost time
+    and nothing else. At most half of the slots are occupied.
+
+    Args:
+        width: 64-bit words of a key.
+        max_size: The most keys; any number if None.
+
+    Attributes:
+        width: As given.
+        max_size: As given.
+    """
+
+    def __init__(self, width: int, max_size: int | None = None) -> None:
+        self.width = width
+        self.max_size = max_size
+        self.clear()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def words(self) -> Words:
+        """The keys by row, uint64 `[n, width]`: a view until the next insert."""
+        return self._words[: self._count]
+
+    @property
+    def hashes(self) -> Words:
+        """The hashes of the keys by row, uint64 `[n]`: a view until the next insert."""
+        return self._hashes[: self._count]
+
+    def clear(self) -> None:
+        """Forgets all keys."""
+        self._count = 0
+        self._slots: Rows = np.full(_LEAST_SLOTS, EMPTY, np.int64)
+        self._words: Words = np.empty((0, self.width), np.uint64)
+        self._hashes: Words = np.empty(0, np.uint64)
+        self._places: Rows = np.empty(0, np.int64)  # scratch of `latest`
+
+    def hash(self, words: Words) -> Words:
+        """Hashes of keys, uint64 `[N]`, equal on every machine.
+
+        Args:
+            words: uint64 `[N, width]`.
+        """
+        hashes: Words = self._probe.hash_words(words)
+        return hashes
+
+    def find(self, words: Words, hashes: Words) -> Rows:
+        """The rows of keys, int64 `[N]`; -1 for keys that are not there.
+
+        Args:
+            words: uint64 `[N, width]`.
+            hashes: uint64 `[N]`, a function of the words.
+        """
+        found: Rows = self._probe.find(self._slots, self._words, self._hashes, words, hashes)
+        return found
+
+    def insert(self, words: Words, hashes: Words) -> tuple[Rows, Flags]:
+        """Adds keys that are not there.
+
+        Args:
+            words: uint64 `[N, width]`; equal keys are one.
+            hashes: uint64 `[N]`, a function of the words.
+
+        Returns:
+            The rows of all keys, int64 `[N]`, and which of them were added, bool `[N]`.
+
+        Raises:
+            RuntimeError: More keys than `max_size`; nothing is added.
+        """
+        self._require_room(words, hashes)
+        self._reserve(self._count + len(words))
+        table = (self._slots, self._words, self._hashes, self._count)
+        rows, added = self._probe.insert(*table, words, hashes)
+        self._count += int(np.count_nonzero(added))
+        return rows, added
+
+    def latest(self, rows: Rows) -> Flags:
+        """Which places of a batch are the last ones with their row, bool `[N]`.
+
+        Args:
+            rows: int64 `[N]`, as `insert` returned them.
+        """
+        places = np.arange(len(rows))
+        self._places[rows] = places  # of several places of a row the last one is left
+        latest: Flags = self._places[rows] == places
+        return latest
+
+    def truncate(self, count: int) -> None:
+        """Forgets the keys of row `count` and after."""
+        self._count = count
+        self._slots = self._slots_of(len(self._slots))
+
+    @property
+    def _probe(self) -> Any:
+        """The loops: compiled ones where numba is installed."""
+        return load_compiled(_NUMBA) or numpy_probe
+
+    def _require_room(self, words: Words, hashes: Words) -> None:
+        """Counts the new keys where not all may fit, before anything is written."""
+        if self.max_size is None or self._count + len(words) <= self.max_size:
+            return
+        unknown = self.find(words, hashes) == EMPTY
+        fresh = KeyTable(self.width)
+        fresh.insert(words[unknown], hashes[unknown])
+        if self._count + len(fresh) > self.max_size:
+            raise RuntimeError(
+                f"{self._count} of at most {self.max_size} keys are stored, and {len(fresh)} of "
+                f"these {len(words)} are new: give max_size={self._count + len(fresh)} or more, or "
+                "call clear() first. Nothing was written."
+            )
+
+    def _reserve(self, count: int) -> None:
+        """Makes room for so many keys, or for `max_size` if that is less."""
+        count = count if self.max_size is None else min(count, self.max_size)
+        if count > len(self._words):
+            room = max(count, 2 * len(self._words))
+            self._words = _grown(self._words, self._count, room)
+            self._hashes = _grown(self._hashes, self._count, room)
+            self._places = np.empty(room, np.int64)
+        slots = len(self._slots)
+        while slots < 2 * count + 1:
+            slots *= 2
+        if slots > len(self._slots):
+            self._slots = self._slots_of(slots)
+
+    def _slots_of(self, count: int) -> Rows:
+        """So many slots with the rows there are."""
+        slots: Rows = np.full(count, EMPTY, np.int64)
+        self._probe.place_rows(slots, self.hashes)
+        return slots
+
+
+def _grown(rows: NDArray[Any], count: int, room: int) -> NDArray[Any]:
+    """The first rows in an array with room for more."""
+    grown = np.empty((room, *rows.shape[1:]), rows.dtype)
+    grown[:count] = rows[:count]
+    return grown
