@@ -1,4 +1,4 @@
-"""SAC with recurrent networks on flat slices: targets by single steps of the cell, and burn-in."""
+"""SAC with recurrent networks on flat slices: targets by single steps of the cell."""
 
 # ruff: noqa: D103 - the name of a test is its promise
 
@@ -9,11 +9,9 @@ import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_layout import keys
 from rl_layout.testing import EndKind, trajectories
 from rl_policies import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
 from rl_recurrent import GRUModule
-from rl_transforms import BurnIn
 from rl_value import SACLoss
 
 GAMMA, HIDDEN = 0.9, 5
@@ -111,21 +109,6 @@ def test_each_slice_depends_on_its_own_rows(compiled):
         alone = part.clone()
         loss(alone)
         torch.testing.assert_close(alone["td_error"], part["td_error"])
-
-
-def test_slices_that_were_burnt_in_learn_from_the_rows_that_are_left():
-    loss = made()
-    batch = rows((6, 7, 5))
-    batch[keys.TRAJ_STEP] += 3  # slices from the middle of episodes
-    modules = [loss.actor_network.module[0], loss.qvalue_network.module[0]]
-    modules = [getattr(one, "module", [one])[0] for one in modules]
-    left = BurnIn(modules, 2)(batch)
-    assert len(left) == 18 - 6
-    found = loss(left)
-    total = sum(found[key] for key in ("loss_actor", "loss_qvalue", "loss_alpha"))
-    total.backward()
-    assert all(value.grad.isfinite().all() for value in modules[0].parameters())
-    assert left["td_error"].shape == (12, 1)
 
 
 def test_a_recurrent_part_that_reads_the_action_is_refused():

@@ -14,12 +14,13 @@ from rl_value import (
     GAE,
     A2CLoss,
     ClipPPOLoss,
+    DistributionalDQNLoss,
     DQNLoss,
     TD0Estimator,
     TD1Estimator,
     TDLambdaEstimator,
 )
-from rl_value.testing import check_estimator, check_loss
+from rl_value.testing import check_bootstrapped_loss, check_estimator, check_loss
 
 ESTIMATORS = {
     "gae": lambda net: GAE(gamma=0.9, lmbda=0.8, value_network=net),
@@ -135,3 +136,114 @@ class Nameless(MeanOfRows):
 def test_broken_loss_fails(broken, promise):
     with pytest.raises(AssertionError, match=promise):
         check_loss(broken, steps())
+
+
+class Rewritten(DQNLoss):
+    """Computes targets of another batch than it is given."""
+
+    def rewrite(self, batch):
+        return batch
+
+    def targets(self, tensordict):
+        found = super().targets(self.rewrite(tensordict.clone()))
+        return tensordict.set("action_value_target", found["action_value_target"])
+
+    def forward(self, tensordict):
+        if tensordict.get("action_value_target") is not None:
+            return super().forward(tensordict)
+        with_targets = self.targets(tensordict.clone())
+        losses = super().forward(with_targets)
+        tensordict["td_error"] = with_targets["td_error"]
+        return losses
+
+
+class Endless(Rewritten):
+    def rewrite(self, batch):
+        return batch.set(("next", "terminated"), torch.zeros(len(batch), 1, dtype=torch.bool))
+
+
+class Ending(Rewritten):
+    def rewrite(self, batch):
+        return batch.set(("next", "terminated"), batch["next", "done"])
+
+
+class OneStep(Rewritten):
+    def rewrite(self, batch):
+        return batch.exclude(("next", "steps_to_next_obs"))
+
+
+class Blended(Rewritten):
+    def targets(self, tensordict):
+        super().targets(tensordict)
+        first = tensordict["action_value_target"][:1]
+        return tensordict.set("action_value_target", tensordict["action_value_target"] + first)
+
+
+class Forgetful(DQNLoss):
+    def forward(self, tensordict):
+        return with_error(super().forward, tensordict, "action_value_target")
+
+
+def with_error(forward, batch, *unread):
+    """Losses by what is left of a batch, whose errors are written to all of it."""
+    given = batch.exclude(*unread)
+    losses = forward(given)
+    batch["td_error"] = given["td_error"]
+    return losses
+
+
+def q_learning(kind=DQNLoss, estimator="td0", **settings):
+    def make():
+        torch.manual_seed(0)
+        net = TensorDictModule(nn.Linear(2, 3), ["observation"], ["action_value"])
+        loss = kind(net, action_space="categorical", **settings)
+        return loss.make_value_estimator(estimator)
+
+    return make
+
+
+def distributional():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 15), nn.Unflatten(-1, (5, 3)), nn.LogSoftmax(-2))
+    net = TensorDictModule(net, ["observation"], ["action_value"])
+    support = torch.linspace(-40, 40, 5)
+    return DistributionalDQNLoss(net, gamma=0.9, support=support, action_space="categorical")
+
+
+@pytest.mark.parametrize(
+    "make", [q_learning(), q_learning(Rewritten), distributional], ids=["q", "rewritten", "atoms"]
+)
+def test_bootstrapped_loss_of_the_package_conforms(make):
+    check_bootstrapped_loss(make, steps())
+
+
+@pytest.mark.parametrize(
+    ("make", "promise"),
+    [
+        (q_learning(Endless), "worth nothing"),
+        (q_learning(Ending), "a truncation bootstraps"),
+        (q_learning(OneStep), "exponent of the discount"),
+        (q_learning(Blended), "its own rows alone"),
+        (q_learning(estimator="td_lambda"), "no later row"),
+        (q_learning(Forgetful), "targets that are stored"),
+        (q_learning(use_prioritized_weights=False), "priority weight 0 is not learned from"),
+    ],
+)
+def test_broken_bootstrapped_loss_fails(make, promise):
+    with pytest.raises(AssertionError, match=promise):
+        check_bootstrapped_loss(make, steps())
+
+
+class CountsAll(DQNLoss):
+    """Counts rows without history and next observation, and leaves out padding."""
+
+    def forward(self, tensordict):
+        return with_error(super().forward, tensordict, *HIDDEN)
+
+
+HIDDEN = [("collector", "next_missing"), ("collector", "history_missing")]
+
+
+def test_loss_that_counts_rows_without_next_observation_fails():
+    with pytest.raises(AssertionError, match="next_missing"):
+        check_bootstrapped_loss(q_learning(CountsAll), steps())

@@ -26,14 +26,20 @@ class CriticList(TensorDictModuleBase):  # type: ignore[misc]
         super().__init__()
         self.critics = nn.ModuleList(critics)
         self.num_members = len(critics)
-        self.in_keys: list[NestedKey] = list(critics[0].in_keys)
-        self.out_keys: list[NestedKey] = [value_key_of(critics[0])]
+        read = [key for critic in critics for key in critic.in_keys]
+        written = [key for critic in critics for key in critic.out_keys]
+        self.in_keys: list[NestedKey] = list(dict.fromkeys(read))
+        self.states = [key for key in written if as_tuple(key)[0] == keys.NEXT]
+        self.out_keys: list[NestedKey] = [value_key_of(critics[0]), *self.states]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Write the values of all critics."""
+        """Write the values of all critics, and the recurrent states of each."""
+        found = [noted(critic, copied(tensordict)) for critic in self.critics]
         key = self.out_keys[0]
-        values = [require(noted(critic, copied(tensordict)), key) for critic in self.critics]
-        tensordict.set(key, torch.stack(values, -2))
+        tensordict.set(key, torch.stack([require(one, key) for one in found], -2))
+        for critic, one in zip(self.critics, found, strict=True):
+            for state in set(self.states).intersection(critic.out_keys):
+                tensordict.set(state, require(one, state))
         return tensordict
 
 
