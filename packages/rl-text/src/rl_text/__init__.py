@@ -1,5 +1,10 @@
 """Text as trajectories of tokens: flat batches, preference data, rollouts of language models."""
 
+from rl_text.datasets.dataloader import TokenBatches, create_infinite_iterator, get_dataloader
+from rl_text.datasets.examples import read_examples
+from rl_text.datasets.loader import TokenizedDatasetLoader
+from rl_text.datasets.preferences import PairwiseDataset, PromptData, RewardData
+from rl_text.datasets.tokenized import TokenizedDataset
 from rl_text.models.completions import place_rewards, sample_completions
 from rl_text.models.language_model import LanguageModel
 from rl_text.tokenizers.byte_tokenizer import ByteTokenizer
@@ -14,14 +19,23 @@ from rl_text.tokens.views import from_padded, padded, token_lists
 __all__ = [
     "ByteTokenizer",
     "LanguageModel",
+    "PairwiseDataset",
+    "PromptData",
     "PromptTensorDictTokenizer",
+    "RewardData",
     "TensorDictTokenizer",
     "TextTokenizer",
+    "TokenBatches",
+    "TokenizedDataset",
+    "TokenizedDatasetLoader",
+    "create_infinite_iterator",
     "fingerprint",
     "flat_tokens",
     "from_padded",
+    "get_dataloader",
     "padded",
     "place_rewards",
+    "read_examples",
     "sample_completions",
     "shift",
     "token_lists",

@@ -1,0 +1,184 @@
+"""Examples of a data set, whatever they come as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import shown
+
+Columns = dict[str, list[Any]]
+
+
+def read_examples(source: Any, split: str = "train", *, from_disk: bool = False) -> Columns:
+    """Read the columns of a data set.
+
+    Args:
+        source: a list of mappings, a mapping of columns, a ``Dataset`` or ``DatasetDict`` of
+            datasets, or a name: of a folder that ``save_to_disk`` wrote, or on the hub.
+        split: which part, where there are several.
+        from_disk: a name is that of a folder.
+
+    Returns:
+        A list for each column.
+
+    Raises:
+        TypeError: the source is none of these.
+        ValueError: columns or examples do not fit together.
+        ModuleNotFoundError: a name is given, and datasets is not installed.
+
+    Example:
+        >>> read_examples([{"prompt": "a", "label": "b"}, {"prompt": "c", "label": "d"}])
+        {'prompt': ['a', 'c'], 'label': ['b', 'd']}
+    """
+    if isinstance(source, str | Path):
+        source = _named(str(source), split, from_disk=from_disk)
+    if isinstance(source, Mapping) and split in source and hasattr(source[split], "column_names"):
+        source = source[split]
+    if hasattr(source, "column_names"):
+        return {name: list(source[name]) for name in source.column_names}
+    if isinstance(source, Mapping):
+        return _aligned({str(name): list(values) for name, values in source.items()})
+    if isinstance(source, Sequence) and all(isinstance(one, Mapping) for one in source):
+        names = list(source[0]) if source else []
+        for place, one in enumerate(source):
+            if list(one) != names:
+                msg = f"example {place} has {list(one)}, and the first has {names}. Give all alike."
+                raise UnfitValue(msg)
+        return {name: [one[name] for one in source] for name in names}
+    msg = (
+        "dataset_name: expected a data set, a list of examples, columns or a name, got "
+        f"{shown(source)}."
+    )
+    raise TypeError(msg)
+
+
+def content_hash(columns: Columns) -> str:
+    """Hash every value of some columns: 32 hexadecimal digits.
+
+    Example:
+        >>> content_hash({"text": ["ab", "c"]}) == content_hash({"text": ["a", "bc"]})
+        False
+    """
+    state = blake2b(digest_size=16)
+    for name, values in sorted(columns.items()):
+        state.update(json.dumps([name, len(values)]).encode())
+        for value in values:
+            text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+            kind = b"t" if isinstance(value, str) else b"j"
+            written = text.encode(errors="surrogatepass")
+            state.update(kind + len(written).to_bytes(8, "little") + written)
+    return state.hexdigest()
+
+
+def plain_text(value: Any, tokenizer: Any) -> str:
+    """A text, of a list of messages too.
+
+    Args:
+        value: a string, or messages with ``role`` and ``content``.
+        tokenizer: its chat template writes messages.
+
+    Raises:
+        TypeError: it is neither, or the tokenizer has no chat template.
+
+    Example:
+        >>> plain_text("hello", None)
+        'hello'
+    """
+    if isinstance(value, str):
+        return value
+    is_chat = isinstance(value, Sequence) and all(
+        isinstance(one, Mapping) and {"role", "content"} <= set(one) for one in value
+    )
+    if not is_chat:
+        msg = f"expected a text, or messages with role and content, got {shown(value)}."
+        raise TypeError(msg)
+    if getattr(tokenizer, "chat_template", None) is None:
+        msg = (
+            f"messages need a chat template, and {type(tokenizer).__name__} has none. Set "
+            "tokenizer.chat_template, or pass texts."
+        )
+        raise TypeError(msg)
+    return str(tokenizer.apply_chat_template(list(value), tokenize=False))
+
+
+def prompt_columns(columns: Columns) -> Columns:
+    """Name the columns of prompts ``prompt`` and ``label``, whatever they are called.
+
+    Args:
+        columns: with ``prompt``, and with ``label`` or ``completion``.
+
+    Raises:
+        KeyError: there is no prompt.
+
+    Example:
+        >>> prompt_columns({"prompt": ["a"], "completion": ["b"]})
+        {'prompt': ['a'], 'label': ['b']}
+    """
+    if "prompt" not in columns:
+        msg = f"there is no column 'prompt': there are {sorted(columns)}."
+        raise KeyError(msg)
+    label = columns.get("label", columns.get("completion"))
+    found = {"prompt": columns["prompt"]}
+    return found if label is None else _aligned({**found, "label": label})
+
+
+def pair_texts(columns: Columns, min_length: int = 0) -> Columns:
+    """Write both texts of each pair after its prompt: all chosen ones, then all rejected ones.
+
+    Args:
+        columns: with ``chosen`` and ``rejected``, and with ``prompt`` where those do not hold it.
+        min_length: leave out pairs of which one has fewer words, and those of two equal texts;
+            0 for none.
+
+    Returns:
+        One column ``text``, twice as long.
+
+    Raises:
+        KeyError: a column is missing.
+        ValueError: there are not as many rejected texts as chosen ones.
+
+    Example:
+        >>> pair_texts({"prompt": ["a "], "chosen": ["b"], "rejected": ["c"]})
+        {'text': ['a b', 'a c']}
+    """
+    for name in ("chosen", "rejected"):
+        if name not in columns:
+            msg = f"there is no column {name!r}: there are {sorted(columns)}."
+            raise KeyError(msg)
+    chosen, rejected = columns["chosen"], columns["rejected"]
+    if len(chosen) != len(rejected):
+        msg = f"expected a rejected text for each chosen one: got {len(chosen)} chosen and "
+        raise UnfitValue(msg + f"{len(rejected)} rejected.")
+    prompts = columns.get("prompt", [""] * len(chosen))
+    kept = [
+        (prompt + good, prompt + bad)
+        for prompt, good, bad in zip(prompts, chosen, rejected, strict=True)
+        if not min_length
+        or (good != bad and min(len(good.split()), len(bad.split())) >= min_length)
+    ]
+    return {"text": [good for good, _ in kept] + [bad for _, bad in kept]}
+
+
+def _named(name: str, split: str, *, from_disk: bool) -> Any:
+    try:
+        import datasets
+    except ModuleNotFoundError as error:
+        msg = f"{name!r}: data sets are read by their names with datasets: pip install "
+        raise ModuleNotFoundError(msg + "rl-text[datasets]") from error
+    if from_disk:
+        return datasets.load_from_disk(name)
+    return datasets.load_dataset(name, split=split)
+
+
+def _aligned(columns: Columns) -> Columns:
+    counts = {name: len(values) for name, values in columns.items()}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        msg = f"columns differ in length: {said}. Give one value of each to every example."
+        raise UnfitValue(msg)
+    return columns

@@ -1,0 +1,258 @@
+"""Prompts, rewarded texts, and pairs of which one is preferred, as tensorclasses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from tensordict import TensorClass
+from torch import Tensor
+
+from rl_tensordict import UnfitValue
+from rl_text.datasets.examples import Columns, pair_texts, prompt_columns, read_examples
+from rl_text.datasets.loader import TokenizedDatasetLoader
+from rl_text.datasets.tokenized import PROMPT_RINDEX, TokenizedDataset
+from rl_text.tokenizers.prompt_tokenizer import PromptTensorDictTokenizer
+from rl_text.tokenizers.protocol import TextTokenizer
+from rl_text.tokenizers.tensordict_tokenizer import TensorDictTokenizer
+from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
+
+PROMPTS = "CarperAI/openai_summarize_tldr"
+COMPARISONS = "CarperAI/openai_summarize_comparisons"
+
+
+class PromptData(TensorClass):  # type: ignore[misc]
+    """Prompts with what follows them, in a rectangle.
+
+    Attributes:
+        input_ids: int64 ``[B, L]``.
+        attention_mask: int64 ``[B, L]``, 1 for real tokens.
+        prompt_rindex: int64 ``[B]``, the place of the last token of the prompt.
+        labels: int64 ``[B, L]``, what is to be written.
+        logits: float ``[B, L, V]``, of a model.
+        loss: float, of a model.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[5, 6, 7]])
+        >>> data = PromptData(ids, torch.ones_like(ids), torch.tensor([1]), batch_size=[1])
+        >>> data.mask_label(pad_token_id=0).input_ids
+        tensor([[5, 6, 0]])
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    prompt_rindex: Tensor
+    labels: Tensor | None = None
+    logits: Tensor | None = None
+    loss: Tensor | None = None
+
+    def mask_label(self, pad_token_id: int = 50256) -> Self:
+        """Hide what follows the prompt.
+
+        Args:
+            pad_token_id: what is in its place.
+
+        Returns:
+            The prompts alone.
+        """
+        cells = torch.arange(self.input_ids.shape[-1], device=self.input_ids.device)
+        is_prompt = cells <= self.prompt_rindex.unsqueeze(-1)
+        return type(self)(
+            input_ids=self.input_ids.masked_fill(~is_prompt, pad_token_id),
+            attention_mask=self.attention_mask * is_prompt,
+            prompt_rindex=self.prompt_rindex,
+            batch_size=self.batch_size,
+        )
+
+    @classmethod
+    def load(cls, split: str, **given: Any) -> TokenizedDataset:
+        """Tokenise prompts and labels once; arguments are those of `from_dataset`."""
+        return _load(split, PromptTensorDictTokenizer, PROMPTS, prompt_columns, **given)
+
+    @classmethod
+    def take(cls, data: TokenizedDataset, rows: Any = None, length: int | None = None) -> Self:
+        """Read some examples of a tokenised data set.
+
+        Args:
+            data: what `load` returned.
+            rows: which; all by default.
+            length: L.
+        """
+        found = data.padded(rows, length)
+        return cls(
+            input_ids=found[INPUT_IDS],
+            attention_mask=found[ATTENTION_MASK],
+            prompt_rindex=found[PROMPT_RINDEX],
+            labels=found[INPUT_IDS],
+            batch_size=found.batch_size,
+        )
+
+    @classmethod
+    def from_dataset(  # noqa: PLR0913 - the arguments are the seed's
+        cls,
+        split: str,
+        dataset_name: Any = None,
+        max_length: int = 550,
+        root_dir: str | Path | None = None,
+        from_disk: bool = False,
+        num_workers: int | None = None,
+        *,
+        tokenizer: TextTokenizer | None = None,
+    ) -> Self:
+        """Read a data set of prompts, each with a label or completion.
+
+        Args:
+            split: which part.
+            dataset_name: a data set, see `read_examples`.
+            max_length: L; longer examples are left out.
+            root_dir: where the tokenised copy is kept.
+            from_disk: the name is that of a folder.
+            num_workers: has no effect.
+            tokenizer: GPT-2's by default.
+
+        Returns:
+            All of its prompts.
+        """
+        given = {"dataset_name": dataset_name, "root_dir": root_dir, "from_disk": from_disk}
+        given |= {"max_length": max_length, "num_workers": num_workers, "tokenizer": tokenizer}
+        return cls.take(cls.load(split, **given), None, max_length)
+
+
+class RewardData(TensorClass):  # type: ignore[misc]
+    """Texts and how much they are worth.
+
+    Attributes:
+        input_ids: int64 ``[B, L]``.
+        attention_mask: int64 ``[B, L]``.
+        rewards: float ``[B, L]``, of each token.
+        end_scores: float ``[B]``, of the last one.
+
+    Example:
+        >>> import torch
+        >>> ids = torch.tensor([[5, 6, 7]])
+        >>> RewardData(ids, torch.ones_like(ids), batch_size=[1]).rewards is None
+        True
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    rewards: Tensor | None = None
+    end_scores: Tensor | None = None
+
+
+class PairwiseDataset(TensorClass):  # type: ignore[misc]
+    """Pairs of texts of one prompt, of which the first was preferred.
+
+    Attributes:
+        chosen_data: `RewardData` ``[B]``.
+        rejected_data: `RewardData` ``[B]``.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_text import ByteTokenizer
+        >>> pairs = [{"prompt": "2 + 2 =", "chosen": " 4", "rejected": " 5"}]
+        >>> data = PairwiseDataset.from_dataset(
+        ...     "train", pairs, 12, tempfile.mkdtemp(), tokenizer=ByteTokenizer()
+        ... )
+        >>> ByteTokenizer().decode(data.chosen_data.input_ids[0])
+        '2 + 2 = 4'
+    """
+
+    chosen_data: RewardData
+    rejected_data: RewardData
+
+    def __post_init__(self) -> None:
+        counts = [len(one.input_ids) for one in (self.chosen_data, self.rejected_data)]
+        if counts[0] != counts[1]:
+            msg = (
+                f"expected a rejected text for each chosen one: got {counts[0]} chosen and "
+                f"{counts[1]} rejected."
+            )
+            raise UnfitValue(msg)
+
+    @classmethod
+    def load(cls, split: str, **given: Any) -> TokenizedDataset:
+        """Tokenise pairs once, the chosen ones first; arguments are those of `from_dataset`."""
+        return _load(split, TensorDictTokenizer, COMPARISONS, pair_texts, **given)
+
+    @classmethod
+    def take(cls, data: TokenizedDataset, rows: Any = None, length: int | None = None) -> Self:
+        """Read some pairs of a tokenised data set.
+
+        Args:
+            data: what `load` returned.
+            rows: numbers of pairs; all by default.
+            length: L.
+        """
+        half = len(data) // 2
+        pairs = torch.arange(half) if rows is None else torch.as_tensor(rows)
+        width = length if length is not None else int(data.lengths.max())
+        found = [data.padded(pairs + begin, width) for begin in (0, half)]
+        chosen, rejected = (
+            RewardData(one[INPUT_IDS], one[ATTENTION_MASK], batch_size=one.batch_size)
+            for one in found
+        )
+        return cls(chosen, rejected, batch_size=[len(pairs)])
+
+    @staticmethod
+    def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Columns:
+        """Write the texts of pairs, the chosen ones first; see `pair_texts`."""
+        return pair_texts(read_examples(dataset), min_length)
+
+    @classmethod
+    def from_dataset(  # noqa: PLR0913 - the arguments are the seed's
+        cls,
+        split: str,
+        dataset_name: Any = None,
+        max_length: int = 550,
+        root_dir: str | Path | None = None,
+        from_disk: bool = False,
+        num_workers: int | None = None,
+        *,
+        tokenizer: TextTokenizer | None = None,
+    ) -> Self:
+        """Read a data set of prompts, each with a chosen and a rejected text.
+
+        Args:
+            split: which part.
+            dataset_name: a data set, see `read_examples`.
+            max_length: L; longer texts are cut.
+            root_dir: where the tokenised copy is kept.
+            from_disk: the name is that of a folder.
+            num_workers: has no effect.
+            tokenizer: GPT-2's by default.
+
+        Returns:
+            All of its pairs.
+        """
+        given = {"dataset_name": dataset_name, "root_dir": root_dir, "from_disk": from_disk}
+        given |= {"max_length": max_length, "num_workers": num_workers, "tokenizer": tokenizer}
+        return cls.take(cls.load(split, **given), None, max_length)
+
+
+def _load(  # noqa: PLR0913 - the arguments are the seed's
+    split: str,
+    tokenizer_fn: Any,
+    default: str,
+    hook: Any,
+    *,
+    dataset_name: Any = None,
+    max_length: int = 550,
+    root_dir: str | Path | None = None,
+    from_disk: bool = False,
+    num_workers: int | None = None,
+    tokenizer: TextTokenizer | None = None,
+) -> TokenizedDataset:
+    return TokenizedDatasetLoader(
+        split,
+        max_length,
+        default if dataset_name is None else dataset_name,
+        tokenizer_fn,
+        hook,
+        root_dir,
+        from_disk,
+        num_workers=num_workers,
+        tokenizer=tokenizer,
+    ).load()
