@@ -85,20 +85,22 @@ def actor(distribution=normal, group=None):
     )
 
 
-def chooser():
-    net = TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["logits"])
-    return ProbabilisticTensorDictSequential(
-        net, ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=Categorical)
+def chooser(group=None):
+    net = TensorDictModule(torch.nn.Linear(2, 3), placed(["observation"], group), ["logits"])
+    draw = ProbabilisticTensorDictModule(
+        ["logits"], placed(["action"], group), distribution_class=Categorical
     )
+    return ProbabilisticTensorDictSequential(net, draw)
 
 
-def action_critic():
-    return TensorDictModule(torch.nn.Linear(2, 3), ["observation"], ["action_value"])
+def action_critic(group=None):
+    net = torch.nn.Linear(2, 3)
+    return TensorDictModule(net, placed(["observation"], group), placed(["action_value"], group))
 
 
-def deterministic():
+def deterministic(group=None):
     net = torch.nn.Sequential(torch.nn.Linear(2, SIZE), torch.nn.Tanh())
-    return TensorDictModule(net, ["observation"], ["action"])
+    return TensorDictModule(net, placed(["observation"], group), placed(["action"], group))
 
 
 def critic(group=None):
@@ -106,8 +108,9 @@ def critic(group=None):
     return TensorDictModule(Joined(2 + SIZE, 1), read, placed(["state_action_value"], group))
 
 
-def state_critic():
-    return TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+def state_critic(group=None):
+    net = torch.nn.Linear(2, 1)
+    return TensorDictModule(net, placed(["observation"], group), placed(["state_value"], group))
 
 
 def prepared(batch):

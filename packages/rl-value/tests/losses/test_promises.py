@@ -1,5 +1,7 @@
 """What every loss of an actor and critics keeps, whatever its equation is."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -25,31 +27,35 @@ CHOICES = {"DiscreteSACLoss", "DiscreteCQLLoss", "DQNLoss"}
 NARROW = (-1e-9, 1e-9)  # random actions between these are all the same
 
 
-def makers(nets):
+def makers(nets, group=None):
     """A loss of each kind, none of which depends on chance."""
-    spec, still = {"action_spec": nets.Spec()}, nets.still
-    choices = {"action_space": "categorical"}
+    spec, choices = {"action_spec": nets.Spec()}, {"action_space": "categorical"}
     narrow = {"action_spec": nets.Spec(*NARROW), "check_finite": False}
-    det, critic, actor = nets.deterministic, nets.critic, nets.actor
+
+    def actor():
+        return nets.actor(nets.still, group)
+
+    names = ("deterministic", "critic", "chooser", "action_critic", "state_critic")
+    det, critic, chooser, values, worth = (partial(getattr(nets, name), group) for name in names)
     return {
-        "SACLoss": lambda: SACLoss(actor(still), critic(), **spec),
-        "REDQLoss": lambda: REDQLoss(actor(still), critic(), num_qvalue_nets=3, **spec),
-        "CrossQLoss": lambda: CrossQLoss(actor(still), critic(), **spec),
-        "CQLLoss": lambda: CQLLoss(actor(still), critic(), num_random=2, **narrow),
-        "CQLLoss, lagrange": lambda: CQLLoss(
-            actor(still), critic(), with_lagrange=True, max_q_backup=True, **narrow
+        "SACLoss": lambda: SACLoss(actor(), critic(), **spec),
+        "REDQLoss": lambda: REDQLoss(
+            actor(), critic(), num_qvalue_nets=3, sub_sample_len=3, **spec
         ),
-        "IQLLoss": lambda: IQLLoss(actor(still), critic(), nets.state_critic(), **spec),
+        "CrossQLoss": lambda: CrossQLoss(actor(), critic(), **spec),
+        "CQLLoss": lambda: CQLLoss(actor(), critic(), num_random=2, **narrow),
+        "CQLLoss, lagrange": lambda: CQLLoss(
+            actor(), critic(), with_lagrange=True, max_q_backup=True, **narrow
+        ),
+        "IQLLoss": lambda: IQLLoss(actor(), critic(), worth(), **spec),
         "TD3Loss": lambda: TD3Loss(det(), critic(), policy_noise=0.0, **spec),
         "TD3BCLoss": lambda: TD3BCLoss(det(), critic(), policy_noise=0.0, **spec),
         "DDPGLoss": lambda: DDPGLoss(det(), critic(), **spec),
-        "BCLoss": lambda: BCLoss(actor(still)),
+        "BCLoss": lambda: BCLoss(actor()),
         "BCLoss, distance": lambda: BCLoss(det()),
-        "DiscreteSACLoss": lambda: DiscreteSACLoss(
-            nets.chooser(), nets.action_critic(), num_actions=3, **choices
-        ),
-        "DiscreteCQLLoss": lambda: DiscreteCQLLoss(nets.action_critic(), **choices),
-        "DQNLoss": lambda: DQNLoss(nets.action_critic(), **choices),
+        "DiscreteSACLoss": lambda: DiscreteSACLoss(chooser(), values(), num_actions=3, **choices),
+        "DiscreteCQLLoss": lambda: DiscreteCQLLoss(values(), **choices),
+        "DQNLoss": lambda: DQNLoss(values(), **choices),
     }
 
 
@@ -61,9 +67,9 @@ NAMES = [
 BOOTSTRAPPED = [name for name in NAMES if not name.startswith("BC")]
 
 
-def made(nets, name):
+def made(nets, name, group=None):
     torch.manual_seed(0)
-    return makers(nets)[name]().double()
+    return makers(nets, group)[name]().double()
 
 
 def flat(nets, name, lengths=(3, 4, 2)):
@@ -236,27 +242,37 @@ def test_other_bad_arguments_are_named(nets):
         IQLLoss(actor, critic, nets.state_critic(), expectile=1.0)
 
 
-def test_members_that_are_out_do_not_count(nets):
+def members_of(name):
+    """Five steps of a group of two, one of which is out in the second step."""
     torch.manual_seed(0)
-    batch = trajectories([3, 2])
-    shape = (5, 2)  # steps, members
-    members = batch.clone().exclude("action", "observation", ("next", "observation"))
+    batch, shape = trajectories([3, 2]), (5, 2)
     for key in ("observation", ("next", "observation")):
         place = ("agents", key) if isinstance(key, str) else ("next", "agents", key[1])
-        members[place] = torch.randn(*shape, 2, dtype=torch.float64)
-    members["agents", "action"] = torch.rand(*shape, 2, dtype=torch.float64)
-    members["next", "agents", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
-    for name in ("done", "terminated"):
-        members["next", "agents", name] = members["next", name][:, None].expand(5, 2, 1).clone()
-    members["agents", "mask"] = torch.ones(shape, dtype=torch.bool)
-    members["agents", "mask"][1, 0] = False
-    actor, critic = nets.actor(nets.still, "agents"), nets.critic("agents")
-    loss = SACLoss(actor, critic, target_entropy=-1.0).double()
-    group = {name: ("agents", name) for name in ("action", "reward", "done", "terminated")}
-    loss.set_keys(**group)
-    found = loss(members)
-    assert members["td_error"].shape == (5, 2, 1)
-    other = members.clone()
+        batch[place] = torch.randn(*shape, 2, dtype=torch.float64)
+    batch["agents", "action"] = torch.rand(*shape, 2, dtype=torch.float64)
+    if name in CHOICES:
+        batch["agents", "action"] = torch.randint(3, shape)
+    batch["next", "agents", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
+    for flag in ("done", "terminated"):
+        batch["next", "agents", flag] = batch["next", flag][:, None].expand(5, 2, 1).clone()
+    batch["agents", "mask"] = torch.ones(shape, dtype=torch.bool)
+    batch["agents", "mask"][1, 0] = False
+    return batch.exclude("action", "observation", ("next", "observation"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_members_that_are_out_do_not_count(nets, name):
+    loss, batch = made(nets, name, "agents"), members_of(name)
+    roles = ["action", "reward", "done", "terminated"]
+    roles += [key for key in ("action_value",) if name in ("DQNLoss", "DiscreteCQLLoss")]
+    loss.set_keys(**{role: ("agents", role) for role in roles})
+    other = batch.clone()
     other["next", "agents", "reward"][1, 0] = 50.0
-    other["agents", "action"][1, 0] = 0.5
-    torch.testing.assert_close(loss(other)["loss_qvalue"], found["loss_qvalue"])
+    other["agents", "action"][1, 0] = 0 if name in CHOICES else 0.5
+    one = slopes(loss, batch)
+    torch.testing.assert_close(slopes(loss, other), one)
+    other["agents", "mask"][1, 0] = True
+    assert not all(torch.equal(value, one[0][key]) for key, value in loss(other).items())
+    if name in BOOTSTRAPPED:
+        assert batch["td_error"].shape == (5, 2, 1)
+        assert not batch["td_error"][1, 0].any()

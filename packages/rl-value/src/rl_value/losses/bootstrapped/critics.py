@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,18 +28,19 @@ class CriticList(TensorDictModuleBase):  # type: ignore[misc]
         self.critics = nn.ModuleList(critics)
         self.num_members = len(critics)
         read = [key for critic in critics for key in critic.in_keys]
-        written = [key for critic in critics for key in critic.out_keys]
         self.in_keys: list[NestedKey] = list(dict.fromkeys(read))
-        self.states = [key for key in written if as_tuple(key)[0] == keys.NEXT]
-        self.out_keys: list[NestedKey] = [value_key_of(critics[0]), *self.states]
+        self.states: list[list[NestedKey]] = [
+            [key for key in critic.out_keys if as_tuple(key)[0] == keys.NEXT] for critic in critics
+        ]
+        self.out_keys: list[NestedKey] = [value_key_of(critics[0]), *chain(*self.states)]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the values of all critics, and the recurrent states of each."""
         found = [noted(critic, copied(tensordict)) for critic in self.critics]
         key = self.out_keys[0]
         tensordict.set(key, torch.stack([require(one, key) for one in found], -2))
-        for critic, one in zip(self.critics, found, strict=True):
-            for state in set(self.states).intersection(critic.out_keys):
+        for states, one in zip(self.states, found, strict=True):
+            for state in states:
                 tensordict.set(state, require(one, state))
         return tensordict
 
