@@ -21,10 +21,9 @@ def dump_apart(
 ) -> None:
     """Lets a checkpointer write the rows, then writes the other parts, which name the folder."""
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, _KIND) as made:
         checkpointer.dumps(storage, made)
-        dump(folder, {"storage": {"folder": made.name}, **parts})
+        dump(folder, {"storage": {"folder": made.name}, **parts}, is_claimed=True)
 
 
 def is_apart(archive: Archive) -> bool:

@@ -10,20 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rl_replay.checkpoint.writer import claimed
+
 
 @contextmanager
 def new_folder(dump: Path, kind: str) -> Iterator[Path]:
-    """A folder to fill, in place of the former ones of its kind once a manifest names it."""
+    """A folder to fill, in place of the former ones of its kind once a manifest names it.
+
+    Other dumps to the same folder are refused meanwhile.
+    """
     made = dump / f"{kind}-{uuid.uuid4().hex}"
-    try:
-        yield made
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-    for other in dump.iterdir():
-        # what else begins like that is not ours to remove
-        if other != made and _is_name(kind, other.name):
-            shutil.rmtree(other, ignore_errors=True)
+    with claimed(dump):
+        try:
+            yield made
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        for other in dump.iterdir():
+            # what else begins like that is not ours to remove
+            if other != made and _is_name(kind, other.name):
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def named_folder(dump: Path, kind: str, name: Any) -> Path:

@@ -14,7 +14,7 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,9 @@ _ALIGNMENT = 64
 _SYNC_BYTES = 16 << 20
 
 
-def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
+def dump(
+    path: str | os.PathLike[str], parts: Mapping[str, Part], *, is_claimed: bool = False
+) -> None:
     """Write parts into a folder, in place of the dump that may be there."""
     # All of it is on the disk when this returns. Until then, and whenever it fails or is killed,
     # the former dump is valid.
@@ -49,7 +51,7 @@ def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
     for _, part in listed:
         if isinstance(part, torch.Tensor | np.ndarray | Chunks):
             described(part)
-    with _claimed(folder):
+    with nullcontext() if is_claimed else claimed(folder):
         _replace(folder, listed)
 
 
@@ -101,7 +103,7 @@ def _link(name: Path, link: Path) -> None:
 
 
 @contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path) -> Iterator[None]:
     """Locks a folder against other dumps; the lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
 from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.rollback import restored_on_failure
 from rl_replay.checkpoint.writer import dump
 from rl_replay.checkpointers.checkpointer import StorageCheckpointerBase
 from rl_replay.edges import folder_name
@@ -45,14 +46,17 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
             TypeError: No ensemble of storages.
         """
         members, folder = _members(storage), Path(folder_name(path))
-        folder.mkdir(parents=True, exist_ok=True)
         with new_folder(folder, _KIND) as made:
             for number, member in enumerate(members):
                 _of(member).dumps(member, made / str(number))
-            dump(folder, {"storages": {"folder": made.name, "count": len(members)}})
+            parts = {"folder": made.name, "count": len(members)}
+            dump(folder, {"storages": parts}, is_claimed=True)
 
     def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Restores all storages, after every byte was checked.
+
+        Where one of them fails all are as before: until the last one is loaded their former rows
+        are kept in memory.
 
         Args:
             storage: The ensemble.
@@ -75,11 +79,13 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
             )
         inner = named_folder(folder, _KIND, name)
         parts = [own_folder(inner / str(number)) for number in range(len(members))]
-        for part in parts:
-            with Archive(part) as archive:
-                archive.verify()
         for member, part in zip(members, parts, strict=True):
-            _of(member).loads(member, part)
+            if _of(member).is_own:  # what others write is theirs to check
+                with Archive(part) as archive:
+                    archive.verify()
+        with restored_on_failure(members):
+            for member, part in zip(members, parts, strict=True):
+                _of(member).loads(member, part)
 
 
 def _members(storage: Any) -> list[Any]:

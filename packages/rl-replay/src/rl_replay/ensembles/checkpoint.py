@@ -11,6 +11,7 @@ import torch
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
 from rl_replay.checkpoint.reader import Archive
+from rl_replay.checkpoint.rollback import restored_on_failure
 from rl_replay.checkpoint.writer import dump
 from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_transforms import Compose
@@ -43,6 +44,22 @@ class Ensemble(Protocol):
         ...
 
 
+class _Own:
+    """What an ensemble has beside its buffers, as one of the parts that a load changes."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+
+    def state_dict(self) -> dict[str, Any]:
+        return _own_state(self._ensemble) | {"generator": self._ensemble.generator}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        ensemble = self._ensemble
+        ensemble.set_rng(state["generator"])
+        _load_own(ensemble, state)
+        ensemble.batch_size = state["batch_size"]
+
+
 def state_of(ensemble: Ensemble) -> dict[str, Any]:
     """Everything that the next samples of an ensemble depend on."""
     return {**_own_state(ensemble), "buffers": [buffer.state_dict() for buffer in ensemble]}
@@ -53,26 +70,20 @@ def load_state(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or "buffers" not in state:
         raise ValueError("this is no state of an ensemble: give what its state_dict() returned.")
     _require_as_many(ensemble, len(state["buffers"]), "the state")
-    former = [buffer.state_dict() for buffer in ensemble]
-    try:
+    with restored_on_failure([*ensemble, _Own(ensemble)]):
         for buffer, own in zip(ensemble, state["buffers"], strict=True):
             buffer.load_state_dict(own)
         _load_own(ensemble, state)
-    except BaseException:
-        for buffer, own in zip(ensemble, former, strict=True):
-            buffer.load_state_dict(own)
-        raise
 
 
 def dump_ensemble(ensemble: Ensemble, path: str) -> None:
     """Writes every buffer to a folder of its own, then the names of the folders in one step."""
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
     with new_folder(folder, _KIND) as made:
         for number, buffer in enumerate(ensemble):
             buffer.dumps(made / str(number))
         state = {**_own_state(ensemble), "members": made.name, "count": len(ensemble)}
-        dump(folder, {"ensemble": state})
+        dump(folder, {"ensemble": state}, is_claimed=True)
 
 
 def load_ensemble(ensemble: Ensemble, path: str) -> None:
@@ -88,15 +99,10 @@ def load_ensemble(ensemble: Ensemble, path: str) -> None:
     for folder in folders:
         with Archive(folder) as archive:
             archive.verify()
-    former = [buffer.state_dict() for buffer in ensemble]
-    try:
+    with restored_on_failure([*ensemble, _Own(ensemble)]):
         for buffer, folder in zip(ensemble, folders, strict=True):
             buffer.loads(folder)
         _load_own(ensemble, state)
-    except BaseException:
-        for buffer, own in zip(ensemble, former, strict=True):
-            buffer.load_state_dict(own)
-        raise
 
 
 def _own_state(ensemble: Ensemble) -> dict[str, Any]:
