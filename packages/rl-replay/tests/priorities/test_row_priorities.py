@@ -83,7 +83,7 @@ class PriorityMachine(RuleBasedStateMachine):
     def draw(self, seed):
         self.catch_up()
         rng = np.random.default_rng(seed)
-        row_ids, probabilities = self.rows.draw(self.ring, rng.random(20), rng.random)
+        row_ids, probabilities = self.rows.draw(self.ring, 20, rng.random, strata=False)
         weights = {row: (p + EPS) ** self.alpha for row, p in self.known.items()}
         total = sum(weights.values())
         wanted = [weights[row] / total for row in row_ids.tolist()]
@@ -104,7 +104,7 @@ def test_rows_without_priority_are_refused():
     rows.catch_up(ring)
     rows.update(ring, np.arange(3), np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="none of 3 rows has a priority above 0"):
-        rows.draw(ring, np.array([0.5]), np.random.default_rng(0).random)
+        rows.draw(ring, 1, np.random.default_rng(0).random, strata=False)
 
 
 def test_highest_priority_can_be_that_of_stored_rows():
@@ -147,7 +147,7 @@ def test_sums_that_a_killed_process_left_out_are_computed_by_later_draws():
     rows.tree.sums[:] *= 3.0
     rng = np.random.default_rng(0)
     for _ in range(3):  # 256 leaves each
-        rows.draw(ring, rng.random(4), rng.random)
+        rows.draw(ring, 4, rng.random, strata=False)
     assert rows.tree.total == 600
 
 
@@ -155,7 +155,7 @@ def test_words_of_rows_that_are_gone_are_written_anew_when_they_are_drawn():
     ring, rows = shared_rows(20)
     rows.tree.put(7, np.array([999], np.uint32), np.array([1e6], np.float32))
     rng = np.random.default_rng(0)
-    row_ids, probabilities = rows.draw(ring, rng.random(50), rng.random)
+    row_ids, probabilities = rows.draw(ring, 50, rng.random, strata=False)
     assert set(row_ids.tolist()) <= set(range(20))
     assert rows.tree.ids[7] == 8
     assert rows.tree.total == 20
@@ -196,6 +196,6 @@ def test_words_that_were_lost_are_found_by_later_draws():
     rows.tree.put(300, np.zeros(1, np.uint32), np.zeros(1, np.float32))
     rng = np.random.default_rng(0)
     for _ in range(3):  # 256 leaves each
-        rows.draw(ring, rng.random(4), rng.random)
+        rows.draw(ring, 4, rng.random, strata=False)
     assert rows.tree.ids[300] == 301
     assert rows.tree.total == 600

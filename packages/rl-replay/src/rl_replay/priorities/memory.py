@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,15 @@ _CELLS = 8
 
 Singles = NDArray[np.float32]
 Words = NDArray[np.uint32]
+
+
+class Assigned(NamedTuple):
+    """What became of the priorities of some rows."""
+
+    positions: Ints  # Of the rows, int64 [n]
+    same: Flags  # [n], whose word is theirs
+    known: int  # How many these are; -1 where a row does not stand, and so nothing was set
+    highest: float  # The highest priority that was set
 
 
 class PriorityMemory:
@@ -92,7 +101,9 @@ class PriorityMemory:
 
     def weights_of(self, priorities: Singles) -> Singles:
         """(p + eps) ** alpha in float32, of priorities in float32."""
-        raised = (priorities.astype(np.float64) + self.eps) ** self.alpha
+        raised = priorities.astype(np.float64)
+        raised += self.eps
+        raised **= self.alpha
         weights: Singles = raised.astype(np.float32)
         return weights
 
@@ -103,33 +114,44 @@ class PriorityMemory:
             weights *= self.startable[positions]
         return weights
 
-    def assign(self, positions: Ints, ids: Words, priorities: Singles) -> Flags:
-        """Sets the priorities of rows whose word is theirs, and says which these are."""
-        weights = self.weights_of(priorities)
-        if self.length:
-            weights *= self.startable[positions]
-        tree = self.tree
-        same: Flags = tree.loops.assign(
-            tree.words, tree.sums, tree.begins, self.priorities, positions, ids, weights, priorities
-        )
-        return same
+    def assign(
+        self, row_ids: Ints, standing: Ints, lane_size: int, priorities: Singles
+    ) -> Assigned:
+        """Sets the priorities of rows whose word is theirs; of none if a row is not stored.
 
-    def take_in(self, begin: int, ids: Words, priorities: Singles) -> None:
+        `standing` has the first row id and the count of each lane, int64 `[2, lanes]`.
+        """
+        tree, startable = self.tree, self.startable if self.length else None
+        arrays = (tree.words, tree.sums, tree.begins, self.priorities, startable)
+        weights = self.weights_of(priorities)
+        return Assigned(
+            *tree.loops.assign(*arrays, row_ids, standing, lane_size, weights, priorities)
+        )
+
+    def allow(self, positions: Ints, row_ids: Ints, *, allowed: bool) -> None:
+        """Lets rows whose word is theirs begin slices, or no more."""
+        tree = self.tree
+        weights = self.weights_of(self.priorities[positions])
+        arrays = (tree.words, tree.sums, tree.begins, self.startable)
+        tree.loops.allow(*arrays, positions, row_ids, weights, allowed)
+
+    def take_in(self, begin: int, row_id: int, priorities: Singles) -> None:
         """Sets rows that follow each other, where the word is an older row's or empty.
 
         A word that has the id already is another process's, which may know more, and a younger one
         that of a row which has taken the place meanwhile.
         """
         tree, arrays = self.tree, (self.priorities, self.startable)
-        weights = np.zeros(len(ids), np.float32) if self.length else self.weights_of(priorities)
+        few = len(priorities)
+        weights = np.zeros(few, np.float32) if self.length else self.weights_of(priorities)
         tree.loops.take_in(
-            tree.words, tree.sums, tree.begins, *arrays, begin, ids, weights, priorities
+            tree.words, tree.sums, tree.begins, *arrays, begin, row_id, weights, priorities
         )
 
-    def raise_highest(self, priorities: Singles) -> None:
-        """Takes note of priorities that may be higher than all before."""
-        if len(priorities):
-            self.board[HIGHEST] = max(self.board[HIGHEST], priorities.max())
+    def raise_highest(self, priority: float) -> None:
+        """Takes note of a priority that may be higher than all before."""
+        if priority > self.board[HIGHEST]:
+            self.board[HIGHEST] = priority
 
     def clear(self) -> None:
         """Forgets all rows, for every process."""

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from rl_replay.priorities.numpy_tree import BELOW_ONE, BLOCK, GROUP, SHIFT, WEIGHT_HALF
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 # indices without a sign spare a look at each whether it counts from the end
 _BLOCK, _GROUP = np.uint64(BLOCK), np.uint64(GROUP)
@@ -114,6 +115,34 @@ def draw(words, sums, begins, fractions):
 
 
 @njit(**_options)
+def lane_among(standing, lane):
+    """A lane, the nearest one where there is none of that number."""
+    return min(max(lane, 0), standing.shape[1] - 1)
+
+
+@njit(**_options)
+def draw_rows(words, sums, begins, fractions, strata, standing, lane_size):
+    """`draw`, and of which row each leaf is; see `PriorityTree.draw_rows`."""
+    count, bad, one_lane = len(fractions), 0, standing.shape[1] == 1
+    if strata:
+        parts = np.empty(count)
+        for part in range(count):
+            parts[part] = (fractions[part] + part) / count
+        fractions = parts
+    positions, probabilities = draw(words, sums, begins, fractions)
+    row_ids, good = np.empty(count, np.int64), np.empty(count, np.bool_)
+    for row in range(count):
+        place = positions[row]
+        lane = 0 if one_lane else lane_among(standing, place // lane_size)
+        # a difference of halves is that of row ids, since a lane has less than 2^32 rows
+        after = (np.int64(words[place] >> _ID_SHIFT) - standing[0, lane] - 1) & 0xFFFFFFFF
+        row_ids[row] = standing[0, lane] + after
+        good[row] = (after < standing[1, lane]) & (place >= 0)
+        bad += not good[row]
+    return positions, probabilities, row_ids, good, bad
+
+
+@njit(**_options)
 def update(words, sums, begins, positions, ids, new):
     """Sets words and the sums above them; see `PriorityTree.update`."""
     bits = new.view(np.uint32)
@@ -123,30 +152,58 @@ def update(words, sums, begins, positions, ids, new):
 
 
 @njit(**_options)
-def assign(words, sums, begins, priorities, positions, ids, weights, new):
+def assign(words, sums, begins, priorities, startable, row_ids, standing, lane_size, weights, new):
     """Sets priorities and words of rows whose word is theirs; see `PriorityMemory.assign`."""
-    bits, same = weights.view(np.uint32), np.empty(len(positions), np.bool_)
-    for row in range(len(positions)):
-        place = np.uint64(positions[row])
-        same[row] = words[place] >> _ID_SHIFT == np.uint64(ids[row])
+    count, one_lane, bits = len(row_ids), standing.shape[1] == 1, weights.view(np.uint32)
+    positions, same = np.empty(count, np.int64), np.zeros(count, np.bool_)
+    standing_rows = 0
+    for row in range(count):
+        lane = 0 if one_lane else lane_among(standing, row_ids[row] >> LANE_SHIFT)
+        after, inner = row_ids[row] - standing[0, lane], row_ids[row] & LANE_MASK
+        if inner >= lane_size:  # a division takes as long as all else here
+            inner = np.int64(np.uint64(inner) % np.uint64(lane_size))
+        positions[row] = lane * lane_size + inner
+        standing_rows += (after >= 0) & (after < standing[1, lane])
+    if standing_rows < count:
+        return positions, same, -1, 0.0
+    found, highest = 0, np.float32(0)
+    for row in range(count):
+        place, own = np.uint64(positions[row]), np.uint64(np.uint32(row_ids[row] + 1))
+        same[row] = words[place] >> _ID_SHIFT == own
         if same[row]:
+            weight = np.uint64(bits[row])
+            if startable is not None:
+                weight *= np.uint64(startable[place])
             priorities[place] = new[row]
-            words[place] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
+            words[place] = (own << _ID_SHIFT) | weight
+            found, highest = found + 1, max(highest, new[row])
     sum_above(words, sums, begins, positions)
-    return same
+    return positions, same, found, np.float64(highest)
 
 
 @njit(**_options)
-def take_in(words, sums, begins, priorities, startable, first, ids, weights, new):
+def allow(words, sums, begins, startable, positions, row_ids, weights, allowed):
+    """Lets rows whose word is theirs begin slices, or no more; see `PriorityMemory.allow`."""
+    bits = weights.view(np.uint32)
+    for row in range(len(positions)):
+        place, own = np.uint64(positions[row]), np.uint64(np.uint32(row_ids[row] + 1))
+        if words[place] >> _ID_SHIFT == own:
+            startable[place] = allowed
+            words[place] = (own << _ID_SHIFT) | (np.uint64(bits[row]) * np.uint64(allowed))
+    sum_above(words, sums, begins, positions)
+
+
+@njit(**_options)
+def take_in(words, sums, begins, priorities, startable, first, row_id, weights, new):
     """Sets rows whose word is an older row's; see `PriorityMemory.take_in`."""
     bits = weights.view(np.uint32)
-    for row in range(len(ids)):
-        place = np.uint64(first + row)
+    for row in range(len(new)):
+        place, own = np.uint64(first + row), np.uint32(row_id + 1 + row)
         known = np.uint32(words[place] >> _ID_SHIFT)
-        if known == 0 or np.int32(ids[row] - known) > 0:
+        if known == 0 or np.int32(own - known) > 0:
             priorities[place], startable[place] = new[row], False
-            words[place] = (np.uint64(ids[row]) << _ID_SHIFT) | np.uint64(bits[row])
-    sum_up(words, sums, begins, first, first + len(ids))
+            words[place] = (np.uint64(own) << _ID_SHIFT) | np.uint64(bits[row])
+    sum_up(words, sums, begins, first, first + len(new))
 
 
 @njit(**_options)

@@ -7,11 +7,13 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 from rl_tensordict.types import Ints
 
 Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Singles = NDArray[np.float32]
+Flags = NDArray[np.bool_]
 BLOCK, SHIFT = 16, 4  # children of a node, leaves of two cache lines; the bits of a child's place
 GROUP = 4  # children that are added up together, so that four additions can be made at a time
 BELOW_ONE = np.nextafter(1.0, 0.0)  # a fraction that rounding has made 1 would pass the last child
@@ -88,6 +90,27 @@ def draw(words: Words, sums: Floats, begins: Ints, fractions: Floats) -> tuple[I
     return np.where(good, nodes, -1), np.where(good, probabilities, 0.0)
 
 
+def draw_rows(  # noqa: PLR0913 - the arrays of one tree, and four of the draw
+    words: Words,
+    sums: Floats,
+    begins: Ints,
+    fractions: Floats,
+    strata: bool,
+    standing: Ints,
+    lane_size: int,
+) -> tuple[Ints, Floats, Ints, Flags, int]:
+    """`draw`, and of which row each leaf is; see `PriorityTree.draw_rows`."""
+    if strata:
+        fractions = (fractions + np.arange(len(fractions))) / len(fractions)
+    positions, probabilities = draw(words, sums, begins, fractions)
+    lanes = np.clip(positions // lane_size, 0, standing.shape[1] - 1)
+    firsts, counts = standing[0, lanes], standing[1, lanes]
+    # a difference of halves is that of row ids, since a lane has less than 2^32 rows
+    after = ((words[positions] >> np.uint64(32)).astype(np.int64) - firsts - 1) & 0xFFFFFFFF
+    good = (after < counts) & (positions >= 0)
+    return positions, probabilities, firsts + after, good, len(good) - int(good.sum())
+
+
 def update(
     words: Words,
     sums: Floats,
@@ -102,23 +125,52 @@ def update(
     sum_above(words, sums, begins, positions)
 
 
-def assign(  # noqa: PLR0913 - the arrays of one memory, and four of an update
+def assign(  # noqa: PLR0913 - the arrays of one memory, and five of an update
     words: Words,
     sums: Floats,
     begins: Ints,
     priorities: Singles,
-    positions: Ints,
-    ids: NDArray[np.uint32],
+    startable: Flags | None,
+    row_ids: Ints,
+    standing: Ints,
+    lane_size: int,
     weights: Singles,
     new: Singles,
-) -> NDArray[np.bool_]:
+) -> tuple[Ints, Flags, int, float]:
     """Sets priorities and words of rows whose word is theirs; see `PriorityMemory.assign`."""
-    same: NDArray[np.bool_] = words[positions] >> np.uint64(32) == ids
-    if not same.all():
-        positions, ids, weights, new = positions[same], ids[same], weights[same], new[same]
-    priorities[positions] = new
-    update(words, sums, begins, positions, ids, weights)
-    return same
+    lanes = np.clip(row_ids >> LANE_SHIFT, 0, standing.shape[1] - 1)
+    after = row_ids - standing[0, lanes]
+    positions = lanes * lane_size + (row_ids & LANE_MASK) % lane_size
+    if not ((after >= 0) & (after < standing[1, lanes])).all():
+        return positions, np.zeros(len(row_ids), np.bool_), -1, 0.0
+    ids = (row_ids + 1).astype(np.uint32)
+    same: Flags = words[positions] >> np.uint64(32) == ids
+    some = slice(None) if same.all() else same
+    places = positions[some]
+    if startable is not None:
+        weights = weights * startable[positions]
+    priorities[places] = new[some]
+    update(words, sums, begins, places, ids[some], weights[some])
+    return positions, same, len(places), float(new[some].max(initial=0.0))
+
+
+def allow(  # noqa: PLR0913 - the arrays of one memory, and five of a change
+    words: Words,
+    sums: Floats,
+    begins: Ints,
+    startable: Flags,
+    positions: Ints,
+    row_ids: Ints,
+    weights: Singles,
+    allowed: bool,
+) -> None:
+    """Lets rows whose word is theirs begin slices, or no more; see `PriorityMemory.allow`."""
+    ids = (row_ids + 1).astype(np.uint32)
+    same = words[positions] >> np.uint64(32) == ids
+    places = positions[same]
+    startable[places] = allowed
+    new = weights[same] if allowed else np.zeros(len(places), np.float32)
+    update(words, sums, begins, places, ids[same], new)
 
 
 def take_in(  # noqa: PLR0913 - the arrays of one memory, and four of an update
@@ -126,14 +178,15 @@ def take_in(  # noqa: PLR0913 - the arrays of one memory, and four of an update
     sums: Floats,
     begins: Ints,
     priorities: Singles,
-    startable: NDArray[np.bool_],
+    startable: Flags,
     first: int,
-    ids: NDArray[np.uint32],
+    row_id: int,
     weights: Singles,
     new: Singles,
 ) -> None:
     """Sets rows whose word is an older row's; see `PriorityMemory.take_in`."""
-    rows = slice(first, first + len(ids))
+    rows = slice(first, first + len(new))
+    ids = np.arange(row_id + 1, row_id + 1 + len(new)).astype(np.uint32)
     known = (words[rows] >> np.uint64(32)).astype(np.uint32)
     older = (known == 0) | ((ids - known).view(np.int32) > 0)
     np.copyto(priorities[rows], new, where=older)

@@ -18,21 +18,6 @@ def ids_of(row_ids: Ints) -> Words:
     return ids
 
 
-def rows_of_words(
-    ids: Words, positions: Ints, window: Window, lane_size: int
-) -> tuple[Ints, Flags]:
-    """The row ids that words at some positions hold half of, and which are in the window."""
-    if len(window.first) == 1:
-        first, count = window.first[0], window.counts[0]
-        # a difference of halves is that of row ids, since a window has less than 2^32 rows
-        after = ids - np.uint32((first + 1) & 0xFFFFFFFF)
-        return first + after.astype(np.int64), after < count
-    lanes = positions // lane_size
-    firsts = np.array(window.first)[lanes]
-    after = ids - ids_of(firsts)
-    return firsts + after.astype(np.int64), after < np.array(window.counts)[lanes]
-
-
 def within(row_ids: Ints, window: Window | None) -> Flags:
     """Which row ids are in a window; -1 never is."""
     if window is None:

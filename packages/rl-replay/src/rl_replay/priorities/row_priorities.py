@@ -20,7 +20,7 @@ from rl_replay.priorities.memory import (
     Singles,
     Words,
 )
-from rl_replay.priorities.row_ids import ids_of, require_written, rows_of_words, runs, within
+from rl_replay.priorities.row_ids import ids_of, require_written, runs, within
 from rl_replay.priorities.saved import Saved, went_back
 from rl_replay.priorities.slice_candidates import SliceCandidates
 from rl_replay.storages.ring import Ring
@@ -69,6 +69,7 @@ class RowPriorities:
         self._cleared = -1.0  # the count of clears up to which `seen` is true
         self._healed = 0  # the leaf from which sums are computed next
         self._lane_size = 1  # positions of each lane
+        self._standing = np.zeros((2, 1), np.int64)  # what `seen` says of each lane, for loops
         self._least = LeastWeight()
 
     def __getstate__(self) -> PriorityMemory:
@@ -152,22 +153,28 @@ class RowPriorities:
             self.forget_highest()
         for old_first, old_count, first, count in lanes:
             self._take_in(max(old_first + old_count, first), first + count, read_first)
+        self._standing = np.array((window.first, window.counts))
         self._restore_saved(ring, window)
         self.seen = window
 
-    def draw(self, ring: Ring, fractions: Floats, more: Callable[[int], Floats]) -> DrawnRows:
-        """Draws a row for each fraction `[n]` in [0, 1) of the sum of all weights.
+    def draw(
+        self, ring: Ring, count: int, uniform: Callable[[int], Floats], *, strata: bool
+    ) -> DrawnRows:
+        """Draws rows in proportion to their weights, by random numbers in [0, 1) of `uniform`.
 
-        `more` gives fractions for the draws whose row was overwritten meanwhile.
+        With `strata` each is drawn from a part of its own of the sum of all weights.
         """
         if self.memory.is_shared:
             self._heal(ring)
-        positions, probabilities = self.tree.draw(fractions)
-        row_ids, good = self._rows_at(positions)
+        standing = self._standing, self._lane_size
+        drawn = self.tree.draw_rows(uniform(count), *standing, strata=strata)
+        positions, probabilities, row_ids, good, bad_rows = drawn
+        if not bad_rows:
+            return DrawnRows(row_ids, probabilities)
         for _ in range(_ROUNDS):
-            if good.all():
-                return DrawnRows(row_ids, probabilities)
             bad = np.flatnonzero(~good)
+            if not bad.size:
+                return DrawnRows(row_ids, probabilities)
             found = ring.numbers_at(torch.from_numpy(positions[bad])).numpy()
             # another process has taken in what it found there
             same = (found >= 0) & (positions[bad] >= 0)
@@ -179,9 +186,8 @@ class RowPriorities:
             self._mend(ring, positions[bad])
             if not self.tree.total > 0:
                 break
-            fractions[bad] = more(len(bad))
-            positions[bad], probabilities[bad] = self.tree.draw(fractions[bad])
-            row_ids[bad], good[bad] = self._rows_at(positions[bad])
+            again = self.tree.draw_rows(uniform(len(bad)), *standing, strata=False)
+            positions[bad], probabilities[bad], row_ids[bad], good[bad], _ = again
         what = "begins a slice of this length and has" if self.memory.length else "has"
         raise ValueError(
             f"none of {len(ring.window())} rows {what} a priority above 0: update_priority(index, "
@@ -190,28 +196,26 @@ class RowPriorities:
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
         """Sets the priorities of rows that are stored still, and counts the others."""
-        standing = row_ids >= 0 if self.seen is None else within(row_ids, self.seen)
-        if not standing.all():
+        memory, lanes = self.memory, (self._standing, self._lane_size)
+        assigned = memory.assign(row_ids, *lanes, priorities)
+        if assigned.known < 0:
             require_written(ring.window(), row_ids)
+            standing = within(row_ids, self.seen)
             self.stale += len(row_ids) - int(standing.sum())
             row_ids, priorities = row_ids[standing], priorities[standing]
-        positions = self._positions(ring, row_ids)
-        same = self.memory.assign(positions, ids_of(row_ids), priorities)
-        if not same.all():
-            priorities = priorities[same | self._regain(ring, row_ids, priorities, ~same)]
-            self.stale += len(same) - len(priorities)
-        self.memory.raise_highest(priorities)
-        self._least.note(self.tree, positions)
+            assigned = memory.assign(row_ids, *lanes, priorities)
+        memory.raise_highest(assigned.highest)
+        if assigned.known < len(row_ids):
+            again = self._regain(ring, row_ids, priorities, ~assigned.same)
+            self.stale += len(row_ids) - assigned.known - int(again.sum())
+            memory.raise_highest(float(priorities[again].max(initial=0.0)))
+        self._least.note(self.tree, assigned.positions)
 
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
-        positions, ids, _ = self._stored(ring, row_ids)
-        if len(positions):
-            memory, weights = self.memory, np.zeros(len(positions), np.float32)
-            if allowed:
-                weights = memory.weights_of(memory.priorities[positions])
-            memory.startable[positions] = allowed
-            self.tree.update(positions, ids, weights)
+        if len(row_ids):
+            positions = self._positions(ring, row_ids)
+            self.memory.allow(positions, row_ids, allowed=allowed)
             self._least.note(self.tree, positions)
 
     def find_starts_anew(self) -> None:
@@ -227,8 +231,9 @@ class RowPriorities:
 
     def note_successors(self, ring: Ring, row_ids: Ints, successors: Ints) -> None:
         """Keeps which rows continue some, until these are overwritten."""
-        positions, _, same = self._stored(ring, row_ids)
-        self.memory.ahead[positions] = (successors - row_ids)[same]
+        positions = self._positions(ring, row_ids)
+        same = self.tree.ids[positions] == ids_of(row_ids)
+        self.memory.ahead[positions[same]] = (successors - row_ids)[same]
 
     def lowest_probability(self, ring: Ring) -> float:
         """The probability of the row that is drawn least often."""
@@ -252,12 +257,6 @@ class RowPriorities:
         self._clear()
         self.memory.board[HIGHEST] = 1.0 if saved is None else saved.highest
 
-    def _stored(self, ring: Ring, row_ids: Ints) -> tuple[Ints, Words, Flags]:
-        """Positions and ids of those rows whose word is theirs, and which ones these are."""
-        positions, ids = self._positions(ring, row_ids), ids_of(row_ids)
-        same = self.tree.ids[positions] == ids
-        return (positions, ids, same) if same.all() else (positions[same], ids[same], same)
-
     def _positions(self, ring: Ring, row_ids: Ints) -> Ints:
         """The positions of row ids, as the ring says them."""
         if self.seen is not None and len(self.seen.first) == 1:
@@ -280,6 +279,7 @@ class RowPriorities:
         saved, self._saved = self._saved, None
         if saved is None:
             return
+        self.seen = window
         for begin, kept in saved.parts(window):
             self.update(ring, np.arange(begin, begin + len(kept)), kept)
         self.memory.board[HIGHEST] = saved.highest
@@ -309,25 +309,15 @@ class RowPriorities:
         if given is None:
             given = np.full(end - begin, memory.highest, np.float32)
         else:
-            memory.raise_highest(given)
+            memory.raise_highest(float(given.max()))
         for place, first, stop in runs(begin, end, self._lane_size):
-            memory.take_in(
-                place, ids_of(np.arange(first, stop)), given[first - begin : stop - begin]
-            )
+            memory.take_in(place, first, given[first - begin : stop - begin])
             self._least.note(self.tree, slice(place, place + stop - first))
 
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""
         self.tree.update(positions, ids, self.memory.weights_at(positions))
         self._least.note(self.tree, positions)
-
-    def _rows_at(self, positions: Ints) -> tuple[Ints, Flags]:
-        """The rows of some leaves, and which of them were stored at the last `catch_up`."""
-        assert self.seen is not None  # `catch_up` comes before
-        row_ids, good = rows_of_words(
-            self.tree.ids[positions], positions, self.seen, self._lane_size
-        )
-        return row_ids, good & (positions >= 0)
 
     def _regain(self, ring: Ring, row_ids: Ints, priorities: Singles, lost: Flags) -> Flags:
         """Sets rows that stand and whose word others overwrote with an old one; which these are."""

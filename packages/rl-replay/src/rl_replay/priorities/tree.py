@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rl_layout.internals import load_compiled
 from rl_replay.priorities import numpy_tree
 from rl_replay.priorities.numpy_tree import BLOCK, WEIGHT_HALF
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Flags, Ints
 
 MOST_ROOTS = 4_096
 """Sums of the highest level, through which a draw goes one by one."""
@@ -24,6 +24,16 @@ class Drawn(NamedTuple):
 
     positions: Ints  # int64 [n]; -1 where the sums promised weight that the leaves do not have
     probabilities: NDArray[np.float64]  # [n], with which each was really drawn
+
+
+class DrawnLeaves(NamedTuple):
+    """Leaves that were drawn, and the rows that they are of."""
+
+    positions: Ints  # int64 [n]; -1 as in `Drawn`
+    probabilities: NDArray[np.float64]  # [n]
+    row_ids: Ints  # int64 [n]
+    good: Flags  # [n], whether the row stands
+    bad: int  # How many do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,16 @@ class PriorityTree:
     def draw(self, fractions: NDArray[np.float64]) -> Drawn:
         """Leaves at some fractions of the total, float64 `[n]` in [0, 1)."""
         return Drawn(*self.loops.draw(self.words, self.sums, self.begins, fractions))
+
+    def draw_rows(
+        self, fractions: NDArray[np.float64], standing: Ints, lane_size: int, *, strata: bool
+    ) -> DrawnLeaves:
+        """`draw`, and the row of each leaf; with `strata` each from a part of its own.
+
+        `standing` has the first row id and the count of each lane, int64 `[2, lanes]`.
+        """
+        arrays = (self.words, self.sums, self.begins, fractions)
+        return DrawnLeaves(*self.loops.draw_rows(*arrays, strata, standing, lane_size))
 
     def update(
         self, positions: Ints, ids: NDArray[np.uint32], weights: NDArray[np.float32]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -163,7 +162,7 @@ class PrioritizedSampler(Sampler):
         rows = self._caught_up(storage)
         if not len(storage.ring.window()):
             raise ValueError("there are no rows to sample yet: extend the buffer first.")
-        drawn = rows.draw(storage.ring, self._fractions(batch_size), self._uniform)
+        drawn = rows.draw(storage.ring, batch_size, self._uniform, strata=self.stratified)
         return torch.from_numpy(drawn.row_ids), {PROBABILITY: torch.from_numpy(drawn.probabilities)}
 
     def complete(self, storage: Storage, info: dict[str, Any]) -> dict[str, Any]:
@@ -177,8 +176,10 @@ class PrioritizedSampler(Sampler):
             The same, and `"priority_weight"` `[N]`.
         """
         weights = self._weights(storage, info[PROBABILITY].numpy())
-        made = {keys.PRIORITY_WEIGHT: self._leaf(weights)}
-        return made | {key: info[key] for key in info if self.probabilities or key != PROBABILITY}
+        made = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
+        if not self.probabilities:
+            del made[PROBABILITY]
+        return made
 
     @edge
     def update_priority(
@@ -336,28 +337,21 @@ class PrioritizedSampler(Sampler):
         highest = max(self.default_priority, float(found[good].max(initial=0.0)))
         return np.where(good, found, np.float32(highest))
 
-    def _fractions(self, count: int) -> Floats:
-        random = self._uniform(count)
-        if self.stratified:
-            random += _places(count)
-            random /= count
-        return random
-
     def _uniform(self, count: int) -> Floats:
         found: Floats = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
         return found
 
     def _weights(self, storage: Storage, probabilities: Floats) -> Floats:
-        rows = len(storage.ring.window())
-        weights: Floats = (probabilities * rows) ** -self._beta
         if self.normalize is None:
-            return weights
-        largest = float(weights.max(initial=0.0))
-        if self.normalize == "buffer":
-            # a row that was drawn before a lower one came has the weight that it had then
-            lowest = self._rows.lowest_probability(storage.ring) * rows
-            largest = max(largest, lowest**-self._beta)
-        np.divide(weights, largest, out=weights)
+            weights: Floats = probabilities * len(storage.ring.window())
+        else:
+            # the largest weight is that of the lowest probability, whatever N is
+            lowest = probabilities.min()
+            if self.normalize == "buffer":
+                # a row that was drawn before a lower one came has the probability of then
+                lowest = min(lowest, self._rows.lowest_probability(storage.ring))
+            weights = probabilities / lowest
+        weights **= -self._beta
         return weights
 
     def _leaf(self, weights: Floats) -> torch.Tensor:
@@ -371,11 +365,6 @@ class PrioritizedSampler(Sampler):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.max_capacity}, alpha={self.alpha}, beta={self.beta})"
-
-
-@lru_cache(maxsize=16)
-def _places(count: int) -> Floats:
-    return np.arange(count, dtype=np.float64)
 
 
 def at_least_zero(value: float, name: str, most: float = float("inf")) -> float:

@@ -174,7 +174,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         """
         rows, ring = self._rows, self._storage.ring
         self._find_starts(index, length)
-        row_ids, probabilities = rows.draw(ring, self._fractions(count), self._uniform)
+        row_ids, probabilities = rows.draw(ring, count, self._uniform, strata=self.stratified)
         for _ in range(_ROUNDS):
             slots, offsets = index.locate(row_ids)
             lengths = np.minimum(index.lengths_of(slots) - offsets, length)
@@ -185,7 +185,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             # another process writes rows, or the index of them
             bad = np.flatnonzero((slots < 0) | (lengths < least))
             rows.start_at(ring, row_ids[bad], allowed=False)
-            again = rows.draw(ring, self._uniform(len(bad)), self._uniform)
+            again = rows.draw(ring, len(bad), self._uniform, strata=False)
             row_ids[bad], probabilities[bad] = again
         raise ValueError(f"no slices of {length} rows stand long enough to be drawn.")
 
