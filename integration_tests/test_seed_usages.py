@@ -325,4 +325,4 @@ def test_maps_and_hashes_have_the_names_of_the_seed():
     names = (
         "BinaryToDecimal HashToInt QueryModule RandomProjectionHash SipHash TensorDictMap".split()  # noqa: SIM905
     )
-    assert all(hasattr(rl_trees, name) for name in [*names, "TensorMap"])
+    assert all(hasattr(rl_trees, name) for name in [*names, "TensorMap", "MCTSForest", "Tree"])

@@ -1,5 +1,7 @@
 """Maps keyed by tensors, forests of rollouts, and tree search."""
 
+from rl_trees.forest.forest import MCTSForest
+from rl_trees.forest.tree import Tree
 from rl_trees.hashing.binary_to_decimal import BinaryToDecimal
 from rl_trees.hashing.hash_to_int import HashToInt
 from rl_trees.hashing.random_projection_hash import RandomProjectionHash
@@ -11,9 +13,11 @@ from rl_trees.map.tensordict_map import TensorDictMap
 __all__ = [
     "BinaryToDecimal",
     "HashToInt",
+    "MCTSForest",
     "QueryModule",
     "RandomProjectionHash",
     "SipHash",
     "TensorDictMap",
     "TensorMap",
+    "Tree",
 ]

@@ -238,3 +238,11 @@ def test_maps_of_what_cannot_be_exact_are_refused():
         TensorDictMap(query_module=QueryModule("s"), storage=storage)
     with pytest.raises(ValueError, match="storage has 2 dimensions, and a map needs one"):
         TensorDictMap(query_module=QueryModule("s"), storage=LazyTensorStorage(4, ndim=2))
+
+
+def test_no_keys_at_all_are_a_batch_too():
+    map = map_of()
+    map[keys_of([1])] = values_of([1])
+    map[keys_of([])] = values_of([])
+    assert map[keys_of([])].batch_size == (0,)
+    assert len(map) == 1

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
+from rl_tensordict import NestedKey
 from rl_trees.row_words import Words, bytes_of, words_of
 
 
@@ -41,6 +42,11 @@ class KeyLayout:
         """The layout of columns `[N, ...]`."""
         rows = zip(names, columns, strict=True)
         return cls(tuple(KeyEntry(name, x.dtype, tuple(x.shape[1:])) for name, x in rows))
+
+    @property
+    def names(self) -> list[NestedKey]:
+        """The names of the entries."""
+        return [entry.key for entry in self.entries]
 
     @property
     def width(self) -> int:
@@ -122,7 +128,7 @@ def columns_of(
                 f"the key is made of {list(names)}, and {name!r} is missing. There are: "
                 f"{', '.join(there)}."
             )
-        x = x.reshape(tensordict.numel(), *x.shape[tensordict.ndim :])
+        x = x.reshape(tensordict.batch_size.numel(), *x.shape[tensordict.ndim :])
         columns.append(_canonical(x) if canonical and x.is_floating_point() else x)
     return columns
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
+from rl_tensordict import NestedKey
 from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.key_layout import KeyLayout, columns_of
 from rl_trees.row_words import Words
@@ -73,7 +74,7 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
         canonical: bool = False,
     ) -> None:
         super().__init__()
-        names = [in_keys] if isinstance(in_keys, str) else list(in_keys)
+        names: list[NestedKey] = [in_keys] if isinstance(in_keys, str) else list(in_keys)
         if not names:
             raise ValueError("in_keys is empty: name the entries that make a key.")
         self.in_keys = names

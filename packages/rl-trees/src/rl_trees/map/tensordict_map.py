@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage, Storage
+from rl_tensordict import NestedKey
 from rl_trees.map.dump import load_rows, read_dump, write_dump
 from rl_trees.map.key_layout import KeyLayout, columns_of
 from rl_trees.map.query_module import EncodedKeys, HashFunction, QueryModule, require_known
+from rl_trees.map.row_writes import at, write_rows
 from rl_trees.map.tensor_map import TensorMap
 from rl_trees.row_words import Words
 
@@ -247,6 +249,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
                 f"{list(value.batch_size)}: they must be equal."
             )
         values = value if self.out_keys is None else value.select(*self.out_keys)
+        if not item.batch_size.numel():
+            return
         keys = self.query_module.encode(item)
         table = self.query_module.table
         before = len(table)
@@ -302,9 +306,10 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             self.clear()
             return
         layout = KeyLayout.from_json(saved)
-        names = [entry.key for entry in layout.entries]
-        if names != list(self.in_keys):
-            raise ValueError(f"{path} holds keys of {names}, and this map is of {self.in_keys}.")
+        if layout.names != list(self.in_keys):
+            raise ValueError(
+                f"{path} holds keys of {layout.names}, and this map is of {self.in_keys}."
+            )
         words, hashes = dump.arrays["words"], dump.arrays["hashes"]
         self._require_intact(path, layout, words, hashes)
         load_rows(self.storage, dump.rows)
@@ -353,29 +358,18 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         if self.write_fn is not None:
             self._combine(rows, added, values)
             return
-        if added.all():
-            self.storage.extend(values)
-            return
-        latest, before = self.query_module.table.latest(rows), len(self.storage)
-        fresh = np.flatnonzero(latest & (rows >= before))
-        if len(fresh):
-            places = np.empty_like(fresh)
-            places[rows[fresh] - before] = fresh  # in the order of rows
-            self.storage.extend(_at(values, places))
-        changed = np.flatnonzero(latest & (rows < before))
-        if len(changed):
-            self.storage.replace(torch.from_numpy(rows[changed]), _at(values, changed))
+        write_rows(self.storage, self.query_module.table, rows, added, values)
 
     def _combine(self, rows: Any, added: Any, values: TensorDictBase) -> None:
         """Stores values through `write_fn`: all first values of keys, then all second ones, ..."""
         assert self.write_fn is not None  # the caller looked
         if added.any():
-            self.storage.extend(self.write_fn(_at(values, np.flatnonzero(added))))
+            self.storage.extend(self.write_fn(at(values, np.flatnonzero(added))))
         left = np.flatnonzero(~added)
         while len(left):
             firsts = self.query_module.table.latest(rows[left[::-1]])[::-1]
             index = torch.from_numpy(rows[left[firsts]])
-            new = self.write_fn(_at(values, left[firsts]), self.storage.read(index))
+            new = self.write_fn(at(values, left[firsts]), self.storage.read(index))
             self.storage.replace(index, new)
             left = left[~firsts]
 
@@ -385,10 +379,3 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         item.set(query.index_key, torch.from_numpy(rows).reshape(item.batch_size))
         hashes = torch.from_numpy(keys.hashes.view(np.int64))
         item.set(query.hash_key, hashes.reshape(item.batch_size))
-
-
-def _at(values: TensorDictBase, places: Any) -> TensorDictBase:
-    """Rows at some places; all rows in order are not copied."""
-    if len(places) == len(values) and (places == np.arange(len(places))).all():
-        return values
-    return values[torch.from_numpy(places)]

@@ -1,0 +1,140 @@
+"""Nodes and edges of a forest."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+
+from rl_replay import LazyTensorStorage
+from rl_trees.forest.links import EdgeLinks, grown
+from rl_trees.map.key_layout import KeyLayout
+from rl_trees.map.row_writes import write_rows
+from rl_trees.row_words import Words
+from rl_trees.table.key_table import KeyTable
+from rl_trees.table.numpy_probe import Rows
+
+ENDS = 2
+"""Words of an edge that name its nodes: parent and child; the action follows."""
+
+
+class Tally(NamedTuple):
+    """What is added up or noted for each step."""
+
+    rewards: NDArray[np.float64]  # [N], the sums over all reward entries
+    dones: NDArray[np.bool_]  # [N], whether any done entry is set
+
+
+class Graph:
+    """Steps as a graph: a node for each observation, an edge for each observation, action, result.
+
+    All columns are flat and numbered by node or by edge. Observations and actions are stored once,
+    as the keys of two tables; what else a step produced is a row of a storage.
+
+    Args:
+        observations: The layout of an observation.
+        actions: The layout of an action.
+        max_size: The most edges.
+
+    Attributes:
+        nodes: The table of observations.
+        edges: The table of parent, child and action.
+        links: The edges that leave each node.
+        steps: Rewards, done flags and other results, a row for each edge.
+        count: int64 `[edges]`, how often a step was taken.
+        reward: float64 `[edges]`, the sum of its rewards.
+        done: bool `[edges]`, whether the step ended an episode.
+    """
+
+    def __init__(self, observations: KeyLayout, actions: KeyLayout, max_size: int) -> None:
+        self.observations, self.actions = observations, actions
+        self.nodes = KeyTable(observations.width)
+        self.edges = KeyTable(ENDS + actions.width, max_size)
+        self.links = EdgeLinks()
+        self.steps = LazyTensorStorage(max_size)
+        self.count = np.empty(0, np.int64)
+        self.reward = np.empty(0, np.float64)
+        self.done = np.empty(0, np.bool_)
+
+    @property
+    def parent(self) -> Rows:
+        """int64 `[edges]`, the node that an edge leaves."""
+        return self.edges.words[:, 0].view(np.int64)
+
+    @property
+    def child(self) -> Rows:
+        """int64 `[edges]`, the node that an edge leads to."""
+        return self.edges.words[:, 1].view(np.int64)
+
+    def extend(self, ends: Words, actions: Words, results: TensorDictBase, tally: Tally) -> Rows:
+        """Adds steps `[N]`.
+
+        Args:
+            ends: Observations before all steps, then after all steps, uint64 `[2N, ...]`.
+            actions: uint64 `[N, ...]`.
+            results: What else the steps produced.
+            tally: Their rewards and ends.
+
+        Returns:
+            The nodes before the steps, int64 `[N]`.
+
+        Raises:
+            RuntimeError: More edges than fit; nothing is written.
+        """
+        before, known_nodes = len(self.edges), len(self.nodes)
+        nodes, _ = self.nodes.insert(ends, self.nodes.hash(ends))
+        parents, children = nodes[: len(actions)], nodes[len(actions) :]
+        words = np.column_stack([parents.view(np.uint64), children.view(np.uint64), actions])
+        try:
+            rows, added = self.edges.insert(words, self.edges.hash(words))
+            if not results.is_empty():
+                write_rows(self.steps, self.edges, rows, added, results)
+        except BaseException:
+            self.edges.truncate(before)
+            self.nodes.truncate(known_nodes)
+            raise
+        self.links.append(before, parents[added], len(self.nodes))
+        size = len(self.edges)
+        self.count = grown(self.count, size, 0)
+        self.reward = grown(self.reward, size, 0.0)
+        self.done = grown(self.done, size, False)
+        np.add.at(self.count, rows, 1)
+        np.add.at(self.reward, rows, tally.rewards)
+        self.done[rows] = tally.dones
+        return parents
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Takes the columns that `columns` gave; the steps are loaded by the caller."""
+        self.nodes.insert(arrays["nodes"], self.nodes.hash(arrays["nodes"]))
+        self.edges.insert(arrays["edges"], self.edges.hash(arrays["edges"]))
+        self.links = EdgeLinks()
+        self.links.append(0, np.ascontiguousarray(self.parent), len(self.nodes))
+        self.count, self.reward, self.done = (arrays[n] for n in ("count", "reward", "done"))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All columns from which the graph is restored."""
+        size = len(self.edges)
+        counted = {"count": self.count, "reward": self.reward, "done": self.done}
+        columns = {name: column[:size] for name, column in counted.items()}
+        return {"nodes": self.nodes.words, "edges": self.edges.words, **columns}
+
+    def observation_of(self, nodes: Rows) -> TensorDict:
+        """The observations of nodes `[N]`."""
+        return self.observations.decode(self.nodes.words[nodes])
+
+    def action_of(self, edges: Rows) -> TensorDict:
+        """The actions of edges `[N]`."""
+        return self.actions.decode(self.edges.words[edges, ENDS:])
+
+    def rollout(self, edges: Rows) -> TensorDict:
+        """The steps of edges `[N]`: observation, action, and what followed under `"next"`."""
+        steps = self.observation_of(self.parent[edges])
+        steps.update(self.action_of(edges))
+        after = self.observation_of(self.child[edges])
+        if len(self.steps):
+            after.update(self.steps.read(torch.from_numpy(edges)))
+        steps.set("next", after)
+        return steps

@@ -1,0 +1,45 @@
+"""Values of numbered rows, written to a storage."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+
+from rl_replay import Storage
+from rl_trees.table.key_table import KeyTable
+from rl_trees.table.numpy_probe import Flags, Rows
+
+
+def write_rows(
+    storage: Storage, table: KeyTable, rows: Rows, added: Flags, values: TensorDictBase
+) -> None:
+    """Stores the last value `[N]` of each row: new rows in order, then changes of others.
+
+    Args:
+        storage: Holds the rows that were in the table before the insert.
+        table: The table that numbered the rows.
+        rows: As the insert returned them.
+        added: As the insert returned them.
+        values: As many.
+    """
+    if added.all():
+        storage.extend(values)
+        return
+    latest, before = table.latest(rows), len(storage)
+    fresh = np.flatnonzero(latest & (rows >= before))
+    if len(fresh):
+        places = np.empty_like(fresh)
+        places[rows[fresh] - before] = fresh  # in the order of rows
+        storage.extend(at(values, places))
+    changed = np.flatnonzero(latest & (rows < before))
+    if len(changed):
+        storage.replace(torch.from_numpy(rows[changed]), at(values, changed))
+
+
+def at(values: TensorDictBase, places: NDArray[np.int64]) -> TensorDictBase:
+    """Rows at some places; all rows in order are not copied."""
+    if len(places) == len(values) and (places == np.arange(len(places))).all():
+        return values
+    return values[torch.from_numpy(places)]
