@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,7 @@ def show(title: str, calls: Table, goals: dict[str, float], repeats: int) -> Non
     """Print durations, and every peer's over that of the first call, which is ours."""
     working: Table = {}
     for name, call in calls.items():
+        print(f"{title}: {name} begins", file=sys.stderr, flush=True)  # kernels compile for minutes
         try:
             synchronised(call)()
             working[name] = synchronised(call)
