@@ -1,0 +1,167 @@
+"""Whole groups of completions, drawn from a buffer of tokens."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_layout import keys
+from rl_replay import Sampler, Storage
+from rl_tensordict import NestedKey, UnfitValue
+from rl_tensordict.arguments import check_whole
+from rl_text.tokens.names import GROUP_IDS
+
+Ints = NDArray[np.int64]
+NOTHING = np.empty(0, np.int64)
+
+
+class PromptGroupSampler(Sampler):
+    """Draws all completions of a prompt together, as many prompts as fit into a batch.
+
+    Each group comes once an epoch, in a new order. The batch size is a number of tokens: groups are
+    added as long as they fit, so a batch has at most that many rows, and rows of whole groups
+    alone. Groups of which a row was overwritten, and those that have fewer than `group_size`
+    conversations so far, are not drawn.
+
+    Args:
+        num_groups: the most groups of a batch; None for as many as fit.
+        group_size: conversations of a whole group; None takes groups as they are.
+        group_key: the group of each row, int64.
+
+    Raises:
+        ValueError: a number is below 1.
+
+    Example:
+        >>> from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+        >>> from rl_text import flat_tokens
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(99), sampler=PromptGroupSampler(num_groups=1),
+        ...     batch_size=16,
+        ... )
+        >>> rows = flat_tokens([[1], [1], [2], [2]], [[3], [4, 5], [6], []], groups=[7, 7, 8, 8])
+        >>> _ = buffer.extend(rows)
+        >>> sorted(buffer.sample()["group_ids"].unique().item() for _ in range(2))
+        [7, 8]
+    """
+
+    proven: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        num_groups: int | None = None,
+        group_size: int | None = None,
+        group_key: NestedKey = GROUP_IDS,
+    ) -> None:
+        for name, value in (("num_groups", num_groups), ("group_size", group_size)):
+            if value is not None:
+                check_whole(name, value, 1)
+        self.num_groups, self.group_size, self.group_key = num_groups, group_size, group_key
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the rows, and begin a new epoch."""
+        self.ran_out = False
+        self._seen: tuple[Any, ...] = ()
+        self._next: dict[int, int] = {}
+        # runs of neighbouring rows of one conversation: first row, rows, group, conversation
+        self._runs: Ints = np.empty((0, 4), np.int64)
+        self._groups: list[Ints] = []
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._place = 0
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Draw the next groups of the epoch.
+
+        Args:
+            storage: where the rows are.
+            batch_size: the most rows.
+
+        Returns:
+            Row ids, conversation after conversation.
+
+        Raises:
+            ValueError: there is no whole group, or one has more rows than a batch.
+            KeyError: rows have no groups.
+        """
+        self._take_in(storage)
+        if not self._groups:
+            wanted = "" if self.group_size is None else f" of {self.group_size} conversations"
+            msg = f"there is no whole group{wanted} to sample: extend the buffer first."
+            raise UnfitValue(msg)
+        if self._place >= len(self._order):
+            self._order = torch.randperm(len(self._groups), generator=self.generator)
+            self._place = 0
+        chosen: list[Ints] = []
+        count = 0
+        for place in self._order[self._place :].tolist():
+            runs = self._groups[place]
+            size = int(runs[:, 1].sum())
+            if size > batch_size:
+                msg = (
+                    f"batch_size: group {int(runs[0, 2])} has {size} tokens, and a batch "
+                    f"{batch_size}. Pass a batch_size of {size} or more."
+                )
+                raise UnfitValue(msg)
+            if count + size > batch_size or len(chosen) == self.num_groups:
+                break
+            chosen.append(runs)
+            count += size
+        self._place += len(chosen)
+        self.ran_out = self._place >= len(self._order)
+        runs = np.concatenate(chosen)
+        ends = runs[:, 1].cumsum()
+        rows = np.repeat(runs[:, 0] - ends + runs[:, 1], runs[:, 1]) + np.arange(ends[-1])
+        return torch.from_numpy(rows), {}
+
+    def stats(self) -> dict[str, float]:
+        """How many whole groups there are, and how many an epoch still has."""
+        left = max(0, len(self._order) - self._place)
+        return {"groups": len(self._groups), "groups_left": left}
+
+    def _take_in(self, storage: Storage) -> None:
+        """Read the groups of new rows, forget overwritten ones, and begin an epoch if any were."""
+        window = storage.ring.window()
+        seen = (window.first, window.counts)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        pieces = [self._runs]
+        for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
+            begin = max(first, self._next.get(lane, first))
+            if begin < first + count:
+                self._next[lane] = first + count
+                pieces.append(self._runs_of(storage, np.arange(begin, first + count)))
+        runs = np.concatenate(pieces)
+        live = storage.ring.is_live(torch.from_numpy(runs[:, 0])).numpy()
+        broken = np.unique(runs[~live, 2])  # the oldest row of a run is overwritten first
+        self._runs = runs[~np.isin(runs[:, 2], broken)]
+        order = self._runs[np.argsort(self._runs[:, 2], kind="stable")]
+        cuts = np.flatnonzero(np.diff(order[:, 2])) + 1
+        groups = np.split(order, cuts) if len(order) else []
+        self._groups = [one for one in groups if self._is_whole(one)]
+        self._order, self._place = self._order[:0], 0
+
+    def _is_whole(self, runs: Ints) -> bool:
+        return self.group_size is None or len(np.unique(runs[:, 3])) >= self.group_size
+
+    def _runs_of(self, storage: Storage, rows: Ints) -> Ints:
+        ids = torch.from_numpy(rows)
+        found = []
+        for key in (self.group_key, keys.TRAJ_IDS):
+            leaf = storage.leaf_of(ids, key)
+            if leaf is None:
+                msg = f"no leaf {key!r} is stored: rows are tokens as of flat_tokens(groups=...)."
+                raise KeyError(msg)
+            found.append(leaf.reshape(len(rows)).cpu().numpy())
+        group, conversation = found
+        is_first = np.ones(len(rows), bool)
+        is_first[1:] = (np.diff(group) != 0) | (np.diff(conversation) != 0)
+        starts = np.flatnonzero(is_first)
+        lengths = np.diff(starts, append=len(rows))
+        return np.stack([rows[starts], lengths, group[starts], conversation[starts]], 1)
+
+    def __repr__(self) -> str:
+        return f"PromptGroupSampler(num_groups={self.num_groups}, group_size={self.group_size})"

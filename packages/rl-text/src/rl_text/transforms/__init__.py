@@ -1,0 +1,1 @@
+"""Transforms of text in tensordicts: tokens, and hashes."""
