@@ -93,6 +93,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         (10, torch.Size([8]), 2)
     """
 
+    report: DatasetReport
+    _stream: Stream | None = None
     family: ClassVar[str] = ""
     """The name of the format, and of the folder of its datasets."""
 
@@ -137,14 +139,13 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             sampler = (SliceSampler if replacement else SliceSamplerWithoutReplacement)(
                 num_slices=num_slices, slice_len=slice_len, strict_length=strict_length
             )
-        self._stream: Stream | None = None
         if streaming:
             _require_streamable(split_trajs=split_trajs, writer=writer, **parts)
             storage, writer = self._read_ahead(self._found(download, files), streaming)
         else:
             storage = self._opened(download, files, sampler, split_trajs=split_trajs)
-        own_parts = {"storage": storage, "sampler": sampler, "batch_size": batch_size}
-        super().__init__(writer=writer or ImmutableDatasetWriter(), **own_parts, **parts)
+        parts |= {"storage": storage, "sampler": sampler, "batch_size": batch_size}
+        super().__init__(writer=writer or ImmutableDatasetWriter(), **parts)
         if self._stream is not None:
             self._stream.start(self)
 
