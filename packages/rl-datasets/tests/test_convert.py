@@ -142,11 +142,11 @@ from rl_datasets.testing import ListSource, toy_episodes
 class Dies(ListSource):
     def episodes(self, first=0):
         for number, episode in enumerate(self.given[first:]):
-            if number == 4:
+            if number == 8:  # two pairs are written, the third may be in part
                 os.kill(os.getpid(), signal.SIGKILL)
             yield episode
 
-convert(Dies(toy_episodes([9_000] * 6)), Path(sys.argv[1]), "toy")
+convert(Dies(toy_episodes([9_000] * 10)), Path(sys.argv[1]), "toy")
 """
 
 
@@ -162,7 +162,7 @@ class Noting(ListSource):
 
 @pytest.fixture(scope="module")
 def killed_folder(tmp_path_factory):
-    """A folder whose conversion was killed after two chunks, four of six episodes."""
+    """A folder whose conversion was killed after two chunks or three, of ten episodes in five."""
     folder = tmp_path_factory.mktemp("killed")
     done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -172,16 +172,16 @@ def killed_folder(tmp_path_factory):
 
 def test_a_killed_conversion_goes_on_where_it_was(tmp_path, killed_folder):
     shutil.copytree(killed_folder, tmp_path, dirs_exist_ok=True)
-    episodes = toy_episodes([LONG] * 6)
+    episodes = toy_episodes([LONG] * 10)
     source = Noting(episodes)
     # a line for rows that were not written any more, as a kill between the two leaves it
     journal = tmp_path / CONVERTING / JOURNAL_FILE
     line = json.loads(journal.read_text().splitlines()[-1])
-    line["report"] |= {"steps": 6 * LONG, "episodes": 6}
+    line["report"] |= {"steps": 10 * LONG, "episodes": 10}
     with journal.open("a") as file:
         file.write(json.dumps(line) + "\n{half")
     report = DatasetReport.load(convert(source, tmp_path, "toy"))
-    assert source.began == 4
+    assert source.began in (4, 6)
     whole = DatasetReport.load(convert(ListSource(episodes), tmp_path / "whole", "toy"))
     for name, value in whole.to_dict().items():
         if name != "seconds":
@@ -193,7 +193,7 @@ def test_a_killed_conversion_goes_on_where_it_was(tmp_path, killed_folder):
 
 def test_a_killed_conversion_of_other_files_begins_anew(tmp_path, killed_folder):
     shutil.copytree(killed_folder, tmp_path, dirs_exist_ok=True)
-    episodes = toy_episodes([LONG] * 6, seed=1)
+    episodes = toy_episodes([LONG] * 10, seed=1)
 
     class Other(Noting):
         @property
@@ -206,3 +206,77 @@ def test_a_killed_conversion_of_other_files_begins_anew(tmp_path, killed_folder)
     assert np.array_equal(
         rows_of(tmp_path / "rows")["action"][:LONG], episodes[0].columns["action",]
     )
+
+
+KILLED_ANYWHERE = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+import rl_datasets.chunk
+from rl_datasets import DatasetReport, convert
+from rl_datasets.testing import ListSource, toy_episodes
+from rl_replay import LazyMemmapStorage
+
+rl_datasets.chunk.CHUNK_ROWS = 50  # many chunks of few rows
+here, points = Path(sys.argv[1]), int(sys.argv[2])
+episodes = toy_episodes([20, 7, 0, 31] * 6)
+
+def in_child(folder, kill_at=None):
+    \"\"\"Converts in a child, which is killed at a call; how many calls there were.\"\"\"
+    child = os.fork()
+    if child:
+        status = os.waitpid(child, 0)[1]
+        calls = int((folder / "calls").read_text()) if os.WIFEXITED(status) else -1
+        assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+        assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0
+        return calls
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += 1
+        if calls == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)  # of this thread, which writes
+    try:
+        convert(ListSource(episodes), folder, "toy", bar=False)
+    except BaseException as error:
+        sys.setprofile(None)
+        print(repr(error), flush=True)
+        os._exit(1)
+    sys.setprofile(None)
+    (folder / "calls").write_text(str(calls))
+    os._exit(0)
+
+def state(folder):
+    report = DatasetReport.load(folder / "rows").to_dict()
+    report.pop("seconds")
+    return report, LazyMemmapStorage.open(folder / "rows")[:]
+
+whole = here / "whole"
+whole.mkdir()
+total = in_child(whole)
+report, rows = state(whole)
+continued = 0
+for point in np.linspace(1, total - 1, points).astype(int):
+    folder = here / str(point)
+    folder.mkdir()
+    if in_child(folder, point) != -1:
+        continue  # a conversion with fewer calls than the first one
+    continued += (folder / "converting" / "journal.jsonl").exists()
+    assert in_child(folder) > 0, point
+    found, again = state(folder)
+    assert found == report, point
+    assert (again == rows).all(), point
+    assert sorted(one.name for one in folder.iterdir()) == ["calls", "converting.lock", "rows"]
+print("continued", continued)
+"""
+
+
+@pytest.mark.parametrize("points", [25, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_kill_at_any_call_leaves_what_can_be_converted(tmp_path, points):
+    program = [sys.executable, "-c", KILLED_ANYWHERE, str(tmp_path), str(points)]
+    done = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-1]) > points / 2

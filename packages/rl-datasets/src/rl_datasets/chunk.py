@@ -101,22 +101,23 @@ class Chunk:
 
 
 def chunks(episodes: Iterable[Episode], size: int = CHUNK_BYTES) -> Iterator[list[Episode]]:
-    """Groups episodes of one kind until there are many rows or bytes."""
+    """Groups episodes of one kind, and those without a step, until there are many rows or bytes."""
     group: list[Episode] = []
     rows = taken = 0
+    has_last: bool | None = None  # Of those that have steps
     for episode in episodes:
-        if not len(episode):
-            continue
-        if group and group[-1].has_last != episode.has_last:
-            yield group
-            group, rows, taken = [], 0, 0
+        if len(episode) and episode.has_last is not has_last:
+            if has_last is not None:
+                yield group
+                group, rows, taken = [], 0, 0
+            has_last = episode.has_last
         group.append(episode)
         rows += len(episode)
         taken += sum(a.nbytes for a in episode.observations.values())
         taken += sum(a.nbytes for a in episode.columns.values())
         if rows >= CHUNK_ROWS or taken >= size:
             yield group
-            group, rows, taken = [], 0, 0
+            group, rows, taken, has_last = [], 0, 0, None
     if group:
         yield group
 

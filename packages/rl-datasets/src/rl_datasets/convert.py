@@ -8,13 +8,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from rl_datasets.chunk import Chunk, chunks
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.progress import progress_bar
+from rl_datasets.read_ahead import read_ahead
 from rl_datasets.report import REPORT_FILE, DatasetReport
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_key
@@ -97,9 +99,10 @@ class _Conversion:
         source = self.source
         with progress_bar(source.steps, self.report.dataset, "steps", shown=bar) as progress:
             progress.update(self.report.steps)
-            for group in chunks(self._counted(source.episodes(self.report.episodes))):
-                self._write(group)
-                progress.update(sum(len(episode) for episode in group))
+            with closing(read_ahead(_chunks(source, self.report.episodes))) as found:
+                for group, chunk in found:
+                    self._write(group, chunk)
+                    progress.update(0 if chunk is None else len(chunk))
         if self.storage is None:
             raise ValueError(f"{self.report.dataset}: there is no step in {_shown(source)}.")
         self.storage.flush()
@@ -116,16 +119,12 @@ class _Conversion:
         for path in (self.folder / REPORT_FILE, self.folder):
             _to_disk(path)
 
-    def _counted(self, episodes: Iterator[Episode]) -> Iterator[Episode]:
-        for episode in episodes:
-            if not len(episode):
-                self.report.episodes += 1  # in no chunk
-                self.numbers.add(episode.number)
-            yield episode
-
-    def _write(self, group: list[Episode]) -> None:
-        chunk = Chunk.of(group)
+    def _write(self, group: list[Episode], chunk: Chunk | None) -> None:
         report = self.report
+        self.numbers.update(episode.number for episode in group)
+        if chunk is None:
+            report.episodes += len(group)
+            return
         rows = chunk.rows((self.tag << 32) + report.trajectories)
         if report.steps + len(chunk) > self.source.steps:
             raise ValueError(
@@ -134,11 +133,10 @@ class _Conversion:
             )
         chunk.take_into(report)
         report.episodes += len(group)
-        self.numbers.update(episode.number for episode in group)
         # first, so that the rows of the storage say which line is the last that holds
         self._journal({"report": report.to_dict(), "numbers": [e.number for e in group]})
         if self.storage is None:
-            once = [as_key(key) for key in group[0].observations]
+            once = [as_key(key) for key in chunk.observations]
             self.storage = LazyMemmapStorage(
                 self.source.steps, scratch_dir=self.folder, lossless=once or False
             )
@@ -171,6 +169,13 @@ class _Conversion:
                 self.storage, self.numbers = storage, numbers
                 return True
         return False
+
+
+def _chunks(source: EpisodeSource, first: int) -> Generator[tuple[list[Episode], Chunk | None]]:
+    """Groups of episodes, and their rows; None where none of them has a step."""
+    for group in chunks(source.episodes(first)):
+        full = [episode for episode in group if len(episode)]
+        yield group, Chunk.of(full) if full else None
 
 
 def _whole_lines(text: str) -> list[Any]:

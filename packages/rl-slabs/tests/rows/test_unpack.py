@@ -161,3 +161,10 @@ def test_a_leaf_beyond_the_row_is_read_from_the_next_rows():
     alone = build_unpack([here], width, copied=True)
     assert found["observation"].equal(alone(rows, [], torch.Size([4]))["observation"])
     assert found["next", "observation"].equal(alone(nexts, [], torch.Size([4]))["observation"])
+
+
+def test_a_function_is_made_once_for_all_rows_of_a_schema():
+    fields, other = list(SCHEMA.fields), RowSchema.from_dict(SCHEMA.to_dict()).fields
+    assert build_unpack(fields, SCHEMA.row_bytes) is build_unpack(other, SCHEMA.row_bytes)
+    copied = build_unpack(fields, SCHEMA.row_bytes, copied=True)
+    assert copied is not build_unpack(fields, SCHEMA.row_bytes)

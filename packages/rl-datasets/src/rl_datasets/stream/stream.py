@@ -164,8 +164,12 @@ class Stream:
         """The episodes once, some at a time, until the stream is closed."""
         report = self.report
         for group in chunks(self._source.episodes(), size=_WRITE_BYTES):
-            chunk = Chunk.of(group)
+            full = [episode for episode in group if len(episode)]
+            chunk = Chunk.of(full) if full else None
+            if counted:
+                report.episodes += len(group)
+            if chunk is None:
+                continue
             if counted:
                 chunk.take_into(report)
-                report.episodes += len(group)
             yield chunk

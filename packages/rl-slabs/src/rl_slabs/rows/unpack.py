@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, cast
 
@@ -27,6 +28,11 @@ def build_unpack(
     # It is compiled from straight source, because a loop over the leaves costs half as much again
     # as the operations in it. Each leaf has a version counter of its own: an in-place write to a
     # reward does not invalidate the observation that a network has saved for its backward pass.
+    return _built(tuple(fields), row_bytes, contiguous=contiguous, copied=copied)
+
+
+@lru_cache(maxsize=512)  # a storage has a dozen rows of a few schemas, and is opened again
+def _built(fields: tuple[Field, ...], row_bytes: int, *, contiguous: bool, copied: bool) -> Unpack:
     source = unpack_source(fields, row_bytes, contiguous=contiguous, copied=copied)
     scope: dict[str, Any] = {"torch": torch, "build_flat": build_flat, "tensor": torch.from_numpy}
     scope |= {name: np.dtype(name) for name in _carriers(fields)}
