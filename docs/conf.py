@@ -95,5 +95,13 @@ def link_glossary(_app: Sphinx, name: str, source: list[str]) -> None:
         source[0] += "\n\n---\n\nTerms are defined in the {doc}`/glossary`.\n"
 
 
+def skip_foreign(*given: object) -> bool | None:
+    """Leave out what tensordict writes into a tensorclass: its docstrings name its own pages."""
+    _app, what, _name, member, *_ = given
+    foreign = str(getattr(member, "__module__", None)).startswith("tensordict")
+    return True if what == "class" and foreign else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-skip-member", skip_foreign)
     app.connect("source-read", link_glossary)
