@@ -176,7 +176,7 @@ def test_a_buffer_that_is_dropped_leaves_no_thread(tmp_path):
 
 
 INTERRUPTED = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from rl_datasets import BaseDatasetExperienceReplay, StreamOptions
 from rl_datasets.testing import ListSource, toy_episodes
@@ -187,6 +187,7 @@ class Toy(BaseDatasetExperienceReplay):
     def source(self, path):
         return ListSource(toy_episodes([40] * 9))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 here = Path(sys.argv[1])
 data = Toy("one", 8, path=here, root=here, streaming=StreamOptions(ring_rows=64))
 for number, batch in enumerate(data):
