@@ -70,7 +70,7 @@ def test_what_is_drawn_are_steps_of_the_files(tmp_path, has_last):
     assert len(batches) == 3 * 205 // 8
     check_rows(torch.cat(batches), episodes)
     assert len(data) == data.storage.max_size == 64
-    # a note: the ring goes on at its first row
+    # a note: the ring wraps to its first row
     assert {finding.severity for finding in check_layout(data[:]).findings} <= {"note"}
     seen = {int(number) for batch in batches for number in batch["episode"]}
     assert seen >= {1, 3, 5, 6}
@@ -172,7 +172,7 @@ def test_a_buffer_that_is_dropped_leaves_no_thread(tmp_path):
         thread.join(1)
         if not thread.is_alive():
             return
-    pytest.fail("the thread of the stream goes on")
+    pytest.fail("the thread of the stream still runs")
 
 
 INTERRUPTED = """
@@ -204,9 +204,12 @@ def test_an_interrupt_ends_the_program(tmp_path):
         text=True,
         env=os.environ,
     )
-    assert program.stdout.readline() == "drawn\n"
-    program.send_signal(signal.SIGINT)
-    _, errors = program.communicate(timeout=LONGEST_S)
+    try:
+        assert program.stdout.readline() == "drawn\n"
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=LONGEST_S)
+    finally:
+        program.kill()  # where it did not end, it would draw forever
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert program.returncode == -signal.SIGINT
 

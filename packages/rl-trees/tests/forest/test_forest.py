@@ -14,21 +14,9 @@ STEP = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5), st.boo
 ROLLOUTS = st.lists(st.lists(STEP, min_size=1, max_size=8), max_size=5)
 
 
-def rollout_of(steps):
-    """Steps (observation, action, next observation, done); the reward is the number of a step."""
-    seen, actions, after, dones = (torch.tensor(column) for column in zip(*steps, strict=True))
-    rewards = torch.arange(1.0, len(steps) + 1)[:, None]
-    after = {"observation": after, "reward": rewards, "done": dones[:, None]}
-    return TensorDict({"observation": seen, "action": actions, "next": after}, [len(steps)])
-
-
-def root_of(observation):
-    return TensorDict({"observation": torch.tensor(observation)}, [])
-
-
 @quiet
 @given(ROLLOUTS)
-def test_steps_are_counted_and_kept_as_in_a_dict(loops, rollouts):
+def test_steps_are_counted_and_kept_as_in_a_dict(root_of, rollout_of, loops, rollouts):
     forest, counts, rewards = MCTSForest(), {}, {}
     for steps in rollouts:
         forest.extend(rollout_of(steps))
@@ -77,7 +65,7 @@ def test_rollout_comes_back_bit_for_bit():
     assert tree.wins.item() == pytest.approx(after["reward"][-1].item())
 
 
-def test_batches_of_any_shape_and_single_steps_are_steps():
+def test_batches_of_any_shape_and_single_steps_are_steps(root_of, rollout_of):
     flat, shaped, single = MCTSForest(), MCTSForest(), MCTSForest()
     steps = rollout_of([(i, i % 2, i + 1, False) for i in range(6)])
     flat.extend(steps)
@@ -90,7 +78,7 @@ def test_batches_of_any_shape_and_single_steps_are_steps():
     assert single.add(steps[3], return_node=True).node_observation == 6
 
 
-def test_children_are_the_results_of_actions_most_often_seen():
+def test_children_are_the_results_of_actions_most_often_seen(rollout_of):
     forest = MCTSForest()
     forest.extend(rollout_of([(0, 1, 5, False), (0, 1, 7, False), (0, 1, 7, False)]))
     forest.extend(rollout_of([(2, 0, 3, True), (2, 0, 4, False)]))
@@ -103,7 +91,7 @@ def test_children_are_the_results_of_actions_most_often_seen():
         forest.get_child(asked.clone().set("action", torch.tensor([0, 2])))
 
 
-def test_rewards_and_dones_are_those_of_the_named_entries():
+def test_rewards_and_dones_are_those_of_the_named_entries(rollout_of):
     steps = rollout_of([(0, 0, 1, True)])
     steps["next", "cost"] = torch.tensor([[2.0, 3.0]])
     forest = MCTSForest(reward_keys="cost", done_keys=[], excluded_keys=["reward"])
@@ -113,7 +101,7 @@ def test_rewards_and_dones_are_those_of_the_named_entries():
     assert set(tree.rollout["next"].keys()) == {"observation", "cost", "done"}
 
 
-def test_steps_without_results_are_stored_too(tmp_path):
+def test_steps_without_results_are_stored_too(root_of, rollout_of, tmp_path):
     steps = rollout_of([(0, 0, 1, False), (1, 0, 2, False)]).exclude(("next", "reward"))
     steps = steps.exclude(("next", "done"))
     forest, other = MCTSForest(), MCTSForest()
@@ -145,7 +133,7 @@ def test_names_are_those_of_an_environment():
         named.get_keys_from_env(Other())
 
 
-def test_a_full_forest_says_what_to_do_and_writes_nothing():
+def test_a_full_forest_says_what_to_do_and_writes_nothing(root_of, rollout_of):
     forest = MCTSForest(max_size=2)
     forest.extend(rollout_of([(0, 0, 1, False)]))
     message = "1 of at most 2 keys are stored, and 2 of these 3 are new: give max_size=3"
@@ -157,7 +145,7 @@ def test_a_full_forest_says_what_to_do_and_writes_nothing():
     assert forest.get_tree(root_of(0)).rollout["next", "observation"].tolist() == [1, 9]
 
 
-def test_steps_that_are_refused_leave_nothing():
+def test_steps_that_are_refused_leave_nothing(rollout_of):
     forest = MCTSForest()
     forest.extend(rollout_of([(0, 0, 1, False)]))
     with pytest.raises(KeyError):
@@ -179,12 +167,12 @@ def test_steps_that_are_refused_leave_nothing():
         ({"done_keys": "x"}, "done_keys names 'x'"),
     ],
 )
-def test_a_rollout_without_the_named_entries_is_refused(options, message):
+def test_a_rollout_without_the_named_entries_is_refused(rollout_of, options, message):
     with pytest.raises(KeyError, match=message):
         MCTSForest(**options).extend(rollout_of([(0, 0, 1, False)]))
 
 
-def test_what_is_not_there_is_an_error():
+def test_what_is_not_there_is_an_error(root_of, rollout_of):
     with pytest.raises(KeyError, match="the forest holds no steps: extend it first"):
         MCTSForest().get_tree(root_of(0))
     forest = MCTSForest()
@@ -197,7 +185,7 @@ def test_what_is_not_there_is_an_error():
         forest.get_tree(root_of(0), max_depth=-1)
 
 
-def test_a_dump_restores_the_forest(tmp_path):
+def test_a_dump_restores_the_forest(root_of, rollout_of, tmp_path):
     forest, other = MCTSForest(), MCTSForest(max_size=9)
     for begin in (0, 2):
         forest.extend(rollout_of([(i, begin, i + 1, i == 3) for i in range(begin, 4)]))

@@ -8,31 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tensordict import TensorDict
 
 from rl_trees import MCTSForest, Tree
 
 STEP = st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 5), st.booleans())
 ROLLOUTS = st.lists(st.lists(STEP, min_size=1, max_size=8), max_size=5)
-
-
-def rollout_of(steps):
-    """Steps (observation, action, next observation, done); the reward is the number of a step."""
-    seen, actions, after, dones = (torch.tensor(column) for column in zip(*steps, strict=True))
-    rewards = torch.arange(1.0, len(steps) + 1)[:, None]
-    after = {"observation": after, "reward": rewards, "done": dones[:, None]}
-    return TensorDict({"observation": seen, "action": actions, "next": after}, [len(steps)])
-
-
-def root_of(observation):
-    return TensorDict({"observation": torch.tensor(observation)}, [])
-
-
-def forest_of(*rollouts):
-    forest = MCTSForest()
-    for steps in rollouts:
-        forest.extend(rollout_of(steps))
-    return forest
 
 
 def chain(*observations, action=0, done=False):
@@ -55,7 +35,7 @@ def paths_by_recursion(edges, place, above=()):
 
 
 @given(ROLLOUTS)
-def test_paths_are_those_of_a_recursive_walk(rollouts):
+def test_paths_are_those_of_a_recursive_walk(root_of, forest_of, rollouts):
     forest, edges, done = forest_of(*rollouts), {}, {}
     for steps in rollouts:
         for step in steps:
@@ -76,7 +56,7 @@ def test_paths_are_those_of_a_recursive_walk(rollouts):
 
 
 @given(ROLLOUTS)
-def test_merged_steps_are_the_same_rollouts(rollouts):
+def test_merged_steps_are_the_same_rollouts(root_of, forest_of, rollouts):
     """What a compact tree shows from its root is a path of the tree of single steps."""
     forest = forest_of(*rollouts)
     for observation in {step[0] for steps in rollouts for step in steps}:
@@ -92,7 +72,7 @@ def test_merged_steps_are_the_same_rollouts(rollouts):
             assert vertex.num_children != 1 or vertex.node_id in dict(compact.edges())
 
 
-def test_steps_are_merged_until_actions_branch():
+def test_steps_are_merged_until_actions_branch(root_of, forest_of):
     forest = forest_of(chain(0, 1, 2, 3, 4), chain(2, 7, 8, action=1, done=True))
     tree = forest.get_tree(root_of(0))
     assert tree.rollout["next", "observation"].tolist() == [1, 2]
@@ -115,7 +95,7 @@ def test_steps_are_merged_until_actions_branch():
     assert single.count == 1
 
 
-def test_observations_that_are_reached_twice_are_one_vertex():
+def test_observations_that_are_reached_twice_are_one_vertex(root_of, forest_of):
     forest = forest_of(chain(0, 1, 3), chain(0, 2, 3, action=1), chain(3, 4), chain(3, 5, action=1))
     tree = forest.get_tree(root_of(0))
     first, second = tree.subtree
@@ -129,7 +109,7 @@ def test_observations_that_are_reached_twice_are_one_vertex():
     assert tree.edges() == [(0, 1), (0, 1), (1, 2), (1, 3)]
 
 
-def test_circles_end():
+def test_circles_end(root_of, forest_of):
     tree = forest_of(chain(0, 1, 2, 3, 1)).get_tree(root_of(0))
     assert tree.rollout["next", "observation"].tolist() == [1, 2, 3, 1]
     assert [*tree.valid_paths()] == [(0,)]
@@ -141,7 +121,7 @@ def test_circles_end():
     assert alone.to_string(lambda t: int(t.count)) == "() 1\n(0,) 1"
 
 
-def test_an_episode_that_ended_does_not_go_on():
+def test_an_episode_that_ended_does_not_go_on(root_of, rollout_of, forest_of):
     forest = forest_of(chain(0, 1, done=True), chain(1, 2))
     tree = forest.get_tree(root_of(0))
     assert (tree.is_terminal, tree.num_children, len(tree.rollout)) == (True, 0, 1)
@@ -154,7 +134,7 @@ def test_an_episode_that_ended_does_not_go_on():
     assert tree.get_vertex_by_hash(going.hash).node_id == going.node_id
 
 
-def test_depth_is_counted_in_levels_below_the_root():
+def test_depth_is_counted_in_levels_below_the_root(root_of, forest_of):
     forest = forest_of(chain(0, 1, 2, 3))
     lengths = [
         forest.get_tree(root_of(0), max_depth=depth, compact=False).max_length()
@@ -163,14 +143,14 @@ def test_depth_is_counted_in_levels_below_the_root():
     assert lengths == [0, 1, 2, 3, 3]
 
 
-def test_deep_trees_need_no_recursion():
+def test_deep_trees_need_no_recursion(root_of, forest_of):
     forest = forest_of(chain(*range(5_000)))
     tree = forest.get_tree(root_of(0), compact=False)
     assert tree.num_vertices() == 5_000
     assert len(forest.get_tree(root_of(0)).rollout) == 4_999
 
 
-def test_vertices_are_found_by_id_and_hash():
+def test_vertices_are_found_by_id_and_hash(root_of, forest_of):
     tree = forest_of(chain(0, 1), chain(0, 2, action=1)).get_tree(root_of(0))
     second = tree.get_vertex_by_id(2)
     assert second.node_observation == 2
@@ -191,7 +171,7 @@ def test_vertices_are_found_by_id_and_hash():
         tree.rollout_from_path((2,))
 
 
-def test_expanded_is_a_vertex_with_all_actions():
+def test_expanded_is_a_vertex_with_all_actions(root_of, rollout_of, forest_of):
     env = SimpleNamespace(action_spec=SimpleNamespace(cardinality=lambda: 2))
     forest = forest_of(chain(0, 1), chain(0, 2))  # one action with two results
     assert not forest.get_tree(root_of(0)).fully_expanded(env)
@@ -199,7 +179,7 @@ def test_expanded_is_a_vertex_with_all_actions():
     assert forest.get_tree(root_of(0)).fully_expanded(env)
 
 
-def test_text_has_a_line_for_each_path():
+def test_text_has_a_line_for_each_path(root_of, forest_of):
     forest = forest_of(
         chain(0, 123, 456), chain(0, 359, 3094, action=2), chain(123, 392, 847, action=9),
         chain(0, 75, action=1), chain(3094, 68, action=10), chain(3094, 9045, action=11),
@@ -212,7 +192,7 @@ def test_text_has_a_line_for_each_path():
     assert repr(forest.get_tree(root_of(0))) == "Tree(node_id=0, num_children=3, count=3, steps=0)"
 
 
-def test_picture_has_a_place_for_each_vertex():
+def test_picture_has_a_place_for_each_vertex(root_of, forest_of):
     forest = forest_of(chain(0, 1, 3), chain(0, 2, 3, action=1), chain(0, 9, action=2))
     tree = forest.get_tree(root_of(0), compact=False)
     picture = ET.fromstring(tree.to_svg(lambda t: f"<{int(t.node_observation)}>"))
@@ -225,7 +205,7 @@ def test_picture_has_a_place_for_each_vertex():
     assert len(places) == 5
 
 
-def test_plot_draws_with_matplotlib_alone():
+def test_plot_draws_with_matplotlib_alone(root_of, forest_of):
     pytest.importorskip("matplotlib")
     tree = forest_of(chain(0, 1), chain(0, 2, action=1)).get_tree(root_of(0))
     axes = tree.plot(info=["count", "is_terminal"])
@@ -237,7 +217,7 @@ def test_plot_draws_with_matplotlib_alone():
         tree.plot("plotly", "box")
 
 
-def test_trees_of_several_entries_give_tensordicts():
+def test_trees_of_several_entries_give_tensordicts(rollout_of):
     forest = MCTSForest(observation_keys=["observation", "x"], action_keys=["action", "u"])
     steps = rollout_of([(0, 0, 1, False), (1, 1, 2, False)])
     steps["x"], steps["next", "x"], steps["u"] = torch.zeros(2), torch.zeros(2), torch.ones(2)
