@@ -1,8 +1,8 @@
 import json
 import os
 import resource
-import signal
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -250,43 +250,16 @@ def test_full_disk_leaves_the_former_dump_and_no_file(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
 
 
-def killed_at(call, folder):
-    """Dump in a child that SIGKILLs itself before its system call number `call`.
-
-    Returns:
-        Whether it came so far.
-    """
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-        return os.WIFSIGNALED(status)
-    left = [call]
-
-    def counted(function):
-        def wrapped(*args, **kwargs):
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return function(*args, **kwargs)
-
-        return wrapped
-
-    try:
-        for name in ("open", "write", "fsync", "replace", "unlink", "close"):
-            setattr(os, name, counted(getattr(os, name)))
-        dump(folder, NEWER)
-    finally:
-        os._exit(0)
+SYSTEM_CALLS = [(os, name) for name in ("open", "write", "fsync", "replace", "unlink", "close")]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads of torch's
-def test_kill_at_any_system_call_leaves_one_of_two_dumps_whole(tmp_path):
+def test_kill_at_any_system_call_leaves_one_of_two_dumps_whole(tmp_path, killed_at):
     seen = []
     for call in range(100):
         folder = tmp_path / str(call)
         dump(folder, FORMER)
-        came_so_far = killed_at(call, folder)
+        came_so_far = killed_at(call, SYSTEM_CALLS, partial(dump, folder, NEWER))
         found = load(folder)
         seen.append(found["words"][0])
         assert same(found, FORMER) or same(found, NEWER)
@@ -301,8 +274,8 @@ def test_kill_at_any_system_call_leaves_one_of_two_dumps_whole(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_first_dump_that_is_killed_is_no_dump(tmp_path):
-    assert killed_at(4, tmp_path)
+def test_first_dump_that_is_killed_is_no_dump(tmp_path, killed_at):
+    assert killed_at(4, SYSTEM_CALLS, partial(dump, tmp_path, NEWER))
     with pytest.raises(FileNotFoundError, match="holds no dump"):
         load(tmp_path)
     dump(tmp_path, NEWER)

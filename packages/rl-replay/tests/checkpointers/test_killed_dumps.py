@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
+from functools import partial
 
 import h5py
 import pytest
@@ -22,8 +22,13 @@ from rl_replay import (
 )
 
 ON_FILES = (
-    *("open", "write", "fsync", "fdatasync", "replace", "link", "unlink", "close"),
-    *("mkdir", "rmdir", "scandir", "fstat"),
+    *((os, name) for name in ("open", "write", "fsync", "fdatasync", "replace", "link", "unlink")),
+    *((os, name) for name in ("close", "mkdir", "rmdir", "scandir", "fstat")),
+    # what HDF5 writes, it writes within these; a file that is cut there is one of any bytes
+    *((h5py.File, name) for name in ("__init__", "close")),
+    *((h5py.Group, name) for name in ("create_dataset", "require_group")),
+    *((h5py.Dataset, name) for name in ("__setitem__", "write_direct")),
+    (h5py.AttributeManager, "__setitem__"),
 )
 FORMER, NEWER = ([4, 3], [2, 5, 1]), ([5], [3, 3])  # lengths of the trajectories of two members
 
@@ -69,57 +74,17 @@ def same(one, other):
     )
 
 
-def killed_at(call, dumps, folder):
-    """Dump in a child that SIGKILLs itself before its operation on files number `call`.
-
-    Returns:
-        Whether it came so far.
-    """
-    child = os.fork()
-    if child:
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
-        return os.WIFSIGNALED(status)
-    left = [call]
-
-    def counted(function):
-        def wrapped(*args, **kwargs):
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            return function(*args, **kwargs)
-
-        return wrapped
-
-    status = 1
-    try:
-        for name in ON_FILES:
-            setattr(os, name, counted(getattr(os, name)))
-        # what HDF5 writes, it writes within these; a file that is cut there is one of any bytes
-        for kind, name in (
-            *((h5py.File, name) for name in ("__init__", "close")),
-            *((h5py.Group, name) for name in ("create_dataset", "require_group")),
-            *((h5py.Dataset, name) for name in ("__setitem__", "write_direct")),
-            *((h5py.AttributeManager, name) for name in ("__setitem__",)),
-        ):
-            setattr(kind, name, counted(getattr(kind, name)))
-        dumps(folder)
-        status = 0
-    finally:
-        os._exit(status)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads of torch's
 @pytest.mark.parametrize("kind", ["h5", "flat", "apart", "storages", "members"])
-def test_kill_at_any_operation_on_files_leaves_one_of_two_dumps_whole(tmp_path, kind):
+def test_kill_at_any_operation_on_files_leaves_one_of_two_dumps_whole(tmp_path, killed_at, kind):
     former, newer, found = Case(kind, FORMER), Case(kind, NEWER), Case(kind, None)
     former.dumps(tmp_path / "plain")
     plain, seen = len(list((tmp_path / "plain").rglob("*"))), []
     for call in range(600):
         folder = tmp_path / str(call)
         former.dumps(folder)
-        came_so_far = killed_at(call, newer.dumps, folder)
+        came_so_far = killed_at(call, ON_FILES, partial(newer.dumps, folder))
         found.loads(folder)
         seen.append("former" if same(found.rows(), former.rows()) else "newer")
         assert seen[-1] == "former" or same(found.rows(), newer.rows())
@@ -137,9 +102,9 @@ def test_kill_at_any_operation_on_files_leaves_one_of_two_dumps_whole(tmp_path, 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["h5", "storages", "members"])
-def test_first_dump_that_is_killed_is_no_dump_and_the_next_one_is_whole(tmp_path, kind):
+def test_first_dump_that_is_killed_is_no_dump_and_the_next_one_is_whole(tmp_path, killed_at, kind):
     made, found = Case(kind, FORMER), Case(kind, None)
-    assert killed_at(12, made.dumps, tmp_path / "dump")
+    assert killed_at(12, ON_FILES, partial(made.dumps, tmp_path / "dump"))
     with pytest.raises(FileNotFoundError):
         found.loads(tmp_path / "dump")
     made.dumps(tmp_path / "dump")
