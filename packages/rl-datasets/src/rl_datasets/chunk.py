@@ -104,7 +104,7 @@ def chunks(episodes: Iterable[Episode], size: int = CHUNK_BYTES) -> Iterator[lis
     """Groups episodes of one kind, and those without a step, until there are many rows or bytes."""
     group: list[Episode] = []
     rows = taken = 0
-    has_last: bool | None = None  # Of those that have steps
+    has_last: bool | None = None  # of the episodes in the group that have steps
     for episode in episodes:
         if len(episode) and episode.has_last is not has_last:
             if has_last is not None:

@@ -243,7 +243,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return super().sample(batch_size, return_info, timeout=timeout)
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches up to the end of an epoch, or of a stream; without end where there is none."""
+        """Batches of one epoch or of a whole stream; endless for a sampler without epochs."""
         if self._stream is None:
             yield from super().__iter__()
         else:

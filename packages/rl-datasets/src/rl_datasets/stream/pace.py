@@ -6,13 +6,13 @@ import math
 import threading
 import time
 
-_LOOK_S = 1.0  # a thread that is gone notifies nobody
+_LOOK_S = 1.0  # a dead thread notifies no waiter, so look for it
 
 
 class Pace:
     """Counts rows that are written to a ring and drawn of it, and lets either side wait.
 
-    Each row is drawn `draws` times on the average before another one takes its place:
+    Each row is drawn `draws` times on average before another one takes its place:
 
         written - capacity <= drawn / draws      as the writer sees it
         drawn <= draws * written                 as samples see it
@@ -32,7 +32,7 @@ class Pace:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody reads or draws any more."""
+        """Whether the stream was closed."""
         return self._is_closed
 
     def await_room(self, rows: int) -> bool:

@@ -55,7 +55,7 @@ class StreamOptions:
 
 
 class StreamWriter(RoundRobinWriter):
-    """Allows the thread of a stream to write, and nobody else."""
+    """Allows writes by the thread of a stream alone."""
 
     def __init__(self) -> None:
         self.thread: threading.Thread | None = None

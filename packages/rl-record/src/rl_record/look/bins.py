@@ -15,7 +15,7 @@ COUNT = 40
 class Bins:
     """How many values are in each of some ranges of equal width; the last holds its upper edge."""
 
-    # float64 [K + 1], rising; all the same where there is one value only
+    # float64 [K + 1], ascending; all equal for a single value
     edges: NDArray[np.float64]
     counts: NDArray[np.int64]  # int64 [K]
 

@@ -30,7 +30,7 @@ class Trajectories:
     kinds: NDArray[np.uint8]  # uint8 [S], `EndKind` of each
     begins: NDArray[np.bool_]  # bool [S], whether the first row is the first step of its trajectory
     ids: Whole | None  # int64 [S]; None where no ids are stored
-    # float64 [S], sums of rewards; None where there is not one reward a row
+    # float64 [S], sums of rewards; None unless each row has exactly one reward
     returns: NDArray[np.float64] | None
     num_contradicted: int  # how many cuts only contradicting observations made
 

@@ -208,7 +208,7 @@ def _read_from(name: Path) -> Iterator[None]:
 def _made(file: Any, name: str, one: Any, count: int, options: Mapping[str, Any]) -> Any:
     """A new dataset for the rows of a leaf."""
     dtype = _stored(one.dtype)
-    # HDF5 refuses chunks without entries, and filters where there is nothing to filter
+    # HDF5 refuses empty chunks, and filters on empty datasets
     chunk = min(count, max(1, _CHUNK_BYTES // max(1, one.nbytes)))
     chunks = (chunk, *(max(1, size) for size in one.shape))
     is_empty = not count or not one.nbytes
