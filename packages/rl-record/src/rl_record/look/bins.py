@@ -36,6 +36,6 @@ class Bins:
         if not width > 0:  # one value, or two that no number is between
             return cls(np.array([low, high]), np.array([found.size]))
         places = np.minimum((half / width * count).astype(np.int64), count - 1)
-        edges = 2 * (low / 2 + width * np.linspace(0, 1, count + 1))
+        edges = 2 * np.minimum(low / 2 + width * np.linspace(0, 1, count + 1), high / 2)
         edges[[0, -1]] = low, high  # what rounding moved
         return cls(edges, np.bincount(places, minlength=count))
