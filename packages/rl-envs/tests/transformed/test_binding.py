@@ -9,7 +9,6 @@ from torch import nn
 
 from rl_envs import (
     GymEnv,
-    ParallelEnv,
     RolloutPlayer,
     RolloutRequest,
     SerialEnv,
@@ -17,7 +16,7 @@ from rl_envs import (
 )
 from rl_envs.rollouts import column_steps
 from rl_envs.transformed.binding import TransformedBinding, pass_step
-from rl_specs import Bounded, Unbounded
+from rl_specs import Unbounded
 from rl_transforms import (
     CatTensors,
     Compose,
@@ -258,47 +257,6 @@ def test_what_changes_in_a_transform_shows_in_the_next_step_by_hand(change, act)
     assert any(not torch.equal(one[key], still[key]) for key in one.keys(True, True))
 
 
-def test_steps_by_hand_read_the_root_that_they_are_given():
-    env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter(), RewardSum())
-    root = env.rand_action(env.reset())
-    assert env.step(root)["next", "step_count"].item() == 1
-    root["step_count"] += 6
-    assert env.step(root)["next", "step_count"].item() == 7
-    sums = root.clone().set("episode_reward", torch.ones(1, requires_grad=True))
-    assert env.step(sums)["next", "episode_reward"].requires_grad
-    wide = root.clone().set("step_count", root["step_count"].to(torch.int32))
-    with pytest.raises(TypeError, match="step_count"):
-        env.step(wide)
-    with pytest.raises(KeyError, match="step_count"):
-        env.step(root.exclude("step_count"))
-
-
-def test_results_of_the_environment_inside_are_checked_in_steps_by_hand():
-    env = TransformedEnv(GymEnv("Pendulum-v1"), ObservationNorm(0.0, 1.0))
-    root = env.rand_action(env.reset())
-    env.step(root)
-    env.base_env.observation_spec = Bounded(7.0, 8.0, (3,))
-    with pytest.raises(ValueError, match="'observation' is outside its spec"):
-        env.step(root)
-    env.base_env.check_values = False
-    assert env.step(root)["next", "observation"].shape == (3,)
-
-
-class Twice(TransformedEnv):
-    def _step(self, tensordict):
-        return super()._step(tensordict).set("reward", torch.full((1,), 2.0))
-
-
-def test_a_step_of_a_subclass_is_called_in_steps_by_hand_and_in_rollouts():
-    env = Twice(GymEnv("CartPole-v1"), StepCounter())
-    assert env.rand_step(env.reset())["next", "reward"].item() == 2
-    assert (env.rollout(7)["next", "reward"] == 2).all()
-    many = SerialEnv(2, lambda: Twice(GymEnv("CartPole-v1"), StepCounter()))
-    assert (many.rollout(7)["next", "reward"] == 2).all()
-    with ParallelEnv(1, lambda: Twice(GymEnv("CartPole-v1")), mp_start_method="fork") as env:
-        assert (env.rollout(7)["next", "reward"] == 2).all()
-
-
 def batches_of(change, act=None):
     """Batches of one player that follow each other, with actions of a recurrent policy."""
     env = TransformedEnv(GymEnv("CartPole-v1", max_episode_steps=11), memory(), change())
@@ -347,74 +305,6 @@ def test_what_changes_in_a_transform_shows_in_the_next_batch(change, act, monkey
     other = batches_of(change, second(act))
     assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
     assert any(not torch.equal(one[key], still[key]) for key in one.keys(True, True))
-
-
-class Late(Shift):
-    online = False
-
-    def rows(self, batch, last=None):
-        return self.forward(batch)
-
-
-def test_deferred_transforms_run_on_finished_rows():
-    env = TransformedEnv(
-        GymEnv("CartPole-v1"), Compose(InitTracker(), StepCounter(), RewardSum(), Late(["reward"]))
-    )
-    stepping, finishing = env.split([("is_init",)])
-    assert [type(one) for one in stepping.transforms] == [InitTracker]
-    assert [type(one) for one in finishing] == [StepCounter, RewardSum, Late]
-    assert env.split([("is_init",), ("observation",)])[0] is stepping
-    assert env.split([("observation",)])[0] is env.base_env
-    batch = env.rollout(30, break_when_any_done=False)
-    assert (batch["next", "reward"] == 11).all()  # shifted once
-    assert torch.equal(batch["next", "episode_reward"].long(), batch["step_count"] + 1)
-    assert torch.equal(batch["is_init"], batch["step_count"] == 0)
-
-
-@pytest.mark.parametrize("in_keys", [None, [("step_count",)], [("observation",)]])
-def test_transforms_that_a_policy_may_read_are_not_deferred(in_keys):
-    env = TransformedEnv(GymEnv("CartPole-v1"), Compose(StepCounter(), Late(["observation"])))
-    stepping, finishing = env.split(in_keys)
-    assert stepping is env
-    assert len(finishing) == 0
-
-
-def test_inserted_transforms_step_or_are_deferred_too():
-    env = TransformedEnv(GymEnv("CartPole-v1"), InitTracker())
-    assert env.split([])[0] is env.base_env
-    env.append_transform(RewardSum())
-    assert [type(one) for one in env.split([])[1]] == [InitTracker, RewardSum]
-    env.insert_transform(1, Shift(["observation"]))
-    stepping, finishing = env.split([])
-    assert [type(one) for one in stepping.transforms] == [InitTracker, Shift]
-    assert [type(one) for one in finishing] == [RewardSum]
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_a_root_goes_on_with_its_own_counts(marked):
-    batches = []
-    for fast in (True, False):
-        env = TransformedEnv(GymEnv("CartPole-v1"), Compose(InitTracker(), *counts()))
-        env.native_rows = fast
-        env.set_seed(5)
-        first = env.rollout(4, policy=_right)
-        root = env.maybe_reset(env.next_root(first[-1])).exclude("action")
-        root["is_init"] = torch.tensor([marked])  # a cut that the environment knows nothing of
-        act = TensorDictModule(lambda seen: torch.eye(2)[1].bool(), ["observation"], ["action"])
-        batches.append(env.rollout(25, act, auto_reset=False, tensordict=root))
-    one, other = batches
-    assert one["step_count"][0].item() == 4
-    assert one["is_init"][0].item() is marked
-    assert set(one.keys(True, True)) == set(other.keys(True, True))
-    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
-
-
-def counts():
-    return StepCounter(), RewardSum()
-
-
-def _right(root):
-    return root.set("action", torch.tensor([False, True]))
 
 
 @pytest.fixture

@@ -6,138 +6,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_layout import EndKind, check_layout, draw_layout, keys
-from rl_layout.testing import batches, environments, flat_batches, trajectories
+from rl_layout.testing import environments, trajectories
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED]
 
 
-def errors(batch, **arguments):
-    return [(finding.key, finding.row) for finding in check_layout(batch, **arguments).errors]
-
-
-def padded_ids(batch):
-    """Number the padding of a batch -1, as the contract wants it."""
-    if keys.MASK in batch.keys(include_nested=True) and keys.TRAJ_IDS in batch.keys(True):
-        batch[keys.TRAJ_IDS][~batch[keys.MASK]] = -1
-    return batch
-
-
-@given(batches())
-def test_good_batches_have_no_error_whatever_optional_key_they_lack(batch):
-    assert not check_layout(padded_ids(batch)).errors
-
-
-@given(flat_batches())
-def test_a_flat_batch_has_no_finding_at_all(batch):
-    report = check_layout(batch)
-    assert not report.findings, str(report)
-    assert report.raise_if_broken() is report
-
-
-def test_flattened_rows_of_a_good_batch_are_a_note():
-    batch = environments(3, 7, [4, 5], KINDS)
-    assert not check_layout(batch).findings
-    report = check_layout(batch.reshape(-1))
-    assert report.ok
-    assert all("rows of [B, T] lie end to end" in note.message for note in report.notes)
-
-
-def test_rows_of_a_batch_are_no_neighbours():
-    rows = trajectories([9], EndKind.CUT)[torch.tensor([0, 1, 2, 4, 5, 6])]
-    assert not check_layout(rows.reshape(2, 3)).findings
-
-
-def test_an_environment_that_shows_nothing_is_good():
-    batch = trajectories([4, 3])
-    batch["observation"] = batch["next", "observation"] = torch.zeros(7, 2)
-    assert not check_layout(batch).findings
-
-
-def test_a_running_normaliser_is_a_note():
-    batch = trajectories([4, 3])
-    batch["next", "observation"] += torch.rand(7, 2)
-    report = check_layout(batch)
-    assert report.ok
-    assert [note.key for note in report.notes] == [("next", "observation")]
-    assert report.notes[0].count == 5
-
-
-def test_n_step_rows_are_good():
-    batch = trajectories([4, 3])
-    horizon = torch.tensor([2, 2, 2, 1, 2, 2, 1]).unsqueeze(-1)
-    batch.set(keys.STEPS_TO_NEXT_OBS, horizon)
-    batch["next", "observation"][:, 1] += horizon.flatten() - 1
-    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED):
-        batch[key][[2, 5]] = True
-    assert not check_layout(batch).findings
-
-
-def test_slices_of_one_trajectory_are_good_when_they_are_marked():
-    rows = trajectories([9], EndKind.CUT)
-    sample = rows[torch.tensor([4, 5, 6, 7, 8, 1, 2])]
-    sample.set(keys.SLICE_IDS, torch.tensor([0, 0, 1, 1, 1, 2, 2]))
-    sample["is_init"][[0, 2, 5]] = True
-    for key in (keys.NEXT_DONE, keys.NEXT_TRUNCATED):
-        sample[key][[1, 4, 6]] = True
-    assert not check_layout(sample).findings
-
-
-def test_slices_of_a_sample_that_was_stored_again_are_good():
-    sample = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 1, 2])]
-    sample["is_init"][[0, 2]] = True
-    for key in (keys.NEXT_DONE, keys.NEXT_TRUNCATED):
-        sample[key][[1, 3]] = True
-    assert check_layout(sample).ok
-    fresh = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 0, 1])]
-    fresh["is_init"][0] = fresh[keys.NEXT_DONE][1] = fresh[keys.NEXT_TRUNCATED][1] = True
-    assert check_layout(fresh).ok
-
-
-def test_masked_out_rows_may_hold_anything():
-    batch = trajectories([3, 2])
-    mask = torch.tensor([True, True, True, False, False])
-    batch.set(keys.MASK, mask)
-    batch[keys.TRAJ_IDS][3:] = -1
-    batch["is_init"][3:] = False
-    batch[keys.TRAJ_STEP][3:] = 0
-    assert not check_layout(batch).findings
-
-
 @pytest.mark.parametrize("gone", [[], [keys.TRAJ_STEP], [keys.TRAJ_IDS]])
-def test_an_unmarked_start_is_found(gone):
+def test_an_unmarked_start_is_found(gone, errors):
     batch = trajectories([2, 3]).exclude(*gone)
     batch["is_init"][2] = False
     assert ("is_init", (2,)) in errors(batch)
 
 
-def test_an_unmarked_start_is_found_by_its_id_alone():
+def test_an_unmarked_start_is_found_by_its_id_alone(errors):
     batch = trajectories([2, 3], EndKind.CUT).exclude(keys.TRAJ_STEP)
     batch["is_init"][2] = False
     assert errors(batch) == [("is_init", (2,))]
 
 
-def test_an_unmarked_start_is_found_by_done_alone():
+def test_an_unmarked_start_is_found_by_done_alone(errors):
     batch = trajectories([2, 3]).select("is_init", "next")
     batch["is_init"][2] = False
     assert errors(batch) == [("is_init", (2,))]
 
 
 @pytest.mark.parametrize("key", [keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED])
-def test_done_that_is_not_terminated_or_truncated_is_found(key):
+def test_done_that_is_not_terminated_or_truncated_is_found(key, errors):
     batch = trajectories([2, 4])
     batch[key][3] = ~batch[key][3]
     assert (keys.NEXT_DONE, (3,)) in errors(batch)
 
 
 @pytest.mark.parametrize("key", [keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED])
-def test_a_kind_without_done_is_found_where_the_other_kind_is_absent(key):
+def test_a_kind_without_done_is_found_where_the_other_kind_is_absent(key, errors):
     other = ({keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED} - {key}).pop()
     batch = trajectories([2, 4], EndKind.CUT).exclude(other)
     batch[key][3] = True
     assert (key, (3,)) in errors(batch)
 
 
-def test_an_id_that_continues_after_done_is_found():
+def test_an_id_that_continues_after_done_is_found(errors):
     batch = trajectories([6], EndKind.CUT)
     batch[keys.NEXT_TRUNCATED][2] = batch[keys.NEXT_DONE][2] = True
     assert (keys.TRAJ_IDS, (3,)) in errors(batch)
@@ -147,40 +55,29 @@ def test_an_id_that_continues_after_done_is_found():
     assert errors(batch) == [(keys.TRAJ_IDS, (3,))]
 
 
-def test_an_id_that_begins_again_is_found():
+def test_an_id_that_begins_again_is_found(errors):
     batch = trajectories([3, 2], EndKind.CUT, first_step=5)
     batch[keys.TRAJ_IDS][:] = 7
     assert errors(batch) == [(keys.TRAJ_STEP, (3,))]
 
 
-def test_a_hole_in_the_steps_is_found():
+def test_a_hole_in_the_steps_is_found(errors):
     rows = trajectories([6], EndKind.CUT)[torch.tensor([0, 1, 3, 4])]
     assert errors(rows) == [(keys.TRAJ_STEP, (2,))]
 
 
-def test_slices_glued_without_a_start_marker_are_found():
+def test_slices_glued_without_a_start_marker_are_found(errors):
     rows = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 6, 1, 2])]
     assert errors(rows) == [(keys.TRAJ_STEP, (3,))]
     rows.set(keys.SLICE_IDS, torch.tensor([0, 0, 1, 2, 2]))
     assert ("is_init", (2,)) in errors(rows)
 
 
-def test_slices_that_are_marked_as_starts_are_no_error_without_their_numbers():
-    rows = trajectories([9], EndKind.CUT)[torch.tensor([4, 5, 6, 1, 2])]
-    rows["is_init"][3] = True
-    assert check_layout(rows).ok
-
-
-def test_a_reused_id_is_found():
+def test_a_reused_id_is_found(errors):
     batch = trajectories([2, 4, 3])
     batch["observation"] += torch.arange(9).unsqueeze(-1)
     batch[keys.TRAJ_IDS][6:] = batch[keys.TRAJ_IDS][0].clone()
     assert (keys.TRAJ_IDS, (6,)) in errors(batch)
-
-
-def test_the_same_step_twice_is_a_copy():
-    rows = trajectories([2, 3])
-    assert check_layout(torch.cat([rows, rows[:2]])).ok
 
 
 @pytest.mark.parametrize("first_step", [0, 1])
@@ -191,7 +88,7 @@ def test_environments_flattened_the_wrong_way_are_found(first_step, gone):
     assert any("interleaved" in finding.message for finding in check_layout(interleaved).errors)
 
 
-def test_a_next_observation_of_another_trajectory_is_found():
+def test_a_next_observation_of_another_trajectory_is_found(errors):
     batch = trajectories([4, 4])
     batch["next", "observation"][1] = batch["observation"][6]
     assert errors(batch) == [(("next", "observation"), (1,))]
@@ -217,79 +114,7 @@ def test_a_reset_observation_is_found_beside_states_that_begin_alike():
     assert (finding.key, finding.row, finding.count) == (("next", "observation"), (3,), 2)
 
 
-def test_a_cut_in_an_environment_that_goes_on_is_a_note():
-    batch = trajectories([4, 3, 2], EndKind.TRUNCATED)
-    batch["next", "observation"][3] = batch["observation"][4]
-    report = check_layout(batch)
-    assert [note.row for note in report.notes] == [(3,)]
-    assert report.ok
-
-
-def test_batches_of_one_collector_may_lie_end_to_end():
-    batch = environments(2, 8, [6, 5], KINDS)
-    stored = torch.cat([batch[:, :4].reshape(-1), batch[:, 4:].reshape(-1)])
-    report = check_layout(stored)
-    assert report.ok
-    assert len(report.notes) == 1
-
-
-def test_the_state_that_a_cut_carries_on_is_good():
-    batch = trajectories([4, 3], [EndKind.TRUNCATED, EndKind.CUT])
-    batch["next", "observation"][3] = batch["observation"][4]
-    batch["state"] = torch.zeros(7, 1)
-    batch["state"][4] = 4.0
-    assert check_layout(batch, default_states={"state": 0.0}).ok
-    batch["next", "observation"][3] += 1
-    assert errors(batch, default_states={"state": 0.0}) == [("state", (4,))]
-
-
-def test_an_end_that_equals_one_start_is_no_error():
-    batch = trajectories([3, 3, 3])
-    batch["observation"] = torch.tensor([0, 1, 2] * 3).float().unsqueeze(-1)
-    batch["next", "observation"] = torch.tensor([1, 2, 0] * 3).float().unsqueeze(-1)
-    assert check_layout(batch).ok
-
-
-def test_a_leaf_that_tells_little_beside_one_that_tells_much_is_no_error():
-    batch = trajectories([4, 3, 2])
-    batch["action_mask"] = torch.ones(9, 2, dtype=torch.bool)
-    batch["action_mask"][[1, 5], 0] = False
-    batch["next", "action_mask"] = batch["action_mask"].roll(-1, 0)
-    assert not check_layout(batch).findings
-
-
-def test_a_clipped_normaliser_is_a_note():
-    batch = trajectories([30, 30])
-    raw = torch.randn(61, 1) * 5
-    batch["observation"] = (raw[:-1] * 1.4).clamp(-5, 5)
-    batch["next", "observation"] = (raw[1:] * 1.5).clamp(-5, 5)
-    assert check_layout(batch).ok
-
-
-def test_augmented_copies_in_a_sample_are_good():
-    sample = torch.cat([trajectories([3], EndKind.CUT)] * 2)
-    sample.set(keys.SLICE_IDS, torch.tensor([0, 0, 0, 1, 1, 1]))
-    sample["observation"] += torch.rand(6, 1)
-    assert check_layout(sample).ok
-    assert not check_layout(sample.exclude(keys.SLICE_IDS)).ok
-
-
-def test_steps_that_jump_without_ids_are_a_note():
-    rows = trajectories([6], EndKind.CUT)[torch.tensor([0, 1, 3, 4])].exclude(keys.TRAJ_IDS)
-    assert [note.key for note in check_layout(rows).notes] == [keys.TRAJ_STEP]
-    flat = environments(3, 9, [4, 5], KINDS)[:, 2:].reshape(-1).exclude(keys.TRAJ_IDS)
-    assert check_layout(flat).ok
-
-
-def test_rows_without_their_next_observation_are_not_compared():
-    batch = trajectories([4, 4])
-    batch["next", "observation"][1] = batch["observation"][6]
-    missing = torch.zeros(8, dtype=torch.bool)
-    missing[1] = True
-    assert not check_layout(batch.set(keys.NEXT_MISSING, missing)).findings
-
-
-def test_a_state_that_is_not_the_default_at_a_reset_is_found():
+def test_a_state_that_is_not_the_default_at_a_reset_is_found(errors):
     batch = trajectories([4, 3]).set("state", torch.zeros(7, 2, 5))
     batch["state"][5] = 1.0
     assert not errors(batch, default_states={"state": 0.0})
@@ -313,7 +138,7 @@ def test_a_state_that_is_not_the_default_at_a_reset_is_found():
         (keys.SLICE_IDS, torch.zeros(5, 1, dtype=torch.int64)),
     ],
 )
-def test_wrong_dtypes_and_trailing_dimensions_are_found(key, value):
+def test_wrong_dtypes_and_trailing_dimensions_are_found(key, value, errors):
     assert errors(trajectories([2, 3]).set(key, value)) == [(key, ())]
 
 
@@ -332,31 +157,18 @@ def test_numbers_outside_their_range_are_found(key, value, message):
     assert any(message in finding.message for finding in check_layout(batch).errors)
 
 
-def test_padding_that_is_not_numbered_is_found():
+def test_padding_that_is_not_numbered_is_found(errors):
     batch = trajectories([2, 3]).set(keys.MASK, torch.tensor([True, True, True, True, False]))
     assert errors(batch) == [(keys.TRAJ_IDS, (4,))]
     batch[keys.TRAJ_STEP][4] = 7
     assert errors(batch) == [(keys.TRAJ_IDS, (4,))]
 
 
-def test_done_flags_of_a_group_without_its_start_marker_are_a_note():
-    batch = trajectories([2, 3]).set(("next", "agents", "done"), torch.zeros(5, 3, 1).bool())
-    assert [note.key for note in check_layout(batch).notes] == [("next", "agents", "done")]
-    batch.set(("agents", "is_init"), torch.zeros(5, 3, 1).bool())
-    assert not check_layout(batch).findings
-
-
-def test_a_batch_without_markers_is_an_error():
+def test_a_batch_without_markers_is_an_error(errors):
     assert errors(trajectories([2, 3]).select("observation")) == [("is_init", ())]
 
 
-def test_a_start_marker_in_mid_trajectory_is_a_note():
-    batch = trajectories([5], EndKind.CUT)
-    batch["is_init"][3] = True
-    assert [note.row for note in check_layout(batch).notes] == [(3,)]
-
-
-def test_rows_are_named_by_environment_and_step():
+def test_rows_are_named_by_environment_and_step(errors):
     batch = environments(2, 5, [9], KINDS)
     batch["is_init"][1, 0] = False
     assert errors(batch) == [("is_init", (1, 0))]
@@ -370,15 +182,8 @@ def test_the_batch_is_left_as_it_was():
     assert set(batch.keys(True)) == set(before.keys(True))
 
 
-def bare(batch):
-    """The batch without ids, start markers and names."""
-    batch = batch.exclude(keys.COLLECTOR, keys.IS_INIT)
-    batch.names = None
-    return batch
-
-
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (2, 2)])
-def test_time_that_lies_along_another_dimension_than_the_last_is_an_error(shape):
+def test_time_that_lies_along_another_dimension_than_the_last_is_an_error(shape, bare):
     batch = bare(environments(*shape, [9], KINDS))
     assert check_layout(batch).ok
     (finding,) = check_layout(batch.transpose(0, 1)).errors
@@ -388,7 +193,7 @@ def test_time_that_lies_along_another_dimension_than_the_last_is_an_error(shape)
     assert f"and 0 of {shape[0] * (shape[1] - 1)} along dimension 0" in finding.message
 
 
-def test_time_that_is_named_or_numbered_is_where_it_is_said():
+def test_time_that_is_named_or_numbered_is_where_it_is_said(bare):
     batch = environments(6, 4, [9], KINDS).transpose(0, 1)
     numbered = batch.clone(False)
     numbered.names = None
@@ -402,25 +207,8 @@ def test_time_that_is_named_or_numbered_is_where_it_is_said():
     )
 
 
-def test_a_cut_that_only_observations_show_is_a_note():
-    batch = bare(trajectories([4, 3], EndKind.CUT))
-    (note,) = check_layout(batch).findings
-    assert (note.severity, note.row, note.count) == ("note", (3,), 1)
-    assert "contradicts the row after" in note.message
-
-
-def test_a_state_that_equals_the_first_one_of_another_trajectory_is_no_error():
-    batch = trajectories([4, 4], first_step=2)
-    for name in ("memory", "recurrent_state"):
-        batch[name] = torch.rand(8, 1, 3)
-        batch[name][4] = 0  # the only reset of the batch
-        batch["next", name] = torch.zeros(8, 1, 3)  # as modules write it but at ends
-    batch["recurrent_state"][4] = batch["next", "recurrent_state"][:] = torch.rand(3)
-    assert check_layout(batch).ok
-
-
 @pytest.mark.parametrize("name", keys.DONE_KEYS)
-def test_a_step_from_a_state_that_is_done_is_found(name):
+def test_a_step_from_a_state_that_is_done_is_found(name, errors):
     batch = trajectories([3, 2])
     batch[name] = batch[name].clone()
     batch[name][3] = True
@@ -430,7 +218,7 @@ def test_a_step_from_a_state_that_is_done_is_found(name):
     assert check_layout(batch.set(keys.MASK, mask)).ok
 
 
-def test_an_id_that_goes_on_after_its_termination_elsewhere_is_found():
+def test_an_id_that_goes_on_after_its_termination_elsewhere_is_found(errors):
     batch = trajectories([3, 2, 4], [EndKind.TERMINATED, EndKind.CUT, EndKind.CUT])
     batch[keys.TRAJ_IDS][5:] = 7
     batch[keys.TRAJ_STEP][5:] += 3
@@ -447,7 +235,7 @@ def far_rows(lengths, kinds, far):
     return batch.set(keys.STEPS_TO_NEXT_OBS, torch.tensor(far).unsqueeze(-1))
 
 
-def test_rows_of_n_steps_that_reach_past_their_end_are_found():
+def test_rows_of_n_steps_that_reach_past_their_end_are_found(errors):
     kinds = [EndKind.TRUNCATED, EndKind.CUT]
     assert errors(far_rows([4, 3], kinds, [3, 4, 2, 1, 3, 3, 3])) == [
         (keys.STEPS_TO_NEXT_OBS, (1,))
@@ -460,15 +248,6 @@ def test_rows_of_n_steps_that_terminate_leave_their_id_where_they_reach():
     flags = torch.tensor([False, False, True, True, True]).unsqueeze(-1)
     batch[keys.NEXT_TERMINATED], batch[keys.NEXT_DONE] = flags, flags
     assert check_layout(batch).ok
-
-
-@pytest.mark.parametrize("flag", ["terminated", "truncated"])
-def test_an_end_of_a_group_without_its_start_marker_is_a_note(flag):
-    key = ("next", "agents", flag)
-    batch = trajectories([2, 3]).set(key, torch.zeros(5, 3, 1).bool())
-    assert [note.key for note in check_layout(batch).notes] == [key]
-    batch.set(("next", "agents", "done"), torch.zeros(5, 3, 1).bool())
-    assert [note.key for note in check_layout(batch).notes] == [("next", "agents", "done")]
 
 
 @pytest.mark.filterwarnings("ignore:.*[Qq]uantiz")
