@@ -1,4 +1,4 @@
-"""What several test files of workers need."""
+"""Workers that end at a chosen line, policies, environments and buffers of several test files."""
 
 import contextlib
 import os
@@ -7,6 +7,13 @@ import signal
 import sys
 
 import pytest
+import torch
+from tensordict.nn import TensorDictModuleBase
+
+from rl_collect import Collector
+from rl_envs import GymEnv, SerialEnv
+from rl_specs import Unbounded
+from rl_transforms import TensorDictPrimer
 
 
 class Trap:
@@ -62,3 +69,78 @@ def gone(pid):
 def gone_fixture():
     """Wait for the end of a process."""
     return gone
+
+
+class _Buffer(list):
+    """Stores every batch."""
+
+    def extend(self, batch):
+        self.append(batch)
+
+    def add(self, step):
+        self.append(step)
+
+
+class _Memory(TensorDictModuleBase):
+    """A policy that counts its own steps in a recurrent state."""
+
+    def __init__(self):
+        super().__init__()
+        self.in_keys = ["observation", "hidden"]
+        self.out_keys = ["action", ("next", "hidden")]
+
+    def forward(self, tensordict):
+        count = tensordict["hidden"]
+        action = torch.zeros(*tensordict.batch_size, 2, dtype=torch.bool)
+        action[..., 0] = True
+        tensordict.set("action", action)
+        return tensordict.set(("next", "hidden"), count + 1)
+
+    def make_tensordict_primer(self):
+        return TensorDictPrimer(hidden=Unbounded((1,)), expand_specs=True)
+
+
+def _cart_poles(count=3):
+    return SerialEnv(count, [lambda: GymEnv("CartPole-v1")] * count)
+
+
+def _sampled(root):
+    logits = root["observation"][..., :2]
+    choice = torch.multinomial(logits.softmax(-1), 1)
+    root["action"] = torch.zeros(logits.shape, dtype=torch.bool).scatter(-1, choice, True)
+    return root
+
+
+def _collected(env, policy=None, *, seed=0, **options):
+    torch.manual_seed(seed)
+    collector = Collector(env, policy, producer=7, **options)
+    collector.set_seed(seed)
+    with collector:
+        return list(collector)
+
+
+@pytest.fixture(scope="session")
+def list_buffer():
+    """Stores every batch."""
+    return _Buffer
+
+
+@pytest.fixture(scope="session")
+def memory_policy():
+    """A policy that counts its own steps in a recurrent state."""
+    return _Memory
+
+
+@pytest.fixture(scope="session")
+def cart_poles():
+    return _cart_poles
+
+
+@pytest.fixture(scope="session")
+def collected():
+    return _collected
+
+
+@pytest.fixture(scope="session")
+def sampled():
+    return _sampled

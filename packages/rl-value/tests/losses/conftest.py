@@ -167,3 +167,43 @@ def nets():
         gradients,
     ]
     return SimpleNamespace(Spec=Spec, SIZE=SIZE, **{one.__name__: one for one in made})
+
+
+ACTIONS, ATOMS = 3, 5
+
+
+def _q_network():
+    return TensorDictModule(
+        torch.nn.Linear(2, ACTIONS, dtype=torch.float64), ["observation"], ["action_value"]
+    )
+
+
+def _q_batch(batch):
+    batch = batch.clone()
+    shape = batch.batch_size
+    batch["action"] = torch.randint(ACTIONS, shape)
+    batch["observation"] = batch["observation"].double() / 10
+    batch["next", "observation"] = batch["next", "observation"].double() / 10
+    batch["next", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
+    return batch
+
+
+def _moved(loss):
+    with torch.no_grad():
+        for value in loss.target_value_network.parameters():
+            value.add_(torch.randn_like(value))
+
+
+@pytest.fixture(scope="session")
+def moved():
+    return _moved
+
+
+@pytest.fixture(scope="session")
+def q_network():
+    return _q_network
+
+
+@pytest.fixture(scope="session")
+def q_batch():
+    return _q_batch
