@@ -110,3 +110,67 @@ def results(module: Any, batch: TensorDict) -> list[Tensor]:
     leaves += module.parameters()
     grads = torch.autograd.grad(outputs, leaves, seen, allow_unused=True)
     return [t.flatten() for t in (*outputs, *grads) if t is not None]
+
+
+def _module_of(make, hidden=5, **options):
+    options = {"in_key": "observation", "out_key": "features", "dtype": torch.float64, **options}
+    return make(2, hidden, **options)
+
+
+def _with_states(batch, module, seed=0):
+    """The batch in float64, with a state stored in every row, as a collector leaves it."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = batch.clone()
+    batch["observation"] = torch.randn(
+        batch["observation"].shape, generator=generator, dtype=torch.float64
+    )
+    for key, shape in zip(module.state_keys, Network.of(module.network).state_shapes, strict=True):
+        drawn = torch.randn(*batch.batch_size, *shape, generator=generator, dtype=torch.float64)
+        batch[key] = drawn
+    return batch
+
+
+def _in_float32(batch):
+    """The batch with its floats in the dtype of a module that is made without one."""
+    return batch.apply(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf)
+
+
+def _step_by_step(module, batch):
+    """The same rows in sequential mode: the state is carried, or read where a segment starts."""
+    flat = batch.reshape(-1)
+    starts = set(Segments.of(batch).starts.tolist())
+    outs, states, after = [], [], None
+    for row in range(len(flat)):
+        root = flat[row].exclude("next")
+        if row not in starts:
+            for key, value in zip(module.state_keys, after, strict=True):
+                root[key] = value
+        module(root)
+        after = [root[key] for key in module.out_keys[1:]]
+        outs.append(root["features"])
+        states.append(after)
+    stacked = [torch.stack(each) for each in zip(*states, strict=True)]
+    return torch.stack(outs), stacked
+
+
+@pytest.fixture(scope="session")
+def in_float32():
+    """The batch with its floats in the dtype of a module that is made without one."""
+    return _in_float32
+
+
+@pytest.fixture(scope="session")
+def module_of():
+    return _module_of
+
+
+@pytest.fixture(scope="session")
+def step_by_step():
+    """The same rows in sequential mode: the state is carried, or read where a segment starts."""
+    return _step_by_step
+
+
+@pytest.fixture(scope="session")
+def with_states():
+    """The batch in float64, with a state stored in every row, as a collector leaves it."""
+    return _with_states

@@ -1,8 +1,6 @@
 """Environments in processes: what the serial ones do, bit for bit, and how they fail."""
 
-import multiprocessing
 import os
-import select
 import signal
 
 import numpy as np
@@ -16,7 +14,7 @@ from rl_envs import EnvBase, GymEnv, SerialEnv, TransformedEnv, testing
 from rl_envs.batched.parallel import ParallelEnv
 from rl_specs import OneHot, Unbounded
 from rl_transforms import Compose, InitTracker, StepCounter, TensorDictPrimer
-from rl_workers import WorkerDied, WorkerTimeout, WorkerTraceback
+from rl_workers import WorkerDied
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -42,13 +40,6 @@ class GrowingEnv(EnvBase):
 
     def _set_seed(self, seed):
         pass
-
-
-class StuckEnv(testing.CountingEnv):
-    """Never comes back from a step."""
-
-    def _step(self, tensordict):
-        select.poll().poll()
 
 
 class Memory(nn.Module):
@@ -78,12 +69,6 @@ def make(count, *arguments, **options):
     )
 
 
-def assert_same(one, other):
-    assert set(one.keys(True, True)) == set(other.keys(True, True))
-    for key in one.keys(True, True):
-        assert torch.equal(one[key], other[key]), key
-
-
 MAKERS = {
     "cartpole": cartpole,
     "pendulum": lambda: GymEnv("Pendulum-v1", max_episode_steps=7),
@@ -97,11 +82,8 @@ MAKERS = {
 }
 
 
-# what the serial environment does
-
-
 @pytest.mark.parametrize("name", MAKERS)
-def test_rollouts_are_those_of_the_serial_environment(name):
+def test_rollouts_are_those_of_the_serial_environment(name, assert_same):
     batches = []
     for env in (SerialEnv(3, MAKERS[name]), make(3, MAKERS[name], num_processes=2)):
         with env:
@@ -128,7 +110,7 @@ SIDES = {
 
 @pytest.mark.parametrize("base", [cartpole, testing.EpisodeStepEnv])
 @pytest.mark.parametrize("side", SIDES)
-def test_transforms_and_recurrent_states_work_on_either_side(side, base):
+def test_transforms_and_recurrent_states_work_on_either_side(side, base, assert_same):
     batches = []
     for kind in (SerialEnv, make):
         with SIDES[side](kind, base) as env:
@@ -139,7 +121,7 @@ def test_transforms_and_recurrent_states_work_on_either_side(side, base):
 
 
 @pytest.mark.parametrize("name", ["cartpole", "episodes", "agents"])
-def test_a_partial_reset_is_that_of_the_serial_environment(name):
+def test_a_partial_reset_is_that_of_the_serial_environment(name, assert_same):
     roots = []
     for env in (SerialEnv(3, MAKERS[name]), make(3, MAKERS[name], num_processes=2)):
         with env:
@@ -202,7 +184,7 @@ def test_sizes_that_differ_lie_in_lazy_stacks(kind):
         env.reset()
 
 
-def test_state_goes_through_to_the_workers_and_between_the_two_kinds():
+def test_state_goes_through_to_the_workers_and_between_the_two_kinds(assert_same):
     with make(3, testing.EpisodeStepEnv, num_processes=2) as env:
         env.rollout(2, break_when_any_done=False)
         state = env.state_dict()
@@ -215,7 +197,7 @@ def test_state_goes_through_to_the_workers_and_between_the_two_kinds():
             env.load_state_dict({"is_started": True, "state": {"envs": state["state"]["envs"][:2]}})
 
 
-def test_cartpole_goes_on_from_its_saved_state():
+def test_cartpole_goes_on_from_its_saved_state(assert_same):
     with make(2, cartpole) as env:
         env.set_seed(0)
         env.rollout(9, break_when_any_done=False)
@@ -240,9 +222,6 @@ def test_rows_are_those_of_the_serial_environment():
             found.append([*root.values(), *after.values()])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-# what is refused
 
 
 def test_environments_that_differ_are_refused():
@@ -280,109 +259,6 @@ def test_a_closed_environment_is_refused():
         env.reset()
 
 
-# how it fails
-
-
-def test_an_exception_in_a_step_arrives_with_its_traceback():
-    with make(2, [testing.CountingEnv, lambda: testing.RaisingEnv(2)]) as env:
-        with pytest.raises(ZeroDivisionError, match="step 2 of this") as caught:
-            env.rollout(3)
-        assert isinstance(caught.value.__cause__, WorkerTraceback)
-        assert "env worker 1 (process" in str(caught.value.__cause__)
-        assert "in _step" in str(caught.value.__cause__)
-        assert env.reset()["observation"].tolist() == [[0], [0]]
-
-
-def test_an_exception_in_a_constructor_leaves_no_process():
-    before = multiprocessing.active_children()
-    with pytest.raises(Exception, match="NoSuchGame") as caught:
-        make(2, [cartpole, lambda: GymEnv("NoSuchGame-v1")])
-    assert type(caught.value).__name__ == "NameNotFound"
-    assert multiprocessing.active_children() == before
-
-
-def test_an_environment_that_kills_its_process_is_a_death():
-    with make(2, [testing.CountingEnv, lambda: testing.DyingEnv(2)]) as env:
-        with pytest.raises(WorkerDied, match=r"env worker 1 .* killed by SIGKILL in 'step'"):
-            env.rollout(3)
-        with pytest.raises(WorkerDied, match="env worker 1"):
-            env.reset()
-
-
-def test_a_process_killed_between_steps_is_a_death():
-    with make(2, cartpole) as env:
-        root = env.reset()
-        os.kill(env.pool.pids[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="env worker 0"):
-            env.step(env.rand_action(root))
-
-
-def test_a_step_that_takes_too_long_says_who_was_waited_for():
-    with make(2, [testing.CountingEnv, StuckEnv], timeout_s=0.2) as env:
-        root = env.reset()
-        with pytest.raises(WorkerTimeout, match=r"env worker 1 .* 'step' within 0.2 s"):
-            env.step(env.rand_action(root))
-        env.pool.close(timeout_s=0.1)
-
-
-class OnceStuckEnv(testing.CountingEnv):
-    """Never comes back from its second step, unless a file says that one like it already did so."""
-
-    def __init__(self, marker, ending):
-        super().__init__(4)
-        self.marker, self.ending = marker, ending
-
-    def _step(self, tensordict):
-        after = super()._step(tensordict)
-        if int(self._count) == 2 and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), self.ending)
-        return after
-
-
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("base", ["counts", "rows"])
-def test_a_process_lost_in_mid_step_can_be_replaced(base, ending, tmp_path):
-    once = lambda: OnceStuckEnv(tmp_path / "marker", ending)  # noqa: E731
-    counting = lambda: testing.CountingEnv(4)  # noqa: E731
-    makers = [counting, counting, once, counting]
-    if base == "rows":
-        wrap = lambda inner: lambda: SerialEnv(2, inner)  # noqa: E731
-        makers = [wrap(inner) for inner in makers]
-    limit = 20 if ending == signal.SIGKILL else 0.5
-    with make(4, makers, num_processes=2, timeout_s=limit) as env:
-        env.reset()
-        old = env.pool.pids
-        with pytest.raises((WorkerDied, WorkerTimeout), match="env worker 1"):
-            env.rollout(3)
-        assert env.restart(timeout_s=limit) == [2, 3]
-        assert [one == other for one, other in zip(old, env.pool.pids, strict=True)] == [
-            True,
-            False,
-        ]
-        with pytest.raises(RuntimeError, match=r"not reset yet: call reset\(\)"):
-            env.step(env.rand_action())
-        batch = env.rollout(9, break_when_any_done=False)
-        seen = batch["next", "observation"].flatten(0, -3).squeeze(-1)
-        assert (seen == torch.tensor([1, 2, 3, 4, 1, 2, 3, 4, 1])).all()
-        assert env.restart() == []
-
-
-def test_a_process_killed_while_idle_can_be_replaced_and_seeded():
-    with make(3, cartpole) as env, SerialEnv(3, cartpole) as serial:
-        env.rollout(5, break_when_any_done=False)
-        os.kill(env.pool.pids[0], signal.SIGKILL)
-        with pytest.raises(WorkerDied, match="env worker 0"):
-            env.reset()
-        assert env.restart() == [0]
-        batches = []
-        for one in (env, serial):
-            one.set_seed(3)
-            torch.manual_seed(3)
-            batches.append(one.rollout(20, break_when_any_done=False))
-        assert_same(*batches)
-
-
 def test_transforms_around_a_replaced_process_start_anew():
     with transformed(make(2, cartpole)) as env:
         env.rollout(5, Memory(), break_when_any_done=False)
@@ -395,41 +271,7 @@ def test_transforms_around_a_replaced_process_start_anew():
         assert (batch["hidden"][:, 0] == 0).all()
 
 
-def test_a_replaced_environment_must_be_like_the_old_one(tmp_path):
-    def changing():
-        if (tmp_path / "made").exists():
-            return testing.EpisodeStepEnv()
-        (tmp_path / "made").touch()
-        return testing.CountingEnv()
-
-    with make(2, [testing.CountingEnv, changing]) as env:
-        os.kill(env.pool.pids[1], signal.SIGKILL)
-        with pytest.raises(ValueError, match="worker 1 differs from worker 0 in observation_spec"):
-            env.restart()
-
-
-def test_a_closed_environment_is_not_restarted():
-    env = make(2, testing.CountingEnv)
-    env.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        env.restart()
-
-
-def test_close_leaves_no_process_and_no_shared_memory():
-    processes, memory = multiprocessing.active_children(), set(os.listdir("/dev/shm"))
-    descriptors = len(os.listdir("/proc/self/fd"))
-    with make(3, cartpole) as env:
-        env.rollout(3)
-    del env
-    assert multiprocessing.active_children() == processes
-    assert set(os.listdir("/dev/shm")) <= memory
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
-
-
-# start methods
-
-
-def test_a_worker_may_hold_a_parallel_environment():
+def test_a_worker_may_hold_a_parallel_environment(assert_same):
     def inner():
         return make(3, cartpole)
 

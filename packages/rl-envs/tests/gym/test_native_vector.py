@@ -1,17 +1,15 @@
 """Vectors that reset a row while the others step, against the same rows one by one."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
-from rl_envs import GymEnv, GymVectorEnv, RandomPolicy, SerialEnv, TransformedEnv, wire_policy
+from rl_envs import GymVectorEnv, RandomPolicy, SerialEnv, TransformedEnv, wire_policy
 from rl_envs.testing import CountingEnv
 from rl_specs import Unbounded
 from rl_transforms import (
@@ -25,62 +23,8 @@ from rl_transforms import (
 )
 
 SEEN = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+
 LENGTHS = [[3, 1, 4], [2], [5, 1, 1], [7, 2]]
-
-
-class Row(gymnasium.Env):
-    """Shows (row, episode, step); episodes have the given lengths, every second one truncates."""
-
-    observation_space, action_space = SEEN, spaces.Discrete(2)
-
-    def __init__(self, row, lengths):
-        self.row, self.lengths, self.episode = row, lengths, -1
-
-    def seen(self):
-        return np.array([self.row, self.episode, self.count], np.float32)
-
-    def reset(self, seed=None, options=None):
-        self.episode, self.count = self.episode + 1, 0
-        return self.seen(), {}
-
-    def step(self, action):
-        self.count += 1
-        over = self.count == self.lengths[self.episode % len(self.lengths)]
-        ends = (over, False) if self.episode % 2 else (False, over)
-        return self.seen(), float(self.count + action), *ends, {}
-
-
-class Rows(VectorEnv):
-    """The same rows as a vector with next-step autoreset, and nothing else to reset by."""
-
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-
-    def __init__(self, lengths):
-        self.rows = [Row(i, one) for i, one in enumerate(lengths)]
-        self.num_envs = len(lengths)
-        self.single_observation_space, self.single_action_space = SEEN, spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        self.over = np.zeros(self.num_envs, bool)
-        return np.stack([row.reset()[0] for row in self.rows]), {}
-
-    def step(self, actions):
-        found = [
-            (row.reset()[0], 0.0, False, False) if over else row.step(action)[:4]
-            for row, over, action in zip(self.rows, self.over, actions, strict=True)
-        ]
-        seen, reward, terminated, truncated = (np.array(part) for part in zip(*found, strict=True))
-        self.over = terminated | truncated
-        return seen.astype(np.float32), reward, terminated, truncated, {}
-
-
-def native(lengths=LENGTHS):
-    return GymVectorEnv(Rows(lengths))
-
-
-def one_by_one(lengths=LENGTHS):
-    makers = [lambda i=i, one=one: GymEnv(Row(i, one)) for i, one in enumerate(lengths)]
-    return SerialEnv(len(lengths), makers)
 
 
 class Shift(Transform):
@@ -130,7 +74,9 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize("name", CHANGES)
-def test_transforms_and_recurrent_states_are_those_of_rows_one_by_one(name, opaque):
+def test_transforms_and_recurrent_states_are_those_of_rows_one_by_one(
+    name, opaque, native, one_by_one
+):
     batches = []
     for base in (native(), one_by_one()):
         env = TransformedEnv(base, Compose(CHANGES[name](), memory()))
@@ -141,7 +87,7 @@ def test_transforms_and_recurrent_states_are_those_of_rows_one_by_one(name, opaq
     assert (batches[0]["hidden"] == 2).any()
 
 
-def test_states_are_primed_where_a_row_really_starts():
+def test_states_are_primed_where_a_row_really_starts(native, one_by_one):
     def act(hidden, is_init):
         return torch.where(is_init, 0, hidden) + 1, torch.eye(2)[[0, 1, 1, 0]].bool()
 
@@ -159,7 +105,7 @@ def test_states_are_primed_where_a_row_really_starts():
     assert torch.equal(batches[0]["hidden"][~first], batches[0]["observation"][..., 2:][~first])
 
 
-def test_a_policy_wires_a_native_vector():
+def test_a_policy_wires_a_native_vector(native):
     class Memory(nn.Module):
         in_keys, out_keys = ["observation", "hidden", "is_init"], ["action", ("next", "hidden")]
 
@@ -178,7 +124,7 @@ def test_a_policy_wires_a_native_vector():
     assert torch.equal(batch["is_init"].squeeze(-1), batch["observation"][..., 2] == 0)
 
 
-def test_step_counts_reach_a_policy_that_reads_them():
+def test_step_counts_reach_a_policy_that_reads_them(native, one_by_one):
     act = TensorDictModule(
         lambda count: nn.functional.one_hot(count.squeeze(-1) % 2, 2).bool(),
         ["step_count"],
@@ -198,7 +144,9 @@ def test_step_counts_reach_a_policy_that_reads_them():
     parts=st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
 @settings(max_examples=20, deadline=None)
-def test_successive_rollouts_lose_no_step_and_repeat_none(changes, lengths, parts):
+def test_successive_rollouts_lose_no_step_and_repeat_none(
+    changes, lengths, parts, native, one_by_one
+):
     env = TransformedEnv(native(lengths), Compose(memory(), CHANGES[changes]()))
     act = policy()
     batches = [env.rollout(parts[0], act, break_when_any_done=False)]
@@ -209,7 +157,7 @@ def test_successive_rollouts_lose_no_step_and_repeat_none(changes, lengths, part
     assert_same(torch.cat(batches, 1), whole.rollout(sum(parts), act, break_when_any_done=False))
 
 
-def test_the_first_done_row_ends_a_rollout_that_goes_on_too():
+def test_the_first_done_row_ends_a_rollout_that_goes_on_too(native):
     env = native()
     first = env.rollout(30)
     assert first.shape == (4, 2)
@@ -220,36 +168,16 @@ def test_the_first_done_row_ends_a_rollout_that_goes_on_too():
     assert then["observation"][:, 0, 2].tolist() == [2, 0, 2, 2]
 
 
-def test_a_rollout_may_end_inside_what_was_left_over():
-    env = native([[1], [40]])
-    env.rollout(20, break_when_any_done=False)  # row 1 is 20 steps ahead by then
-    assert env.leftover.num_steps == 19
-    then = env.rollout(3, break_when_any_done=False, auto_reset=False)
-    assert then["observation"][1, :, 2].tolist() == [20, 21, 22]
-    assert then["observation"][0, :, 1].tolist() == [20, 21, 22]
-    done = env.rollout(30, auto_reset=False)
-    assert done.shape == (2, 1)
-    assert done["observation"][:, 0].tolist() == [[0, 23, 0], [1, 0, 23]]
-
-
-def test_a_done_row_among_what_was_left_over_ends_the_next_rollout():
-    env = native([[1, 1, 1, 1, 9], [5]])
-    env.rollout(4, break_when_any_done=False)
-    assert env.leftover.num_steps == 3  # a last step, a reset and a first step of row 1
-    then = env.rollout(30, auto_reset=False)
-    assert then["observation"][:, :, 1:].tolist() == [[[4, 0]], [[0, 4]]]
-    assert env.rollout(1, auto_reset=False)["observation"][1].tolist() == [[1, 1, 0]]
-
-
-@pytest.mark.parametrize("make", [native, one_by_one])
-def test_a_rollout_can_wait_until_every_row_was_done_once(make):
+@pytest.mark.parametrize("kind", ["native", "one_by_one"])
+def test_a_rollout_can_wait_until_every_row_was_done_once(kind, request):
+    make = request.getfixturevalue(kind)
     batch = make().rollout(30, break_when_any_done=False, break_when_all_done=True)
     assert batch.shape == (4, 7)
     assert batch["next", "done"].squeeze(-1).any(1).all()
     assert batch["next", "done"][3].flatten().tolist() == [False] * 6 + [True]
 
 
-def test_a_callback_sees_which_rows_are_steps():
+def test_a_callback_sees_which_rows_are_steps(native):
     steps = []
     native([[1], [3]]).rollout(
         4, None, lambda env, step: steps.append(step), break_when_any_done=False
@@ -259,19 +187,7 @@ def test_a_callback_sees_which_rows_are_steps():
     assert steps[1]["next", "observation"][0].tolist() == [0, 1, 0]  # what the reset showed
 
 
-def test_surplus_steps_are_dropped_by_a_reset_and_a_step():
-    env = native()
-    with pytest.raises(RuntimeError, match="nothing to continue"):
-        env.rollout(3, auto_reset=False)
-    env.rollout(5, break_when_any_done=False)
-    root = env.reset()
-    with pytest.raises(RuntimeError, match="nothing to continue"):
-        env.rollout(3, auto_reset=False)
-    with pytest.raises(RuntimeError, match="leave tensordict out"):
-        env.rollout(3, auto_reset=False, tensordict=root)
-
-
-def test_surplus_steps_are_not_mixed_with_other_keys():
+def test_surplus_steps_are_not_mixed_with_other_keys(native):
     env = native([[1], [9]])
     env.rollout(3, break_when_any_done=False)
     scored = TensorDictSequential(
@@ -288,7 +204,7 @@ def test_surplus_steps_are_not_mixed_with_other_keys():
 
 
 @pytest.mark.parametrize("opaque_first", [True, False])
-def test_a_policy_of_unknown_keys_and_a_known_one_take_turns(opaque_first):
+def test_a_policy_of_unknown_keys_and_a_known_one_take_turns(opaque_first, native, one_by_one):
     """As a collector does whose first steps are random."""
     found = []
     for base in (native(), one_by_one()):
@@ -307,18 +223,7 @@ def test_a_policy_of_unknown_keys_and_a_known_one_take_turns(opaque_first):
         assert_same(one, other)
 
 
-def test_with_nothing_left_over_another_policy_may_go_on():
-    env = native([[4], [4]])
-    env.rollout(3)
-    scored = TensorDictSequential(
-        TensorDictModule(lambda seen: seen.sum(-1), ["observation"], ["score"]),
-        TensorDictModule(lambda seen: torch.eye(2).bool(), ["observation"], ["action"]),
-    )
-    batch = env.rollout(2, scored, break_when_any_done=False, auto_reset=False)
-    assert batch["score"].tolist() == [[3, 1], [4, 2]]
-
-
-def test_bindings_of_successive_batches_go_on():
+def test_bindings_of_successive_batches_go_on(native, one_by_one):
     """What a collector does: columns with one more for the root, carried into the next ones."""
     env = TransformedEnv(native(), Compose(CHANGES["trackers"](), memory()))
     act = policy()
@@ -362,7 +267,7 @@ def _collect(env, act, carried, num_steps, found):
     return root
 
 
-def test_limits_of_transforms_are_refused():
+def test_limits_of_transforms_are_refused(native):
     with pytest.raises(ValueError, match=r"pass max_episode_steps=5 to GymVectorEnv"):
         TransformedEnv(native(), StepCounter(5))
 
@@ -375,7 +280,7 @@ def test_limits_of_transforms_are_refused():
         TransformedEnv(native(), cut).rollout(3)
 
 
-def test_a_reset_row_is_no_step_by_hand_either():
+def test_a_reset_row_is_no_step_by_hand_either(native):
     env = native()
     step = env.rand_step(env.reset())
     step = env.rand_step(env.next_root(step))
@@ -386,7 +291,7 @@ def test_a_reset_row_is_no_step_by_hand_either():
     assert env.reset()["observation"][:, 2].tolist() == [0, 0, 0, 0]
 
 
-def test_a_native_vector_cannot_be_batched_or_saved():
+def test_a_native_vector_cannot_be_batched_or_saved(native):
     env = native()
     for inner in (env, TransformedEnv(env)):
         with pytest.raises(ValueError, match="cannot be batched"):

@@ -5,13 +5,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tensordict.nn import (
+    CompositeDistribution,
     ProbabilisticTensorDictModule,
     ProbabilisticTensorDictSequential,
     TensorDictModule,
 )
+from torch import distributions as d
 from torch.distributions import Categorical, Independent, Normal
 
-from rl_layout import Segments
+from rl_layout import Segments, keys, recurrent_mode
 from rl_layout.testing import EndKind, trajectories
 
 KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
@@ -207,3 +209,147 @@ def q_network():
 @pytest.fixture(scope="session")
 def q_batch():
     return _q_batch
+
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
+
+
+class Modal(torch.nn.Linear):
+    """A _linear_layer layer that is only ever called in recurrent mode."""
+
+    def forward(self, x):
+        assert recurrent_mode() is True
+        return super().forward(x)
+
+
+def _linear_layer(size):
+    return Modal(2, size, dtype=torch.float64)
+
+
+def _discrete_actor():
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(_linear_layer(3), ["x"], ["logits"]),
+        ProbabilisticTensorDictModule(["logits"], ["action"], distribution_class=d.Categorical),
+    )
+
+
+def _linear_critic():
+    return TensorDictModule(_linear_layer(1), ["x"], ["state_value"])
+
+
+def _policy_batch(batch):
+    batch = batch.clone()
+    shape = batch.batch_size
+    batch["x"] = torch.randn(*shape, 2, dtype=torch.float64)
+    batch["next", "x"] = torch.randn(*shape, 2, dtype=torch.float64)
+    batch["next", "reward"] = torch.randn(*shape, 1, dtype=torch.float64)
+    batch["action"] = torch.randint(3, shape)
+    batch["sample_log_prob"] = -1 - torch.rand(shape, dtype=torch.float64)
+    batch["advantage"] = torch.randn(*shape, 1, dtype=torch.float64)
+    batch["value_target"] = torch.randn(*shape, 1, dtype=torch.float64)
+    return batch
+
+
+def _masked(batch):
+    """Steps that do not count for each reason there is, with values that would ruin any mean."""
+    batch[keys.MASK] = torch.tensor([1, 1, 1, 1, 1, 1, 0, 1, 1]).bool()
+    batch[keys.SHIFTED_VALID] = torch.tensor([1, 0, 1, 1, 1, 1, 1, 1, 1]).bool()
+    # the third step terminated, and needs no next observation
+    batch[keys.NEXT_MISSING] = torch.tensor([0, 0, 1, 0, 1, 0, 0, 0, 0]).bool()
+    counted = torch.tensor([1, 0, 1, 1, 0, 1, 0, 1, 1]).bool()
+    batch["sample_log_prob"][~counted] = -1e30
+    batch["advantage"][~counted] = float("nan")
+    batch["value_target"][~counted] = float("inf")
+    return counted
+
+
+def _padded(batch):
+    """NaN in all that networks read of padding."""
+    real = batch[keys.MASK].unsqueeze(-1)
+    return batch.set("x", torch.where(real, batch["x"], float("nan")))
+
+
+def _flat_batch():
+    return _policy_batch(trajectories([3, 4, 2], KINDS))
+
+
+def _continuous_actor():
+    def params(x):
+        return x, x.exp()
+
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(_linear_layer(2), ["x"], ["h"]),
+        TensorDictModule(params, ["h"], ["loc", "scale"]),
+        ProbabilisticTensorDictModule(
+            ["loc", "scale"],
+            ["action"],
+            distribution_class=lambda loc, scale: d.Independent(d.Normal(loc, scale), 1),
+        ),
+    )
+
+
+def _composite():
+    def params(x):
+        return x[..., :3], x[..., 3:5], x[..., 5:].exp()
+
+    keys_out = [("params", "a", "logits"), ("params", "b", "loc"), ("params", "b", "scale")]
+    return ProbabilisticTensorDictSequential(
+        TensorDictModule(_linear_layer(7), ["x"], ["h"]),
+        TensorDictModule(params, ["h"], keys_out),
+        ProbabilisticTensorDictModule(
+            ["params"],
+            [("act", "a"), ("act", "b")],
+            distribution_class=CompositeDistribution,
+            distribution_kwargs={
+                "distribution_map": {"a": d.Categorical, "b": d.Normal},
+                "name_map": {"a": ("act", "a"), "b": ("act", "b")},
+            },
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def composite():
+    return _composite
+
+
+@pytest.fixture(scope="session")
+def continuous_actor():
+    return _continuous_actor
+
+
+@pytest.fixture(scope="session")
+def linear_critic():
+    return _linear_critic
+
+
+@pytest.fixture(scope="session")
+def discrete_actor():
+    return _discrete_actor
+
+
+@pytest.fixture(scope="session")
+def flat_batch():
+    return _flat_batch
+
+
+@pytest.fixture(scope="session")
+def linear_layer():
+    return _linear_layer
+
+
+@pytest.fixture(scope="session")
+def masked():
+    """Steps that do not count for each reason there is, with values that would ruin any mean."""
+    return _masked
+
+
+@pytest.fixture(scope="session")
+def padded():
+    """NaN in all that networks read of padding."""
+    return _padded
+
+
+@pytest.fixture(scope="session")
+def policy_batch():
+    return _policy_batch

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_collect import (
     Collector,
-    MultiAsyncCollector,
-    MultiCollector,
-    MultiSyncCollector,
     SyncDataCollector,
 )
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import CountingEnv, EpisodeStepEnv, NestedEnv
-from rl_layout import Segments, check_layout
+from rl_layout import check_layout
 from rl_layout.keys import next_key
 from rl_policies import MLP, OneHotCategorical, ProbabilisticActor
-from rl_recurrent import GRUModule
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl_transforms import InitTracker, MultiStep, TensorDictPrimer
 
@@ -53,40 +48,7 @@ class Rounded(nn.Module):
         return values == values.max(-1, keepdim=True).values
 
 
-def cart() -> GymEnv:
-    """A CartPole, as the documents make it."""
-    return GymEnv("CartPole-v1", device=None)
-
-
-def short() -> CountingEnv:
-    """An environment that counts to three."""
-    return CountingEnv(max_steps=3)
-
-
-def recurrent() -> TensorDictSequential:
-    """A policy whose state is written under `"next"`, and which pushes to the right."""
-    gru = GRUModule(
-        input_size=4,
-        hidden_size=8,
-        in_keys=["observation", "rs", "is_init"],
-        out_keys=["features", ("next", "rs")],
-    )
-    right = lambda seen: torch.eye(2, dtype=torch.bool)[1].expand(*seen.shape[:-1], 2)  # noqa: E731
-    return TensorDictSequential(gru, TensorDictModule(right, ["features"], ["action"]))
-
-
-def of_batches(collector: Any) -> list[TensorDictBase]:
-    """Every batch, and the end of the collector."""
-    with collector:
-        return list(collector)
-
-
-def forked(kind: type, makers: list[Any], **options: Any) -> Any:
-    """A collector whose workers are forked."""
-    return kind(makers, mp_start_method="fork", **options)
-
-
-def test_a_batch_stacks_the_steps_of_one_rollout() -> None:
+def test_a_batch_stacks_the_steps_of_one_rollout(short) -> None:
     """`frames_per_batch` steps are stacked into the batch, the last dimension is `"time"`."""
     single, several = Collector(short, frames_per_batch=4), SerialEnv(3, short)
     assert single.rollout().shape == (4,)
@@ -95,7 +57,7 @@ def test_a_batch_stacks_the_steps_of_one_rollout() -> None:
     assert batch.names == [None, "time"]
 
 
-def test_a_batch_ends_and_the_trajectory_goes_on() -> None:
+def test_a_batch_ends_and_the_trajectory_goes_on(cart, of_batches, recurrent) -> None:
     """The next rollout resumes from the right observation, recurrent state and id."""
     collector = Collector(cart, recurrent(), frames_per_batch=5, total_frames=10)
     collector.set_seed(0)
@@ -115,7 +77,7 @@ def test_a_second_iterator_takes_up_what_the_first_left() -> None:
     assert counts == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_recurrent_state_is_carried_forward_and_returns_to_its_default() -> None:
+def test_a_recurrent_state_is_carried_forward_and_returns_to_its_default(cart, recurrent) -> None:
     """Zeros where `is_init` is set, what the step before wrote everywhere else."""
     env = TransformedEnv(cart())
     policy = recurrent()
@@ -127,7 +89,7 @@ def test_a_recurrent_state_is_carried_forward_and_returns_to_its_default() -> No
     assert torch.equal(batch["rs"][1:][goes_on], batch["next", "rs"][:-1][goes_on])
 
 
-def test_wiring_by_the_environment_and_by_the_collector_is_done_once() -> None:
+def test_wiring_by_the_environment_and_by_the_collector_is_done_once(cart, recurrent) -> None:
     """Combining both entry points is a no-op."""
     policy = recurrent()
     bare, wired = cart(), GymEnv("CartPole-v1", policy=policy)
@@ -137,13 +99,13 @@ def test_wiring_by_the_environment_and_by_the_collector_is_done_once() -> None:
         assert [type(one) for one in found] == [InitTracker, TensorDictPrimer]
 
 
-def test_a_policy_without_its_wiring_is_refused_by_name() -> None:
+def test_a_policy_without_its_wiring_is_refused_by_name(cart, recurrent) -> None:
     """Without `InitTracker` and primer the keys of the policy are missing."""
     with pytest.raises(KeyError, match="is_init"):
         Collector(cart, recurrent(), frames_per_batch=4, auto_register_policy_transforms=False)
 
 
-def test_steps_are_added_one_by_one_where_direct_writes_are_asked_for() -> None:
+def test_steps_are_added_one_by_one_where_direct_writes_are_asked_for(of_batches, short) -> None:
     """`replay_buffer.add(...)` for every step, otherwise `extend` for every batch."""
     by_step, by_batch = Written(), Written()
     options = {"frames_per_batch": 4, "total_frames": 8}
@@ -168,23 +130,14 @@ def test_every_frame_has_an_id_that_changes_where_its_environment_ends() -> None
     assert len(batch[IDS].unique()) == 3
 
 
-@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
-def test_ids_of_workers_never_collide(kind: type) -> None:
-    """Not across workers, resets and batches."""
-    batches = of_batches(forked(kind, [short] * 3, frames_per_batch=12, total_frames=36))
-    rows = torch.cat([batch.reshape(-1) for batch in batches])
-    starts = rows["is_init"].sum()
-    assert len(rows[IDS].unique()) == starts
-
-
-def test_ids_can_be_left_out_and_padding_needs_them() -> None:
+def test_ids_can_be_left_out_and_padding_needs_them(short) -> None:
     """`track_traj_ids=False` writes none; `split_trajs=True` with it is refused."""
     assert IDS not in Collector(short, frames_per_batch=4, track_traj_ids=False).next().keys(True)
     with pytest.raises(ValueError, match="track_traj_ids"):
         Collector(short, frames_per_batch=4, track_traj_ids=False, split_trajs=True)
 
 
-def test_padded_trajectories_are_advised_against() -> None:
+def test_padded_trajectories_are_advised_against(short) -> None:
     """`split_trajs=True` returns `[N_traj, T_max]` with a mask, and warns."""
     with pytest.warns(UserWarning, match="split_trajs pads"):
         collector = Collector(short, frames_per_batch=5, split_trajs=True)
@@ -194,7 +147,7 @@ def test_padded_trajectories_are_advised_against() -> None:
     assert not batch["observation"][1, 2].any()
 
 
-def test_hooks_are_called_around_a_batch() -> None:
+def test_hooks_are_called_around_a_batch(of_batches) -> None:
     """The first before any reset and step, without arguments; the second with what is yielded."""
     seen: list[Any] = []
     env = CountingEnv(max_steps=9)
@@ -216,7 +169,7 @@ def test_hooks_are_called_around_a_batch() -> None:
 
 
 @pytest.mark.parametrize("hook", ["pre_collect_hook", "post_collect_hook"])
-def test_an_error_of_a_hook_stops_collection(hook: str) -> None:
+def test_an_error_of_a_hook_stops_collection(hook: str, short) -> None:
     """It propagates; it is not swallowed."""
 
     def fail(*batch: TensorDictBase) -> None:
@@ -228,28 +181,7 @@ def test_an_error_of_a_hook_stops_collection(hook: str) -> None:
         next(iter(collector))
 
 
-def test_hooks_of_workers_run_in_the_workers(tmp_path: Path) -> None:
-    """Not on the training worker."""
-
-    def note(*batch: TensorDictBase) -> None:
-        (tmp_path / str(os.getpid())).touch()
-
-    of_batches(
-        forked(
-            MultiSyncCollector,
-            [short] * 2,
-            frames_per_batch=4,
-            total_frames=8,
-            pre_collect_hook=note,
-            post_collect_hook=note,
-        )
-    )
-    found = {int(path.name) for path in tmp_path.iterdir()}
-    assert len(found) == 2
-    assert os.getpid() not in found
-
-
-def test_each_stage_can_be_placed_on_a_device() -> None:
+def test_each_stage_can_be_placed_on_a_device(cart) -> None:
     """`env_device`, `policy_device`, `storing_device`, `no_cuda_sync`, or `device` for all."""
     placed = {f"{stage}_device": "cpu" for stage in ("env", "policy", "storing")}
     for options in (placed, {"device": "cpu"}):
@@ -257,30 +189,6 @@ def test_each_stage_can_be_placed_on_a_device() -> None:
         collector = Collector(cart, policy, frames_per_batch=4, no_cuda_sync=True, **options)
         batch = collector.next()
         assert {leaf.device for leaf in batch.values(True, True)} == {torch.device("cpu")}
-
-
-def test_a_worker_does_what_a_single_collector_does() -> None:
-    """Multi-process collectors delegate, so the flow of a worker is that of `Collector`."""
-    alone = Collector(short, frames_per_batch=5, total_frames=10)
-    worker = forked(MultiAsyncCollector, [short], frames_per_batch=5, total_frames=10)
-    for one, other in zip(of_batches(alone), of_batches(worker), strict=True):
-        assert set(one.keys(True, True)) == set(other.keys(True, True))
-        for key in ("observation", "is_init", ("next", "done"), ("collector", "traj_step")):
-            assert torch.equal(one[key], other[key])
-
-
-@pytest.mark.parametrize("kind", [Collector, MultiSyncCollector, MultiAsyncCollector])
-def test_compact_batches_come_from_every_collector(kind: type) -> None:
-    """Observations and states under `"next"` are dropped, rewards and done flags stay."""
-    options: dict[str, Any] = {"frames_per_batch": 8, "total_frames": 8, "compact_obs": True}
-    if kind is Collector:
-        collector = kind(cart, recurrent(), **options)
-    else:
-        collector = forked(kind, [cart], policy=recurrent(), **options)
-    (batch,) = of_batches(collector)
-    after = set(batch["next"].keys())
-    assert after == {"reward", "done", "terminated", "truncated"}
-    assert {"observation", "rs"} <= set(batch.keys())
 
 
 def test_nested_observations_are_compacted_too() -> None:
@@ -293,36 +201,7 @@ def test_nested_observations_are_compacted_too() -> None:
     assert any(len(key) > 2 for key in gone)
 
 
-@pytest.mark.parametrize("sync", [True, False])
-def test_workers_write_whole_trajectories_themselves(sync: bool) -> None:
-    """Both ways each `extend` comes from a worker, and holds complete trajectories only."""
-    buffer = ReplayBuffer(
-        storage=LazyTensorStorage(400),
-        sampler=SliceSampler(slice_len=3),
-        batch_size=12,
-        shared=True,
-    )
-    collector = forked(
-        MultiCollector,
-        [short] * 2,
-        policy=None,
-        replay_buffer=buffer,
-        frames_per_batch=20,
-        total_frames=120,
-        trajs_per_batch=2,
-        sync=sync,
-    )
-    assert set(of_batches(collector)) == {None}
-    rows = buffer[:]
-    assert len(rows) == 120
-    assert check_layout(rows).ok
-    segments = Segments.of(rows)
-    assert rows["next", "done"][segments.lasts].all()
-    sample = buffer.sample()
-    assert sample["next", "done"].sum() == 4
-
-
-def test_set_truncated_marks_the_end_of_every_batch() -> None:
+def test_set_truncated_marks_the_end_of_every_batch(of_batches) -> None:
     """The last frame is truncated, and therefore done."""
     batches = of_batches(
         Collector(
@@ -335,31 +214,6 @@ def test_set_truncated_marks_the_end_of_every_batch() -> None:
         assert not batch["next", "terminated"].any()
 
 
-def test_batches_of_workers_are_stacked_at_once() -> None:
-    """`sync=True` with `cat_results="stack"` delivers `[num_workers, T]`."""
-    two = lambda: SerialEnv(2, short)  # noqa: E731
-    for maker, shape in ((short, (3, 4)), (two, (3, 2, 2))):
-        (batch,) = of_batches(
-            forked(
-                MultiCollector,
-                [maker] * 3,
-                sync=True,
-                cat_results="stack",
-                frames_per_batch=12,
-                total_frames=12,
-            )
-        )
-        assert batch.shape == shape
-        rows = ReplayBuffer(storage=LazyTensorStorage(24, ndim=len(shape)))
-        rows.extend(batch)
-        assert torch.equal(rows[:]["observation"].flatten().sort().values, flat(batch))
-
-
-def flat(batch: TensorDictBase) -> Tensor:
-    """All observations, in order of their size."""
-    return batch["observation"].flatten().sort().values
-
-
 def test_steps_are_skipped_by_a_postproc() -> None:
     """`MultiStep` accumulates rewards: the next observation is shifted by n steps."""
     data = Collector(
@@ -370,7 +224,9 @@ def test_steps_are_skipped_by_a_postproc() -> None:
     assert shift.flatten().tolist()[:4] == [3, 3, 3, 3]
 
 
-def test_random_steps_of_several_environments_are_collected_in_columns(tmp_path: Path) -> None:
+def test_random_steps_of_several_environments_are_collected_in_columns(
+    tmp_path: Path, cart
+) -> None:
     """`policy=env.rand_step`, 22 frames of three environments, dumped after every batch."""
     env = SerialEnv(3, cart)
     env.set_seed(0)
@@ -387,7 +243,7 @@ def test_random_steps_of_several_environments_are_collected_in_columns(tmp_path:
         assert (rb_test[:] == rb[:]).all()
 
 
-def test_a_collector_that_samples_meanwhile_learns_from_slices() -> None:
+def test_a_collector_that_samples_meanwhile_learns_from_slices(cart) -> None:
     """`collector.start()`, then samples without leaks, and `wait` or `shutdown` at the end."""
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(1_000),

@@ -1,0 +1,146 @@
+"""Input that losses of policies refuse."""
+
+import math
+
+import pytest
+import torch
+
+from rl_layout.testing import EndKind
+from rl_value import (
+    A2CLoss,
+    ClipPPOLoss,
+    KLPENPPOLoss,
+    PPOLoss,
+    ReinforceLoss,
+    VTrace,
+)
+
+KINDS = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT]
+
+
+def test_networks_and_settings_that_cannot_be_are_refused(
+    linear_critic, discrete_actor, flat_batch
+):
+    actor, net = discrete_actor(), linear_critic()
+    with pytest.raises(TypeError, match=r"actor_network: .* has get_dist, got TensorDictModule"):
+        PPOLoss(net, net)
+    with pytest.raises(TypeError, match=r"actor_network: .* has get_dist"):
+        VTrace(gamma=0.9, actor_network=net, value_network=net)
+    with pytest.raises(TypeError, match=r"critic_network: .*got Modal. Wrap it"):
+        PPOLoss(actor, net.module)
+    with pytest.raises(ValueError, match=r"clip_value: expected how far .* got -0.1"):
+        ClipPPOLoss(actor, net, clip_value=-0.1)
+    with pytest.raises(ValueError, match=r"shifted=True .* Set one of them to False"):
+        PPOLoss(actor, net, delay_value=True).make_value_estimator("gae", shifted=True)
+    loss = PPOLoss(actor, net, normalize_advantage=True, normalize_advantage_exclude_dims=(5,))
+    with pytest.raises(ValueError, match=r"exclude_dims=\(5,\): advantages are \[9, 1\]"):
+        loss(flat_batch())
+
+
+def test_an_action_with_a_dimension_too_many_is_refused(linear_critic, discrete_actor, flat_batch):
+    batch = flat_batch()
+    batch["action"] = batch["action"].unsqueeze(-1)
+    with pytest.raises(ValueError, match=r"'action': expected \[9\].*got \[9, 1\].*squeeze"):
+        PPOLoss(discrete_actor(), linear_critic())(batch)
+
+
+def test_a_wrong_estimator_is_refused(linear_critic, discrete_actor):
+    loss = A2CLoss(discrete_actor(), linear_critic())
+    with pytest.raises(KeyError, match="there is no value estimator 'best'"):
+        loss.make_value_estimator("best")
+    with pytest.raises(TypeError, match="expected a ValueEstimators, got int"):
+        loss.make_value_estimator(3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"gamma": 0.9}, TypeError, r"Use make_value_estimator\(gamma=...\)"),
+        ({"entropy_coef": 0.1}, TypeError, "Use entropy_coeff"),
+        ({"speed": 0.1}, TypeError, "There is none of that name"),
+        ({"loss_critic_type": "l3"}, ValueError, "loss_critic_type: expected 'l1', 'l2' or"),
+        ({"clip_epsilon": (0.1, 0.2, 0.3)}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": 1.0}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": -0.1}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": math.nan}, ValueError, "clip_epsilon: expected"),
+        ({"clip_epsilon": None}, ValueError, "clip_epsilon: expected"),
+        ({"clip_value": -1}, ValueError, "clip_value: expected"),
+        ({"entropy_coeff": "much"}, TypeError, "entropy_coeff: expected a number.*'much'"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, error, message, linear_critic, discrete_actor):
+    with pytest.raises(error, match=message):
+        ClipPPOLoss(discrete_actor(), linear_critic(), **settings)
+
+
+def test_a_loss_without_actor_is_refused(linear_critic):
+    with pytest.raises(TypeError, match="expected an actor"):
+        ClipPPOLoss(critic=linear_critic())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda b: b.exclude("action"), KeyError, "'action' is missing"),
+        (lambda b: b.exclude("sample_log_prob"), KeyError, "'sample_log_prob' is missing"),
+        (
+            lambda b: b.set("sample_log_prob", torch.zeros(9, 1)),
+            ValueError,
+            r"'sample_log_prob': expected \[9\], as the actor gives it, got \[9, 1\]",
+        ),
+        (
+            lambda b: b.set("advantage", torch.zeros(9)),
+            ValueError,
+            r"'advantage': expected \[9, 1\], one for each log-probability, got \[9\]",
+        ),
+        (
+            lambda b: b.set("value_target", torch.zeros(9)),
+            ValueError,
+            r"'value_target': expected \[9, 1\], as the critic gives values, got \[9\]",
+        ),
+    ],
+)
+def test_wrong_data_is_refused(change, error, message, linear_critic, discrete_actor, flat_batch):
+    with pytest.raises(error, match=message):
+        ClipPPOLoss(discrete_actor(), linear_critic())(change(flat_batch()))
+
+
+def test_a_bound_that_only_clipping_has_is_refused(linear_critic, discrete_actor):
+    with pytest.raises(TypeError, match="clip_value=True is for ClipPPOLoss"):
+        PPOLoss(discrete_actor(), linear_critic(), clip_value=True)
+
+
+@pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss])
+def test_a_batch_of_no_step_is_refused(loss_class, linear_critic, discrete_actor, flat_batch):
+    for batch in (flat_batch()[:0], flat_batch()[:0].exclude("advantage")):
+        with pytest.raises(ValueError, match=r"at least one step"):
+            loss_class(discrete_actor(), linear_critic())(batch)
+
+
+def test_parameters_that_acted_have_the_shape_of_the_actors(
+    linear_critic, discrete_actor, flat_batch
+):
+    batch = flat_batch()
+    for shape in ((9, 1, 3), (9, 4)):
+        batch["logits"] = torch.randn(*shape, dtype=torch.float64)
+        with pytest.raises(ValueError, match=r"'action': expected the parameters .* \[9, 3\], got"):
+            KLPENPPOLoss(discrete_actor(), linear_critic())(batch)
+
+
+@pytest.mark.parametrize("loss_class", [PPOLoss, ClipPPOLoss, A2CLoss, ReinforceLoss])
+@pytest.mark.parametrize("key", ["action", "advantage", "value_target"])
+def test_gradient_of_a_batch_that_changed_after_the_loss_is_refused(
+    loss_class, key, linear_critic, discrete_actor, flat_batch
+):
+    batch, loss = flat_batch(), loss_class(discrete_actor(), linear_critic())
+    found = loss(batch)
+    batch[key].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        sum(value for key, value in found.items() if key.startswith("loss_")).backward()
+
+
+def test_stored_values_have_the_shape_of_the_critics(linear_critic, discrete_actor, flat_batch):
+    batch = flat_batch()
+    batch["state_value"] = torch.zeros(9, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"'state_value': expected \[9, 1\].*got \[9\]"):
+        ClipPPOLoss(discrete_actor(), linear_critic(), clip_value=True)(batch)
