@@ -67,6 +67,14 @@ class Writer:
         span = storage.extend(rows)
         return storage.ring.positions(torch.as_tensor(list(span.numbers)))
 
+    def tell(self, storage: Storage, sampler: Sampler) -> None:
+        """Tell a sampler which stored rows the last `store` replaced or moved.
+
+        Args:
+            storage: Where the rows are.
+            sampler: The sampler of the buffer.
+        """
+
     def note_changes(self, changed: TensorDictBase | None = None) -> None:
         """Says that stored rows are changed in place.
 

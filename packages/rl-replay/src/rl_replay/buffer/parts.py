@@ -67,8 +67,8 @@ class BufferParts:
     def fit(self) -> None:
         """Checks that the parts go together, and tells the storage what the sampler needs."""
         storage, sampler, writer = self.storage, self.sampler, self.writer
-        _require_order(storage, writer)
         writer.require_parts(storage, sampler)
+        _require_order(storage, writer)
         if isinstance(writer, ImmutableDatasetWriter) and _is_of_given_tensors(storage):
             storage.fill()
         storage.mark(list(sampler.id_keys), list(sampler.end_keys))

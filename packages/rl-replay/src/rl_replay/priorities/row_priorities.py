@@ -211,6 +211,23 @@ class RowPriorities:
             memory.raise_highest(float(priorities[again].max(initial=0.0)))
         self._least.note(self.tree, assigned.positions)
 
+    def replace(self, ring: Ring, row_ids: Ints, priorities: Singles | None) -> None:
+        """Follows rows of one lane to their new ids, where those of `row_ids` replaced others."""
+        seen, first = self.seen, ring.window().first[0]
+        if seen is None or len(seen.first) > 1 or first < seen.first[0]:
+            return  # `catch_up` takes all of them in
+        words = self.tree.words
+        ids = np.uint64((first - seen.first[0]) & 0xFFFFFFFF) << np.uint64(32)
+        words[words != 0] += ids
+        self.seen = Window((first,), seen.counts)
+        self._standing = np.array((self.seen.first, self.seen.counts))
+        known = within(row_ids, self.seen)
+        if priorities is None:
+            priorities = np.full(len(row_ids), self.memory.highest, np.float32)
+        self.memory.raise_highest(float(priorities.max(initial=0.0)))
+        self._set_anew(self._positions(ring, row_ids[known]), row_ids[known], priorities[known])
+        self._least.forget()
+
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
         if len(row_ids):

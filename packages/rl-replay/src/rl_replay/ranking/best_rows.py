@@ -12,6 +12,7 @@ from rl_layout import keys
 from rl_replay.ranking.ranks import RankKey
 from rl_replay.ranking.rows_in_place import overwrite, unlink
 from rl_replay.ranking.top_rows import TopRows
+from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
 from rl_slabs import Window
 
@@ -28,6 +29,7 @@ class BestRows:
         self._rows: TopRows | None = None
         self._seen: Window | None = None  # the rows that are ranked; None while they change
         self._restored: dict[str, Any] | None = None
+        self._replaced: torch.Tensor | None = None  # positions of rows that the sampler is told of
         self.is_changed = False  # whether what ranks the rows was changed in place
 
     def store(
@@ -47,11 +49,18 @@ class BestRows:
         if len(replaced):
             places = torch.from_numpy(entries.places[entries.appended :])
             overwrite(storage, places, whole[replaced])
+            self._replaced = places
         top.enter(entries, ranks)
         self._seen = storage.ring.window()
         index = np.full(len(whole), -1)
         index[entries.kept] = entries.places
         return torch.from_numpy(index)
+
+    def tell(self, storage: TensorStorage, sampler: Sampler) -> None:
+        """Tells a sampler which rows the last call replaced."""
+        places, self._replaced = self._replaced, None
+        if places is not None:
+            sampler.replaced(storage, places)
 
     def state_dict(self) -> dict[str, Any]:
         """The ranks and ages of the stored rows."""

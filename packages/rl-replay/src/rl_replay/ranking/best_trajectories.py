@@ -12,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import Segments, keys
 from rl_replay.ranking.ranks import RankKey
+from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
 from rl_slabs import Window
 from rl_tensordict import build, nest, tensors
@@ -49,6 +50,7 @@ class BestTrajectories:
         self._came = 0
         self.dropped = 0
         self._restored: dict[str, Any] | None = None
+        self._origins: torch.Tensor | None = None  # former positions that the sampler is told of
         self.is_changed = False  # whether what ranks the rows was changed in place
 
     def store(
@@ -68,6 +70,7 @@ class BestTrajectories:
         if len(kept) < len(former):
             added = _end_to_end([*_rows_of(storage, former, kept), added])
             _require_fitting(storage, added)
+            self._origins = _positions_of(storage, former, kept)
             storage.empty()
         storage.extend(added)
         self._stored = [*(former[number] for number in kept), *(one for _, one in new)]
@@ -81,6 +84,12 @@ class BestTrajectories:
             places = finished[number].places
             index[places] = torch.arange(begin + one.length - len(places), begin + one.length)
         return index
+
+    def tell(self, storage: TensorStorage, sampler: Sampler) -> None:
+        """Tells a sampler where the rows were that the last call laid out anew."""
+        origins, self._origins = self._origins, None
+        if origins is not None:
+            sampler.moved(storage, origins)
 
     def state_dict(self) -> dict[str, Any]:
         """The ranks of the stored trajectories, and the rows of unfinished ones."""
@@ -232,6 +241,14 @@ def _rows_of(
         if number in wanted:
             yield storage.read(_positions(storage, begin, begin + one.length))
         begin += one.length
+
+
+def _positions_of(storage: TensorStorage, stored: list[Stored], chosen: list[int]) -> torch.Tensor:
+    """The positions of the rows of some of the stored trajectories, int64 `[n]`."""
+    lengths = torch.tensor([one.length for one in stored])
+    stays = torch.zeros(len(stored), dtype=torch.bool)
+    stays[chosen] = True
+    return _positions(storage, 0, int(lengths.sum()))[stays.repeat_interleave(lengths)]
 
 
 def _positions(storage: TensorStorage, begin: int, end: int) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from rl_layout import keys
 from rl_replay.ranking.best_rows import BestRows
 from rl_replay.ranking.best_trajectories import BestTrajectories
 from rl_replay.ranking.ranks import RankKey, RankReduction
-from rl_replay.samplers import Sampler
+from rl_replay.samplers import PrioritizedSampler, Sampler
 from rl_replay.storages import Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_tensordict import NestedKey
@@ -53,7 +54,6 @@ class TensorDictMaxValueWriter(Writer):
     """
 
     stores_index = True
-    overwrites_oldest = False
     places_rows = True
 
     def __init__(
@@ -67,6 +67,8 @@ class TensorDictMaxValueWriter(Writer):
             raise ValueError(f'by is "row" or "trajectory": got {by!r}.')
         rank = RankKey(keys.NEXT_REWARD if rank_key is None else rank_key, reduction)
         self.by = by
+        self.overwrites_oldest = by == "trajectory"  # which are laid out anew, one after the other
+        self._process = 0  # that stores; 0 before the first rows
         self._best = BestRows(rank) if by == "row" else BestTrajectories(rank)
 
     @property
@@ -88,8 +90,8 @@ class TensorDictMaxValueWriter(Writer):
 
         Raises:
             TypeError: A storage that holds no leaves by key.
-            ValueError: A storage of several dimensions or one that processes share, or a sampler
-                that wants rows in the order in which they came.
+            ValueError: A storage of several dimensions, or one or a sampler that single rows, or
+                several processes, do not go with.
         """
         if not isinstance(storage, TensorStorage):
             raise TypeError(
@@ -98,24 +100,14 @@ class TensorDictMaxValueWriter(Writer):
             )
         if storage.ndim > 1:
             raise ValueError(
-                f"the best of a storage with ndim={storage.ndim} would be single rows of columns: "
-                "use ndim=1."
+                f"in a storage with ndim={storage.ndim} a row has its place in a column, and the "
+                "best rows, or trajectories of several lengths, fill no columns: use ndim=1, which "
+                "takes [B, T] batches too."
             )
-        if storage.is_shared:
-            raise ValueError(
-                f"the best are chosen by one process, and this {type(storage).__name__} is for "
-                "several: use a LazyTensorStorage without shared=True."
-            )
-        if sampler.weighs_rows:
-            raise ValueError(
-                f"a {type(sampler).__name__} keeps priorities by row id, and all ids change where "
-                "rows are replaced: use RandomSampler."
-            )
-        if sampler.draws_slices and self.by == "row":
-            raise ValueError(
-                "the best rows are no trajectories, so there are no slices of them: use "
-                'by="trajectory".'
-            )
+        if self.by == "row":
+            _require_single_rows(storage, sampler)
+        elif storage.is_shared:
+            _require_one_writer(storage, sampler)
 
     def store(self, storage: Storage, rows: Any, *, elements: bool) -> torch.Tensor:
         """Stores what is among the best.
@@ -132,6 +124,7 @@ class TensorDictMaxValueWriter(Writer):
             TypeError: Something else than a tensordict.
             KeyError: The leaf that ranks rows is missing.
             ValueError: A rank is NaN.
+            RuntimeError: Another process has stored rows.
         """
         if not isinstance(rows, TensorDictBase):
             raise TypeError(
@@ -139,7 +132,23 @@ class TensorDictMaxValueWriter(Writer):
                 "TensorDict(leaves, batch_size=[rows])."
             )
         assert isinstance(storage, TensorStorage)  # of the parts that fit
+        here, self._process = os.getpid(), self._process or os.getpid()
+        if here != self._process:
+            raise RuntimeError(
+                f"process {self._process} chooses the best rows of this buffer, and knows their "
+                f"ranks: let it store what process {here} has, which may sample."
+            )
         return self._best.store(storage, rows, elements=elements)
+
+    def tell(self, storage: Storage, sampler: Sampler) -> None:
+        """Tells a sampler which stored rows the last `store` replaced or moved.
+
+        Args:
+            storage: Where the rows are.
+            sampler: The sampler of the buffer.
+        """
+        assert isinstance(storage, TensorStorage)  # of the parts that fit
+        self._best.tell(storage, sampler)
 
     def note_changes(self, changed: TensorDictBase | None = None) -> None:
         """Ranks the stored rows anew before the next write, if what ranks them is changed.
@@ -164,3 +173,37 @@ class TensorDictMaxValueWriter(Writer):
 
     def __repr__(self) -> str:
         return f"TensorDictMaxValueWriter({self.rank_key!r}, {self.reduction!r}, by={self.by!r})"
+
+
+def _require_single_rows(storage: TensorStorage, sampler: Sampler) -> None:
+    """Raises for what rows do not go with that are kept each for itself."""
+    if storage.is_shared:
+        raise ValueError(
+            f"the best rows are replaced out of order, which other processes that read this "
+            f"{type(storage).__name__} would see half done: use a LazyTensorStorage without "
+            'shared=True and keep it by dumps(), or by="trajectory".'
+        )
+    if storage.lossless is not False:
+        raise ValueError(
+            "the best rows continue no other row, so a lossless storage would hold every next "
+            'observation anyway: use lossless=False, or by="trajectory".'
+        )
+    if sampler.draws_slices:
+        raise ValueError(
+            "the best rows are no trajectories, so there are no slices of them: use "
+            'by="trajectory".'
+        )
+
+
+def _require_one_writer(storage: TensorStorage, sampler: Sampler) -> None:
+    """Raises unless one process lays rows out anew in a storage of several."""
+    if not storage.session.takes_turns:
+        raise ValueError(
+            f"the best are chosen by one process, and {storage.lanes} may write to this "
+            f"{type(storage).__name__} at a time: give it lanes=1."
+        )
+    if isinstance(sampler, PrioritizedSampler) and not sampler.private_priorities:
+        raise ValueError(
+            "rows are laid out anew where trajectories are replaced, and so would be priorities "
+            "that other processes draw by: use private_priorities=True."
+        )

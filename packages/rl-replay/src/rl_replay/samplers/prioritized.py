@@ -237,6 +237,30 @@ class PrioritizedSampler(Sampler):
         first = window.first[0] + len(window) - len(kept)
         self._rows.load(Saved(Window((first,), (len(kept),)), kept, saved.highest))
 
+    def replaced(self, storage: Storage, positions: torch.Tensor) -> None:
+        """Gives rows that replaced others the priorities of new ones; the others keep theirs.
+
+        Args:
+            storage: Where the rows are.
+            positions: Those of the new rows, int64 `[n]`.
+        """
+        row_ids = storage.ring.numbers_at(positions)
+        given = self._written_with(storage, row_ids)
+        self._rows.replace(storage.ring, row_ids.numpy(), given)
+        if self.max_priority_within_buffer:
+            self._rows.forget_highest()
+
+    def moved(self, storage: Storage, origins: torch.Tensor) -> None:
+        """Takes priorities to where the rows are now.
+
+        Args:
+            storage: Where the rows are.
+            origins: The former positions of the first rows, int64 `[n]`; rows after them are new.
+        """
+        first, memory = storage.ring.window().first[0], self._rows.memory
+        kept = memory.priorities[origins.numpy()]
+        self._rows.load(Saved(Window((first,), (len(kept),)), kept, memory.highest))
+
     def stats(self) -> dict[str, float]:
         """The highest priority, and how many came back after their row was overwritten."""
         return {"highest_priority": self._rows.memory.highest, "stale_priorities": self._rows.stale}
@@ -294,7 +318,7 @@ class PrioritizedSampler(Sampler):
         self._rows.catch_up(
             storage.ring,
             storage.epoch,
-            lambda begin, end: self._written_with(storage, begin, end),
+            lambda begin, end: self._written_with(storage, torch.arange(begin, end)),
             highest_of_stored=self.max_priority_within_buffer,
         )
         return self._rows
@@ -313,16 +337,16 @@ class PrioritizedSampler(Sampler):
         if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
             self._rows = self._rows.moved(storage.max_size, shared=False)
 
-    def _written_with(self, storage: Storage, begin: int, end: int) -> NDArray[np.float32] | None:
+    def _written_with(self, storage: Storage, row_ids: torch.Tensor) -> NDArray[np.float32] | None:
         """The priorities that rows were written with; None where they have none."""
         rows = (storage.session.table, self.priority_key)
         if self.priority_key is None or rows == self._without_leaf:
             return None
-        leaf = storage.leaf_of(torch.arange(begin, end), self.priority_key)
+        leaf = storage.leaf_of(row_ids, self.priority_key)
         if leaf is None:
             self._without_leaf = rows
             return None
-        found: NDArray[np.float32] = self.reduce(leaf, end - begin).float().cpu().numpy()
+        found: NDArray[np.float32] = self.reduce(leaf, len(row_ids)).float().cpu().numpy()
         good = (found >= 0) & (found < np.inf)
         if good.all():
             return found

@@ -94,6 +94,22 @@ class Sampler(ABC, metaclass=_Dispatch):
         del storage
         self.reset()
 
+    def replaced(self, storage: Storage, positions: torch.Tensor) -> None:
+        """Takes note that some rows were replaced by others, and all rows got other row ids.
+
+        Args:
+            storage: Where the rows are.
+            positions: Those of the new rows, int64 `[n]`.
+        """
+
+    def moved(self, storage: Storage, origins: torch.Tensor) -> None:
+        """Takes note that rows were laid out anew, and got other row ids.
+
+        Args:
+            storage: Where the rows are.
+            origins: The former positions of the first rows, int64 `[n]`; rows after them are new.
+        """
+
     def complete(self, storage: Storage, info: dict[str, Any]) -> dict[str, Any]:
         """Adds to what is known of the rows of a batch, once none of them is exchanged any more.
 
