@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rl_layout import set_recurrent_mode
-from rl_layout.testing import trajectories
 from test_examples import ROOT, load
 
 
@@ -29,11 +28,25 @@ def test_returns_are_rescaled_and_scaled_back(r2d2):
     torch.testing.assert_close(r2d2.unscaled(found), values, rtol=1e-3, atol=1e-3)
 
 
-def test_priorities_are_those_of_the_errors_from_a_step_on(r2d2):
-    run = r2d2.Run(r2d2.Settings(eta=0.75))
-    found = run.priorities(trajectories([4, 3]), torch.tensor([1.0, 0, 3, 0, 2, 0, 0]))
-    wanted = [2.25 + 1 / 4, 2.25 + 1 / 4, 2.25 + 1.5 / 4, 0, 1.5 + 2 / 12, 0, 0]
-    assert found.tolist() == pytest.approx(wanted)
+def test_a_fall_costs_one_and_all_other_steps_nothing(r2d2):
+    rewards = r2d2.make_env(3).rollout(60, break_when_any_done=False)["next"]
+    assert rewards["terminated"].any()
+    assert (rewards["reward"] == -rewards["terminated"].float()).all()
+
+
+def test_first_steps_of_slices_have_the_priorities(r2d2):
+    run = r2d2.Run(r2d2.Settings(eta=0.75, slices=2))
+    for _ in range(3):
+        run.collector.next()
+    batch = run.buffer.sample()
+    batch["td_error"] = torch.zeros(len(batch))
+    run.buffer.update_tensordict_priority(batch)
+    first = batch["collector", "slice_ids"].diff(prepend=torch.tensor([-1])) > 0
+    batch["td_error"][first.nonzero()[0] + 3] = 8.0
+    run.buffer.update_tensordict_priority(batch)
+    length = int((batch["collector", "slice_ids"] == 0).sum())
+    highest = run.buffer.stats()["highest_priority"]
+    assert highest == pytest.approx(0.75 * 8 + 0.25 * 8 / length)
 
 
 @pytest.mark.parametrize("sampler", ["priorities", "uniform"])
@@ -51,8 +64,8 @@ def test_targets_are_those_of_a_loop(r2d2, sampler):
     for row in range(len(batch)):
         total, there = 0.0, True
         for step in range(5):
-            total += 0.98**step
             if batch["next", "terminated"][row + step]:
+                total -= 0.98**step
                 break
             there = row + step + 1 < len(batch) and slices[row + step + 1] == slices[row]
             if not there:
