@@ -22,13 +22,14 @@ class TensorDictMaxValueWriter(Writer):
     """Keeps the rows, or the trajectories, with the highest values of a leaf.
 
     Of equal ones the older is kept. What is refused has index -1, or None from `add`. When rows are
-    replaced, all rows get new row ids, so that a sample from before writes to none of them; a
-    `SamplerWithoutReplacement` begins an epoch anew.
+    replaced, all rows get new row ids, so that a sample from before writes to none of them; those
+    that stay keep their priorities. A `SamplerWithoutReplacement` begins an epoch anew.
 
     With `by="trajectory"` rows wait in memory until the last step of their trajectory has come, as
     done flags say; then the trajectory is stored whole, in place of worse ones, the worst first, or
     dropped if those have too little room. One whose first steps never came is dropped. To replace
-    trajectories all rows are laid out anew.
+    trajectories all rows are laid out anew; in a file, or in shared memory with one lane, other
+    processes find none meanwhile. One process stores, the others may sample.
 
     Args:
         rank_key: The leaf; `("next", "reward")` unless given.
@@ -199,7 +200,7 @@ def _require_one_writer(storage: TensorStorage, sampler: Sampler) -> None:
     """Raises unless one process lays rows out anew in a storage of several."""
     if not storage.session.takes_turns:
         raise ValueError(
-            f"the best are chosen by one process, and {storage.lanes} may write to this "
+            f"the best are chosen by one process, and {storage.session.lanes} may write to this "
             f"{type(storage).__name__} at a time: give it lanes=1."
         )
     if isinstance(sampler, PrioritizedSampler) and not sampler.private_priorities:

@@ -318,7 +318,7 @@ class PrioritizedSampler(Sampler):
         self._rows.catch_up(
             storage.ring,
             storage.epoch,
-            lambda begin, end: self._written_with(storage, torch.arange(begin, end)),
+            lambda begin, end: self._written_with(storage, range(begin, end)),
             highest_of_stored=self.max_priority_within_buffer,
         )
         return self._rows
@@ -337,11 +337,15 @@ class PrioritizedSampler(Sampler):
         if self._rows.memory.room < storage.max_size:  # rounded up to whole rows of columns
             self._rows = self._rows.moved(storage.max_size, shared=False)
 
-    def _written_with(self, storage: Storage, row_ids: torch.Tensor) -> NDArray[np.float32] | None:
+    def _written_with(
+        self, storage: Storage, row_ids: torch.Tensor | range
+    ) -> NDArray[np.float32] | None:
         """The priorities that rows were written with; None where they have none."""
         rows = (storage.session.table, self.priority_key)
         if self.priority_key is None or rows == self._without_leaf:
             return None
+        if isinstance(row_ids, range):  # a tensor only where there is a leaf to look for
+            row_ids = torch.arange(row_ids.start, row_ids.stop)
         leaf = storage.leaf_of(row_ids, self.priority_key)
         if leaf is None:
             self._without_leaf = rows
