@@ -81,6 +81,15 @@ def test_a_dump_of_a_buffer_is_no_dump_of_an_ensemble(tmp_path):
         one.loads(tmp_path)
 
 
+def test_a_dump_of_an_ensemble_is_no_dump_of_a_buffer(tmp_path):
+    one = ensemble(2)
+    one.dumps(tmp_path)
+    for load in (one[0].loads, lambda path: one[0].loads(path, rows_only=True)):
+        with pytest.raises(ValueError, match=r"\['ensemble'\]"):
+            load(tmp_path)
+    assert len(one[0]) == 6
+
+
 @pytest.mark.parametrize("member", [0, 2])
 def test_a_damaged_member_is_found_before_any_changes(tmp_path, member):
     one, two = ensemble(), ensemble(rows=2)

@@ -354,3 +354,12 @@ def test_rows_of_priority_0_are_drawn_only_with_eps():
         buffer.sample()
     buffer.extend(rows(1, 9))
     assert buffer.sample()["number"].tolist() == [9] * 4
+
+
+def test_rows_that_are_no_whole_numbers_are_refused():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(3), sampler=PrioritizedSampler(3, 1.0, 1.0))
+    buffer.extend(torch.arange(3))
+    with pytest.raises(TypeError, match=r"whole numbers, got torch\.float32"):
+        buffer.update_priority(torch.tensor([1.5]), 1.0)
+    buffer.update_priority(torch.tensor([2], dtype=torch.int32), 4.0)
+    assert buffer.stats()["highest_priority"] == 4

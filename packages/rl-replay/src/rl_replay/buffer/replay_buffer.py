@@ -666,8 +666,7 @@ def _store(parts: BufferParts, data: Any, *, elements: bool = False) -> torch.Te
     """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
     storage = parts.storage
     if parts.writer.places_rows:
-        if len(storage):
-            parts.sampler.catch_up(storage)  # what it knows is by row ids, which change
+        parts.sampler.catch_up(storage)  # what it knows is by row ids, which change
         index = parts.transform.store_by(parts.writer, storage, data, elements=elements)
         parts.writer.tell(storage, parts.sampler)
         _note_write(parts)

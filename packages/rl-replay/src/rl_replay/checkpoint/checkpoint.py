@@ -87,6 +87,8 @@ class Checkpoint:
             changed = changed_rows(parts.storage, path, hooks)
             with Archive(path) as archive:
                 archive.verify()
+                if changed is None:
+                    _require_rows(archive)
                 if changed is not None:
                     _load_changed(parts, archive, changed, rows_only=rows_only)
                 elif rows_only:
@@ -95,6 +97,15 @@ class Checkpoint:
                 else:
                     _load_all(parts, archive)
             parts.changes += 1
+
+
+def _require_rows(archive: Archive) -> None:
+    """Raises for a dump that is not of a buffer or a storage."""
+    if not is_apart(archive) and "storage/count" not in archive.names():
+        held = sorted({name.partition("/")[0] for name in archive.names()})
+        raise ValueError(
+            f"{archive.folder} is no dump of a buffer, it holds {held}: load it into what wrote it."
+        )
 
 
 def _rows_loader(parts: BufferParts, archive: Archive) -> Callable[[], None]:

@@ -90,7 +90,7 @@ def load_ensemble(ensemble: Ensemble, path: str) -> None:
     """Restores what `dump_ensemble` wrote; every byte is checked before a buffer changes."""
     with Archive(path) as archive:
         if "ensemble/members" not in archive.names():
-            raise ValueError(f"{path} is no dump of an ensemble: load it into a buffer.")
+            raise ValueError(f"{path} is no dump of an ensemble: load it into what wrote it.")
         archive.verify()
         state = archive.read("ensemble")
     _require_as_many(ensemble, state.get("count"), path)

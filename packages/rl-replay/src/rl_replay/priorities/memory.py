@@ -148,6 +148,11 @@ class PriorityMemory:
             tree.words, tree.sums, tree.begins, *arrays, begin, row_id, weights, priorities
         )
 
+    def shift_ids(self, by: int) -> None:
+        """Lets every word be that of a row id so much higher."""
+        words = self.tree.words
+        words[words != 0] += np.uint64(by & 0xFFFFFFFF) << np.uint64(32)
+
     def raise_highest(self, priority: float) -> None:
         """Takes note of a priority that may be higher than all before."""
         if priority > self.board[HIGHEST]:

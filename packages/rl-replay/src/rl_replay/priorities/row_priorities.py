@@ -92,8 +92,7 @@ class RowPriorities:
         """Computes all weights again, from the priorities."""
         self.memory.board[ALPHA] = alpha
         live = np.flatnonzero(self.tree.words)
-        if len(live):
-            self._weigh(live, self.tree.ids[live])
+        self._weigh(live, self.tree.ids[live])
         self._least.forget()
 
     def of_slices(self, length: int) -> None:
@@ -123,8 +122,7 @@ class RowPriorities:
         priorities they were written with, as `read_first` gives them, or the highest: so far, or
         `highest_of_stored`.
         """
-        window = ring.window()
-        memory = self.memory
+        window, memory = ring.window(), self.memory
         known = self._cleared == memory.board[CLEARED] and epoch == memory.board[EPOCH]
         if known and (window is self.seen or window == self.seen):
             return
@@ -154,8 +152,8 @@ class RowPriorities:
         for old_first, old_count, first, count in lanes:
             self._take_in(max(old_first + old_count, first), first + count, read_first)
         self._standing = np.array((window.first, window.counts))
-        self._restore_saved(ring, window)
         self.seen = window
+        self._restore_saved(ring, window)
 
     def draw(
         self, ring: Ring, count: int, uniform: Callable[[int], Floats], *, strata: bool
@@ -216,24 +214,18 @@ class RowPriorities:
         seen, first = self.seen, ring.window().first[0]
         if seen is None or len(seen.first) > 1 or first < seen.first[0]:
             return  # `catch_up` takes all of them in
-        words = self.tree.words
-        ids = np.uint64((first - seen.first[0]) & 0xFFFFFFFF) << np.uint64(32)
-        words[words != 0] += ids
+        self.memory.shift_ids(first - seen.first[0])
         self.seen = Window((first,), seen.counts)
         self._standing = np.array((self.seen.first, self.seen.counts))
-        known = within(row_ids, self.seen)
-        if priorities is None:
-            priorities = np.full(len(row_ids), self.memory.highest, np.float32)
-        self.memory.raise_highest(float(priorities.max(initial=0.0)))
-        self._set_anew(self._positions(ring, row_ids[known]), row_ids[known], priorities[known])
+        known, given = within(row_ids, self.seen), self._first_priorities(priorities, len(row_ids))
+        self._set_anew(self._positions(ring, row_ids[known]), row_ids[known], given[known])
         self._least.forget()
 
     def start_at(self, ring: Ring, row_ids: Ints, *, allowed: bool = True) -> None:
         """Lets rows be drawn as the first ones of slices, or no more."""
-        if len(row_ids):
-            positions = self._positions(ring, row_ids)
-            self.memory.allow(positions, row_ids, allowed=allowed)
-            self._least.note(self.tree, positions)
+        positions = self._positions(ring, row_ids)
+        self.memory.allow(positions, row_ids, allowed=allowed)
+        self._least.note(self.tree, positions)
 
     def find_starts_anew(self) -> None:
         """Lets no row be drawn as the first one of a slice before the caller names it again."""
@@ -258,8 +250,7 @@ class RowPriorities:
 
     def forget_highest(self) -> None:
         """The highest priority is that of the rows that are stored."""
-        live = self.tree.ids != 0
-        found = self.memory.priorities[live]
+        found = self.memory.priorities[self.tree.ids != 0]
         self.memory.board[HIGHEST] = found.max() if len(found) else 1.0
 
     def save(self) -> Saved | None:
@@ -296,7 +287,6 @@ class RowPriorities:
         saved, self._saved = self._saved, None
         if saved is None:
             return
-        self.seen = window
         for begin, kept in saved.parts(window):
             self.update(ring, np.arange(begin, begin + len(kept)), kept)
         self.memory.board[HIGHEST] = saved.highest
@@ -323,13 +313,17 @@ class RowPriorities:
         given = read_first(begin, end)
         if memory.length:
             self.candidates.add_new(begin, end, self._lane_size)
-        if given is None:
-            given = np.full(end - begin, memory.highest, np.float32)
-        else:
-            memory.raise_highest(float(given.max()))
+        given = self._first_priorities(given, end - begin)
         for place, first, stop in runs(begin, end, self._lane_size):
             memory.take_in(place, first, given[first - begin : stop - begin])
             self._least.note(self.tree, slice(place, place + stop - first))
+
+    def _first_priorities(self, given: Singles | None, count: int) -> Singles:
+        """The priorities of so many new rows: those that they came with, or the highest."""
+        if given is None:
+            return np.full(count, self.memory.highest, np.float32)
+        self.memory.raise_highest(float(given.max(initial=0.0)))
+        return given
 
     def _weigh(self, positions: Ints, ids: Words) -> None:
         """Sets the words of leaves by their priorities."""

@@ -195,7 +195,15 @@ class PrioritizedSampler(Sampler):
         Raises:
             ValueError: A priority that is negative or not finite, too many or too few of them, or
                 a row that was never written.
+            TypeError: Row ids that are no whole numbers.
         """
+        if row_ids.dtype is not torch.int64:
+            if row_ids.is_floating_point():
+                raise TypeError(
+                    f"rows are named by whole numbers, got {row_ids.dtype}: give the index that "
+                    "extend or a sample returned."
+                )
+            row_ids = row_ids.long()
         rows = self._caught_up(storage)
         found: Ints = row_ids.numpy()
         rows.update(storage.ring, found, as_priorities(priority, len(found)))
