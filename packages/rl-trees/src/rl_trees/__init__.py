@@ -9,13 +9,22 @@ from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.query_module import QueryModule
 from rl_trees.map.tensor_map import TensorMap
 from rl_trees.map.tensordict_map import TensorDictMap
+from rl_trees.search.rules import EXP3, PUCT, UCB1, GumbelHalving, SelectionRule
+from rl_trees.search.trees import Leaves, MCTSTrees
 
 __all__ = [
+    "EXP3",
+    "PUCT",
+    "UCB1",
     "BinaryToDecimal",
+    "GumbelHalving",
     "HashToInt",
+    "Leaves",
     "MCTSForest",
+    "MCTSTrees",
     "QueryModule",
     "RandomProjectionHash",
+    "SelectionRule",
     "SipHash",
     "TensorDictMap",
     "TensorMap",

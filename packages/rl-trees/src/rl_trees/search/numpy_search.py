@@ -1,0 +1,233 @@
+"""Selection, expansion and backup in numpy, one step of all trees at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_trees.search.columns import (
+    EXP3_RULE,
+    LOSS,
+    MIX,
+    PUCT_RULE,
+    UCB1_RULE,
+    Columns,
+    Rule,
+)
+
+Rows = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def select(c: Columns, rule: Rule, count: int) -> tuple[Rows, Rows]:
+    """Walks down to `count` edges without a child in each tree, or to nodes that are done.
+
+    Returns:
+        Nodes and actions, int64 `[B, count]`.
+    """
+    trees = np.arange(len(c.size))
+    nodes, actions = np.empty((2, len(trees), count), np.int64)
+    for turn in range(count):
+        here, node = trees, np.zeros(len(trees), np.int64)
+        while len(here):
+            action = choose(c, rule, here, node)
+            c.pending[here, node, action] += 1
+            child = c.child[here, node, action].astype(np.int64)
+            ends = (child < 0) | c.done[here, child]
+            nodes[here[ends], turn], actions[here[ends], turn] = node[ends], action[ends]
+            here, node = here[~ends], child[~ends]
+    return nodes, actions
+
+
+def fill(c: Columns, trees: Rows, nodes: Rows, logits: Floats, legal: Any, value: Floats) -> None:
+    """Writes the rows of new nodes `[m]`."""
+    masked = np.where(legal, logits, -np.inf)
+    top = masked.max(1, initial=-np.inf, keepdims=True)
+    shifted = masked - np.where(np.isfinite(top), top, 0.0)
+    weights = np.exp(shifted)
+    total = np.cumsum(weights, 1)[:, -1:]  # in the order of a loop
+    at = (trees, nodes)
+    c.prior[at] = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+    c.logits[at] = shifted
+    c.legal[at], c.value[at] = legal, value
+    c.child[at] = -1
+    for column in (c.visits, c.pending, c.totals, c.reward, c.discount, c.weights):
+        column[at] = 0
+
+
+def expand(  # noqa: PLR0913 - what a model gives, one by one
+    c: Columns,
+    nodes: Rows,
+    actions: Rows,
+    reward: Floats,
+    discount: Floats,
+    done: NDArray[np.bool_],
+    logits: Floats,
+    legal: NDArray[np.bool_],
+    value: Floats,
+) -> Rows:
+    """Adds children; edges that have one keep it. Returns the children, int64 `[B, k]`."""
+    trees = np.arange(len(nodes))
+    children = np.empty_like(nodes)
+    for turn in range(nodes.shape[1]):
+        node, action = nodes[:, turn], actions[:, turn]
+        new = c.child[trees, node, action] < 0
+        t, n, a = trees[new], node[new], action[new]
+        added = c.size[t]
+        c.size[t] += 1
+        fill(c, t, added, logits[new, turn], legal[new, turn], value[new, turn])
+        c.child[t, n, a], c.parent[t, added], c.action[t, added] = added, n, a
+        c.reward[t, n, a], c.discount[t, n, a] = reward[new, turn], discount[new, turn]
+        c.done[t, added] = done[new, turn]
+        children[:, turn] = c.child[trees, node, action]
+    return children
+
+
+def backup(c: Columns, rule: Rule, nodes: Rows, actions: Rows) -> None:
+    """Adds the values of leaves to all edges above them."""
+    for turn in range(nodes.shape[1]):
+        here = np.arange(len(nodes))
+        node, action = nodes[:, turn], actions[:, turn]
+        leaf = c.child[here, node, action]
+        returns = np.where(c.done[here, leaf], 0.0, c.value[here, leaf])
+        while len(here):
+            at = (here, node, action)
+            returns = c.reward[at] + c.discount[at] * returns
+            if rule.kind == EXP3_RULE:
+                learn(c, rule, here, node, action, returns)
+            c.visits[at] += 1
+            c.pending[at] -= 1
+            c.totals[at] += returns
+            mean = c.totals[at] / c.visits[at]
+            c.bounds[here, 0] = np.minimum(c.bounds[here, 0], mean)
+            c.bounds[here, 1] = np.maximum(c.bounds[here, 1], mean)
+            below = node > 0
+            here, node, returns = here[below], node[below], returns[below]
+            action = c.action[here, node].astype(np.int64)
+            node = c.parent[here, node].astype(np.int64)
+
+
+def choose(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
+    """The action of each node `[m]`."""
+    at = (trees, nodes)
+    if rule.kind == EXP3_RULE:
+        return drawn(c, rule, trees, nodes)
+    count = (c.visits[at] + c.pending[at]).astype(np.float64)
+    totals = c.totals[at] - rule.parameters[LOSS] * c.pending[at]
+    means = np.divide(totals, count, out=np.zeros_like(totals), where=count > 0)
+    legal = c.legal[at]
+    if rule.kind == PUCT_RULE:
+        scores = puct(c, rule, trees, nodes, count, means)
+    elif rule.kind == UCB1_RULE:
+        every = count.sum(1, keepdims=True)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scores = means + rule.parameters[0] * np.sqrt(np.log(every) / count)
+        scores[count == 0] = np.inf
+    else:
+        scores = gumbel(c, rule, trees, nodes, count, means)
+    best: Rows = np.where(legal, scores, -np.inf).argmax(1)
+    return best
+
+
+def puct(c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats) -> Floats:
+    """Scores `[m, A]` of PUCT."""
+    weight, base, first_play, normalize = rule.parameters[:4]
+    every = count.sum(1, keepdims=True)
+    if normalize:
+        low, high = c.bounds[trees, :1], c.bounds[trees, 1:]
+        spread = high > low
+        means = np.where(spread, (means - low) / np.where(spread, high - low, 1.0), means)
+    means = np.where(count > 0, means, first_play)
+    factor = weight + np.log((every + base + 1.0) / base)
+    scores: Floats = means + c.prior[trees, nodes] * (np.sqrt(every) * factor) / (1.0 + count)
+    return scores
+
+
+def gumbel(
+    c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats
+) -> Floats:
+    """Scores `[m, A]`: those of sequential halving at roots, of the improved policy elsewhere."""
+    logits, legal = c.logits[trees, nodes], c.legal[trees, nodes]
+    improved = logits + advantage(c, rule, trees, nodes, count, means)
+    masked = np.where(legal, improved, -np.inf)
+    weights = np.exp(masked - masked.max(1, keepdims=True))
+    every = count.sum(1)
+    scores: Floats = weights / weights.sum(1, keepdims=True) - count / (1.0 + every[:, None])
+    simulation = every.astype(np.int64)
+    considered = np.minimum(legal.sum(1), int(rule.parameters[0]))
+    halving = (nodes == 0) & (simulation < c.plan.shape[1])
+    wanted = c.plan[considered[halving], simulation[halving]]
+    allowed = legal[halving] & (count[halving] == wanted[:, None])
+    noisy = np.where(allowed, c.noise[trees[halving]] + improved[halving], -np.inf)
+    scores[halving] = np.where(allowed.any(1, keepdims=True), noisy, scores[halving])
+    return scores
+
+
+def advantage(
+    c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats
+) -> Floats:
+    """s(Q) `[m, A]`, with the mixed value for actions without visits."""
+    _, scale, offset = rule.parameters[:3]
+    prior, visited = c.prior[trees, nodes], count > 0
+    every = count.sum(1)
+    tried = np.where(visited, prior, 0.0).sum(1)
+    weighted = np.where(visited, prior * means, 0.0).sum(1)
+    average = np.divide(weighted, tried, out=np.zeros_like(tried), where=tried > 0)
+    mixed = (c.value[trees, nodes] + every * average) / (every + 1.0)
+    completed = np.where(visited, means, mixed[:, None])
+    legal = c.legal[trees, nodes]
+    low = np.where(legal, completed, np.inf).min(1, keepdims=True)
+    high = np.where(legal, completed, -np.inf).max(1, keepdims=True)
+    unit = (completed - low) / np.maximum(high - low, 1e-8)
+    return (offset + count.max(1, keepdims=True)) * scale * unit  # type: ignore[no-any-return]
+
+
+def probabilities(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Floats:
+    """p(a) `[m, A]` of EXP3."""
+    gamma, legal = rule.parameters[0], c.legal[trees, nodes]
+    masked = np.where(legal, c.weights[trees, nodes], -np.inf)
+    weights = np.exp(masked - masked.max(1, keepdims=True))
+    total = np.cumsum(weights, 1)[:, -1:]  # in the order of a loop
+    even = gamma / legal.sum(1, keepdims=True)
+    found: Floats = np.where(legal, (1.0 - gamma) * (weights / total) + even, 0.0)
+    return found
+
+
+def drawn(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
+    """Actions that are drawn by EXP3: numbers in [0, 1) are hashes, the same in every loop."""
+    at = (trees, nodes)
+    chances = probabilities(c, rule, trees, nodes)
+    every = (c.visits[at] + c.pending[at]).sum(1).astype(np.uint64)
+    mixed = c.seeds[trees]
+    for word in (nodes.astype(np.uint64), every):
+        mixed = (mixed ^ word) * np.uint64(MIX)
+        mixed = mixed ^ (mixed >> np.uint64(32))
+    mixed = mixed * np.uint64(MIX)
+    uniform = (mixed >> np.uint64(11)) * 2.0**-53
+    passed = np.cumsum(chances, 1) > uniform[:, None]
+    # where rounding leaves a little over, the last legal action
+    last = c.prior.shape[2] - 1 - c.legal[at][:, ::-1].argmax(1)
+    actions: Rows = np.where(passed.any(1), passed.argmax(1), last)
+    return actions
+
+
+def learn(c: Columns, rule: Rule, trees: Rows, nodes: Rows, actions: Rows, returns: Floats) -> None:
+    """Raises the weights of EXP3 by returns."""
+    gamma, low, high = rule.parameters[:3]
+    chance = probabilities(c, rule, trees, nodes)[np.arange(len(trees)), actions]
+    gain = np.clip((returns - low) / (high - low), 0.0, 1.0)
+    count = c.legal[trees, nodes].sum(1)
+    c.weights[trees, nodes, actions] += gamma * (gain / chance) / count
+
+
+def root_scores(c: Columns, rule: Rule) -> tuple[Floats, Floats]:
+    """Logits + s(Q) `[B, A]` at the roots, and that with noise."""
+    trees = np.arange(len(c.size))
+    nodes = np.zeros_like(trees)
+    count = c.visits[:, 0].astype(np.float64)
+    means = np.divide(c.totals[:, 0], count, out=np.zeros_like(count), where=count > 0)
+    improved = c.logits[:, 0] + advantage(c, rule, trees, nodes, count, means)
+    improved = np.where(c.legal[:, 0], improved, -np.inf)
+    return improved, improved + c.noise

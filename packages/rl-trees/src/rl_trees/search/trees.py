@@ -1,0 +1,364 @@
+"""Searches in many trees at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from rl_layout.internals import load_compiled
+from rl_trees.search import numpy_search
+from rl_trees.search.columns import GUMBEL_RULE, Columns, allocate
+from rl_trees.search.rules import PUCT, SelectionRule
+
+_NUMBA = "rl_trees.search.numba_search"
+Values = torch.Tensor | ArrayLike
+
+
+class Leaves(NamedTuple):
+    """Edges at which trees are to grow: a node of each tree and an action there."""
+
+    node: torch.Tensor  # int64 [B] or [B, k]
+    action: torch.Tensor  # int64, of the same shape
+
+
+class MCTSTrees:
+    """Monte-Carlo tree search in B independent trees, whose states the caller keeps.
+
+    A simulation is three calls: `select` walks down each tree to an edge where it is to grow, the
+    caller steps an environment or a model in all trees at once, `expand` adds the results as
+    nodes, and `backup` adds their values to all edges above. Everything is in flat arrays of
+    B trees, N nodes and A actions, allocated once; tensors share their memory.
+
+    A return is reward + discount x the return of the child. In games of two players who alternate,
+    with values for the player to move, the discount is -1.
+
+    Args:
+        num_trees: B.
+        num_nodes: N, the root and one for each simulation.
+        num_actions: A.
+        rule: Which action is tried next: `PUCT`, `UCB1`, `EXP3`, or `GumbelHalving`.
+        virtual_loss: What a selection that is not backed up counts, as a visit, against its edges,
+            so that several selections in one tree spread.
+
+    Raises:
+        ValueError: A number that is not positive.
+
+    Example:
+        >>> import torch
+        >>> trees = MCTSTrees(num_trees=2, num_nodes=9, num_actions=3)
+        >>> trees.reset(torch.zeros(2, 3))
+        >>> for _ in range(8):
+        ...     leaves = trees.select()
+        ...     reward = (leaves.action == 2).float()
+        ...     _ = trees.expand(leaves, reward, torch.zeros(2, 3), torch.zeros(2))
+        ...     trees.backup(leaves)
+        >>> trees.best_actions()
+        tensor([2, 2])
+    """
+
+    def __init__(
+        self,
+        num_trees: int,
+        num_nodes: int,
+        num_actions: int,
+        rule: SelectionRule | None = None,
+        *,
+        virtual_loss: float = 1.0,
+    ) -> None:
+        for name, number in (("trees", num_trees), ("nodes", num_nodes), ("actions", num_actions)):
+            if number < 1:
+                raise ValueError(f"num_{name} must be at least 1, got {number}.")
+        self.num_trees, self.num_nodes, self.num_actions = num_trees, num_nodes, num_actions
+        self.rule = PUCT() if rule is None else rule
+        self._rule = self.rule.rule(virtual_loss)
+        plan = self.rule.plan(num_actions)
+        self.columns: Columns = allocate(num_trees, num_nodes, num_actions, plan)
+        self._last: tuple[Leaves, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._expanded = False  # whether the last leaves have children
+
+    def reset(
+        self,
+        logits: Values,
+        value: Values | None = None,
+        legal: Values | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """Begins new searches with nothing but roots.
+
+        Args:
+            logits: `[B, A]`, logarithms of the priors up to a constant.
+            value: `[B]`, estimates of the roots' values; 0 unless given.
+            legal: bool `[B, A]`; all actions unless given.
+            generator: Draws the noise of `GumbelHalving` and the seeds of `EXP3`.
+
+        Raises:
+            ValueError: Another shape, numbers that are not finite, or a root without legal actions.
+        """
+        count, c = self.num_trees, self.columns
+        shape = (count, self.num_actions)
+        priors, allowed = self._priors(logits, legal, shape, np.zeros(count, np.bool_))
+        values = np.zeros(count) if value is None else _floats(value, (count,), "value")
+        rows = np.arange(count)
+        self._loops.fill(c, rows, np.zeros_like(rows), priors, allowed, values)
+        c.size[:], c.done[:, 0] = 1, False
+        c.bounds[:] = np.inf, -np.inf
+        if self.rule.kind == GUMBEL_RULE:
+            uniform = torch.rand(shape, generator=generator, dtype=torch.float64).numpy()
+            c.noise[:] = -np.log(-np.log(np.maximum(uniform, 1e-300)))
+        seeds = torch.randint(2**63 - 1, (count,), generator=generator)
+        c.seeds[:] = seeds.numpy().view(np.uint64)
+        self._last = None
+
+    def select(self, count: int | None = None) -> Leaves:
+        """Walks down each tree to an edge without a child, or to one whose child is done.
+
+        Every selection is followed by `expand` and `backup` of the same leaves.
+
+        Args:
+            count: Edges of each tree, found one after the other; they may be equal. One, without a
+                dimension of its own, unless given.
+
+        Returns:
+            Nodes and actions, int64 `[B]` or `[B, count]`.
+
+        Raises:
+            RuntimeError: There are no roots yet.
+            ValueError: A count that is not positive.
+        """
+        if not self.columns.size[0]:
+            raise RuntimeError("there are no roots: call reset first.")
+        if count is not None and count < 1:
+            raise ValueError(f"count must be at least 1, got {count}.")
+        nodes, actions = self._loops.select(self.columns, self._rule, count or 1)
+        edges = (nodes[:, 0], actions[:, 0]) if count is None else (nodes, actions)
+        leaves = Leaves(*map(torch.from_numpy, edges))
+        self._last, self._expanded = (leaves, nodes, actions), False
+        return leaves
+
+    def expand(  # noqa: PLR0913 - what a model gives, entry by entry
+        self,
+        leaves: Leaves,
+        reward: Values,
+        logits: Values,
+        value: Values,
+        *,
+        discount: Values = 1.0,
+        done: Values | None = None,
+        legal: Values | None = None,
+    ) -> torch.Tensor:
+        """Adds the results of steps as nodes. A leaf whose child is there keeps it as it is.
+
+        Args:
+            leaves: As `select` returned them; `[B]` or `[B, k]` in what follows.
+            reward: `[B]`, of the step.
+            logits: `[B, A]`, of the priors after it.
+            value: `[B]`, the estimate after it; not read where `done`.
+            discount: `[B]` or a number; -1 where the other player is to move.
+            done: bool `[B]`, whether the step ended the episode; nowhere unless given.
+            legal: bool `[B, A]` after the step; all actions unless given.
+
+        Returns:
+            The numbers of the nodes, int64 of the shape of the leaves, to keep states by.
+
+        Raises:
+            RuntimeError: A tree has too few nodes left; nothing is written.
+            ValueError: Another shape, an action out of range, numbers that are not finite, or no
+                legal action where an episode goes on; nothing is written.
+        """
+        nodes, actions = self._edges(leaves)
+        shape, grid = tuple(leaves.node.shape), nodes.shape
+        rewards = _floats(reward, shape, "reward")
+        ends = _flags(done, shape, "done", default=False)
+        values = _floats(value, shape, "value", done=ends)
+        factors = _floats(discount, shape, "discount", number=True)
+        priors, allowed = self._priors(logits, legal, (*shape, self.num_actions), ends)
+        self._require_nodes(nodes, actions)
+        wide = (*grid, self.num_actions)
+        children: NDArray[np.int64] = self._loops.expand(
+            self.columns,
+            nodes,
+            actions,
+            rewards.reshape(grid),
+            factors.reshape(grid),
+            ends.reshape(grid),
+            priors.reshape(wide),
+            allowed.reshape(wide),
+            values.reshape(grid),
+        )
+        self._expanded = True
+        return torch.from_numpy(children.reshape(shape))
+
+    def backup(self, leaves: Leaves) -> None:
+        """Adds the values of leaves to the edges above them, and ends their selection.
+
+        Args:
+            leaves: As `select` returned them, expanded.
+
+        Raises:
+            ValueError: A leaf that was not expanded, or an action out of range.
+        """
+        nodes, actions = self._edges(leaves)
+        known = self._expanded and self._last is not None and self._last[0] is leaves
+        if not known and (self._children(nodes, actions) < 0).any():
+            raise ValueError("some leaves have no child yet: call expand before backup.")
+        self._loops.backup(self.columns, self._rule, nodes, actions)
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """How many nodes each tree has, int64 `[B]`."""
+        return torch.from_numpy(self.columns.size)
+
+    @property
+    def root_visits(self) -> torch.Tensor:
+        """Visits of the actions at the roots, int32 `[B, A]`."""
+        return torch.from_numpy(self.columns.visits[:, 0])
+
+    @property
+    def root_means(self) -> torch.Tensor:
+        """Mean returns of the actions at the roots, float64 `[B, A]`; 0 without visits."""
+        visits = self.columns.visits[:, 0]
+        return torch.from_numpy(self.columns.totals[:, 0] / np.maximum(visits, 1))
+
+    @property
+    def root_values(self) -> torch.Tensor:
+        """The means over the estimates of the roots and all returns, float64 `[B]`."""
+        c = self.columns
+        total = c.value[:, 0] + c.totals[:, 0].sum(1)
+        return torch.from_numpy(total / (1 + c.visits[:, 0].sum(1)))
+
+    def policy(self) -> torch.Tensor:
+        """What a policy is trained towards, float64 `[B, A]`.
+
+        That is the improved policy softmax(logits + s(Q)) of `GumbelHalving`, and the shares of
+        visits of the other rules.
+        """
+        if self.rule.kind == GUMBEL_RULE:
+            improved, _ = numpy_search.root_scores(self.columns, self._rule)
+            return torch.from_numpy(improved).softmax(-1)
+        visits = self.root_visits.double()
+        return visits / visits.sum(-1, keepdim=True).clamp(min=1)
+
+    def best_actions(self) -> torch.Tensor:
+        """The actions with the most visits, int64 `[B]`.
+
+        Of equal visits the one with the greatest noise + logits + s(Q) of `GumbelHalving`, with the
+        greatest mean return of the other rules.
+        """
+        legal = self.columns.legal[:, 0]
+        if self.rule.kind == GUMBEL_RULE:
+            scores = numpy_search.root_scores(self.columns, self._rule)[1]
+        else:
+            scores = np.where(legal, self.root_means.numpy(), -np.inf)
+        visits = np.where(legal, self.columns.visits[:, 0], -1)
+        most = visits == visits.max(1, keepdims=True)
+        return torch.from_numpy(np.where(most, scores, -np.inf).argmax(1))
+
+    @property
+    def _loops(self) -> Any:
+        """The loops: compiled ones where numba is installed."""
+        return load_compiled(_NUMBA) or numpy_search
+
+    def _edges(self, leaves: Leaves) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Nodes and actions `[B, k]`, all in range; those of the last selection are."""
+        if self._last is not None and self._last[0] is leaves:
+            return self._last[1:]
+        grid = (self.num_trees, -1)
+        nodes, actions = (np.asarray(x, np.int64).reshape(grid) for x in leaves)
+        sizes = self.columns.size[:, None]
+        for name, numbers, limit in (("node", nodes, sizes), ("action", actions, self.num_actions)):
+            wrong = np.argwhere((numbers < 0) | (numbers >= limit))
+            if len(wrong):
+                tree, turn = wrong[0]
+                most = np.broadcast_to(limit, numbers.shape)[tree, turn]
+                raise ValueError(
+                    f"{name} {numbers[tree, turn]} of tree {tree} is out of range [0, {most}): "
+                    "pass the leaves that select returned."
+                )
+        return nodes, actions
+
+    def _priors(
+        self, logits: Values, legal: Values | None, shape: tuple[int, ...], done: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Logits and legal actions that can be searched."""
+        allowed = _flags(legal, shape, "legal", default=True)
+        priors = _floats(logits, shape, "logits", unread=~allowed, done=done[..., None])
+        if legal is not None and len(stuck := np.argwhere(~allowed.any(-1) & ~done)):
+            raise ValueError(
+                f"the node at {tuple(stuck[0].tolist())} has no legal action and is not done: pass "
+                "done, or mark an action as legal."
+            )
+        return priors, allowed
+
+    def _children(self, nodes: NDArray[np.int64], actions: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The children of edges `[B, k]`, -1 where there is none."""
+        rows = np.arange(len(nodes))[:, None]
+        children: NDArray[np.int32] = self.columns.child[rows, nodes, actions]
+        return children
+
+    def _require_nodes(self, nodes: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
+        """Raises where a tree has too few nodes left."""
+        c = self.columns
+        if c.size.max() + nodes.shape[1] <= self.num_nodes:
+            return
+        new = self._children(nodes, actions) < 0
+        for tree in np.flatnonzero(c.size + new.sum(1) > self.num_nodes):
+            edges = set(zip(nodes[tree, new[tree]], actions[tree, new[tree]], strict=True))
+            left = self.num_nodes - int(c.size[tree])
+            if len(edges) > left:
+                raise RuntimeError(
+                    f"tree {tree} has {left} of {self.num_nodes} nodes left, and {len(edges)} are "
+                    "to be added: make MCTSTrees with a larger num_nodes, one for the root and one "
+                    "for each simulation. Nothing was written."
+                )
+
+
+def _array(values: Values) -> NDArray[Any]:
+    """A tensor, an array or numbers as an array."""
+    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def _floats(
+    values: Values,
+    shape: tuple[int, ...],
+    name: str,
+    *,
+    done: NDArray[np.bool_] | None = None,
+    unread: NDArray[np.bool_] | None = None,
+    number: bool = False,
+) -> NDArray[np.float64]:
+    """Numbers as float64 of a shape, or one `number` for all; finite unless they are not read."""
+    given = _array(values)
+    if number and not given.ndim:
+        given = np.full(shape, given)
+    if given.shape != shape:
+        raise ValueError(f"{name} must be {list(shape)}, got {list(given.shape)}.")
+    array = np.ascontiguousarray(given, np.float64)
+    if math.isfinite(array.sum()):  # a sum that is not finite is looked at number by number
+        return array
+    wrong = ~np.isfinite(array)
+    for ignored in (done, unread):
+        if ignored is not None:
+            wrong &= ~ignored
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(f"{name} at {place} is not finite: {array[place]}.")
+    return array
+
+
+def _flags(
+    values: Values | None, shape: tuple[int, ...], name: str, *, default: bool
+) -> NDArray[np.bool_]:
+    """Flags of a shape."""
+    if values is None:
+        return np.full(shape, default)
+    given = _array(values)
+    if given.dtype != np.bool_ or given.shape != shape:
+        raise ValueError(
+            f"{name} must be bool {list(shape)}, got {given.dtype} {list(given.shape)}."
+        )
+    return np.ascontiguousarray(given)
