@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -338,9 +337,10 @@ def _floats(
     if given.shape != shape:
         raise ValueError(f"{name} must be {list(shape)}, got {list(given.shape)}.")
     array = np.ascontiguousarray(given, np.float64)
-    if math.isfinite(array.sum()):  # a sum that is not finite is looked at number by number
+    finite = np.isfinite(array)
+    if finite.all():
         return array
-    wrong = ~np.isfinite(array)
+    wrong = ~finite
     for ignored in (done, unread):
         if ignored is not None:
             wrong &= ~ignored

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from rl_trees import EXP3, PUCT, GumbelHalving
+
+
+def test_halving_spends_equal_visits_on_half_as_many_actions_each_time():
+    plan = GumbelHalving(16).plan(4)
+    assert plan[4].tolist() == [0] * 4 + [1] * 4 + [2, 2, 3, 3, 4, 4, 5, 5]
+    assert plan[1].tolist() == [*range(16)]
+    assert plan[3].tolist() == [0] * 3 + [1] * 3 + [2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+
+
+def test_numbers_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="must be at least 1, got 0 and 16"):
+        GumbelHalving(0)
+    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\]"):
+        EXP3(gamma=0.0)
+    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\]"):
+        EXP3(low=1.0, high=1.0)
+
+
+def test_rules_are_four_numbers_and_the_virtual_loss():
+    rule = PUCT(c=2.0, normalize=True).rule(0.5)
+    assert rule.parameters.tolist() == [2.0, 19652.0, 0.0, 1.0, 0.5]
