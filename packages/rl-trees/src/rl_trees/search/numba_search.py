@@ -13,6 +13,8 @@ from rl_trees.search.columns import EXP3_RULE, LOSS, MIX, PUCT_RULE, UCB1_RULE
 
 _MIX = np.uint64(MIX)
 _options: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
+# a call would pass the columns as more than a hundred numbers on the stack
+_inlined: Any = {**_options, "forceinline": True}
 
 
 @njit(**_options)
@@ -35,7 +37,7 @@ def select(c, rule, count):
     return nodes, actions
 
 
-@njit(**_options)
+@njit(**_inlined)
 def fill_row(c, tree, node, logits, legal, value):
     """Writes the row of a new node."""
     top, total = -np.inf, 0.0
@@ -109,7 +111,7 @@ def backup(c, rule, nodes, actions):
                 action, node = np.int64(c.action[tree, node]), np.int64(c.parent[tree, node])
 
 
-@njit(**_options)
+@njit(**_inlined)
 def choose(c, rule, tree, node, scores, means):
     """The action of a node; `scores` and `means` are scratch."""
     if rule.kind == EXP3_RULE:
@@ -137,7 +139,7 @@ def choose(c, rule, tree, node, scores, means):
     return best
 
 
-@njit(**_options)
+@njit(**_inlined)
 def puct(c, rule, tree, node, every, means, scores):
     """Scores of PUCT."""
     weight, base, first_play = rule.parameters[0], rule.parameters[1], rule.parameters[2]
@@ -152,7 +154,7 @@ def puct(c, rule, tree, node, every, means, scores):
         scores[a] = mean + c.prior[tree, node, a] * factor / (1.0 + count)
 
 
-@njit(**_options)
+@njit(**_inlined)
 def gumbel(c, rule, tree, node, every, means, scores):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
     improve(c, rule, tree, node, every, means, scores)
@@ -178,7 +180,7 @@ def gumbel(c, rule, tree, node, every, means, scores):
         scores[a] = scores[a] / total - count / (1.0 + every)
 
 
-@njit(**_options)
+@njit(**_inlined)
 def halve(c, tree, wanted, scores):
     """Adds noise to the scores of a root, and drops actions with other visits than wanted."""
     for a in range(len(scores)):
@@ -186,7 +188,7 @@ def halve(c, tree, wanted, scores):
         scores[a] = c.noise[tree, a] + scores[a] if count == wanted else -np.inf
 
 
-@njit(**_options)
+@njit(**_inlined)
 def improve(c, rule, tree, node, every, means, scores):
     """Logits + s(Q), with the mixed value for actions without visits."""
     scale, offset = rule.parameters[1], rule.parameters[2]
@@ -210,7 +212,7 @@ def improve(c, rule, tree, node, every, means, scores):
         scores[a] = c.logits[tree, node, a] + (offset + most) * scale * unit
 
 
-@njit(**_options)
+@njit(**_inlined)
 def fill_chances(c, rule, tree, node, chances):
     """p(a) of EXP3 at a node; returns how many actions are legal."""
     gamma, top, total, legal = rule.parameters[0], -np.inf, 0.0, 0
@@ -227,7 +229,7 @@ def fill_chances(c, rule, tree, node, chances):
     return legal
 
 
-@njit(**_options)
+@njit(**_inlined)
 def drawn(c, rule, tree, node, chances):
     """An action that is drawn by EXP3."""
     fill_chances(c, rule, tree, node, chances)
@@ -249,7 +251,7 @@ def drawn(c, rule, tree, node, chances):
     return last
 
 
-@njit(**_options)
+@njit(**_inlined)
 def learn(c, rule, tree, node, action, returns, chances):
     """Raises the weight of EXP3 by a return."""
     gamma, low, high = rule.parameters[0], rule.parameters[1], rule.parameters[2]
