@@ -3,12 +3,21 @@
 import pytest
 import torch
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
 from torch import nn
 
 from rl_collect import Collector
-from rl_envs import EnvBase, GymEnv, ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
+from rl_envs import (
+    EnvBase,
+    GymEnv,
+    ParallelEnv,
+    Pendulums,
+    SerialEnv,
+    TransformedEnv,
+    check_env_specs,
+)
 from rl_layout import check_layout, step_mdp
+from rl_policies import ProbabilisticActor, TanhNormal
 from rl_recurrent import GRUModule
 from rl_specs import Composite, OneHot, Unbounded
 from rl_transforms import InitTracker, NextObservationDelta, StepCounter, TensorDictPrimer
@@ -182,3 +191,22 @@ def test_layers_are_sized_by_the_specs() -> None:
     observation, action = env.observation_spec["observation"], env.action_spec
     policy = nn.Linear(observation.shape[-1], action.shape[-1])
     assert policy(env.reset()["observation"]).shape == action.shape
+
+
+def test_an_actor_without_the_action_spec_is_told_what_it_leaves_out() -> None:
+    """Bounds of a distribution that nobody chose are no wish."""
+    env = Pendulums(2)
+
+    def actor(**options: object) -> ProbabilisticActor:
+        body = nn.Sequential(nn.Linear(3, 2), NormalParamExtractor())
+        parameters = TensorDictModule(body, ["observation"], ["loc", "scale"])
+        return ProbabilisticActor(
+            parameters, ["loc", "scale"], distribution_class=TanhNormal, **options
+        )
+
+    with pytest.warns(
+        UserWarning, match="by TanhNormal from -1 to 1, and the environment takes -2"
+    ):
+        Collector(env, actor(), frames_per_batch=4)
+    Collector(env, actor(spec=env.action_spec), frames_per_batch=4)
+    Collector(env, actor(distribution_kwargs={"low": -1.5, "high": 1.5}), frames_per_batch=4)

@@ -260,6 +260,26 @@ def test_a_second_dump_replaces_the_file_and_its_name(tmp_path, buffer):
         assert file["lengths"][:].tolist() == [5, 6]
 
 
+def test_a_dump_in_another_form_leaves_no_file_of_the_one_before(tmp_path):
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50))
+    buffer.extend(trajectories([5]))
+    buffer.storage.checkpointer = H5StorageCheckpointer()
+    buffer.dumps(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    buffer.extend(trajectories([4], first_id=50))
+    buffer.storage.checkpointer = H5StorageCheckpointer(checkpoint_file="other.h5")
+    buffer.dumps(tmp_path)
+    second_names = [one.name for one in tmp_path.glob("*.h5") if not one.name.startswith("rows-")]
+    assert second_names == ["other.h5"]
+    buffer.storage.checkpointer = None
+    buffer.dumps(tmp_path)
+    assert not list(tmp_path.glob("*.h5"))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    other = ReplayBuffer(storage=LazyTensorStorage(50))
+    other.loads(tmp_path)
+    assert len(other) == 9
+
+
 def test_storages_of_an_ensemble_are_kept_each_in_its_form(tmp_path):
     one, two = (StorageEnsemble(LazyTensorStorage(9), LazyTensorStorage(9)) for _ in range(2))
     one[1].checkpointer = H5StorageCheckpointer()

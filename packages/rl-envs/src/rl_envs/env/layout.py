@@ -79,6 +79,11 @@ class EnvLayout:
         return all(has_fixed_form(spec) for _, spec in leaves)
 
     @cached_property
+    def fits_arrays(self) -> bool:
+        """Whether numpy has every dtype; it lacks bfloat16."""
+        return all(spec.dtype is not torch.bfloat16 for _, spec in (*self.inputs, *self.after))
+
+    @cached_property
     def bytes_of_step(self) -> int:
         """The memory of one step, but of what the policy writes besides actions."""
         leaves = [*self.shown, *self.action, *self.after]

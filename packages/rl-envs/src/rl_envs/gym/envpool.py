@@ -19,7 +19,7 @@ from rl_envs.gym.spaces.specs import spec_under
 from rl_envs.gym.spaces.tree import assemble, value_at
 from rl_envs.gym.vector_env import GymVectorEnv
 from rl_envs.rollouts.column_steps import truncate_last
-from rl_envs.rollouts.columns import Columns
+from rl_envs.rollouts.columns import Columns, as_array
 from rl_envs.rollouts.policy_plan import PolicyPlan, policy_plan
 from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.surplus import SurplusSteps
@@ -318,7 +318,7 @@ class PoolSteps:
         if not self._is_checked:
             self._check(made, size)
         for key, value in made.items():
-            self.columns.arrays[key][rows, self._column[rows]] = value.numpy()
+            self.columns.arrays[key][rows, self._column[rows]] = as_array(value)
 
     def _fitted(self, made: dict[KeyPath, Tensor]) -> dict[KeyPath, Tensor]:
         """Cast actions to the dtype of their specs; every time, since numpy would cast the rest."""

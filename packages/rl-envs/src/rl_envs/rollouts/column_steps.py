@@ -31,6 +31,8 @@ def why_not_columns(env: Environment, request: RolloutRequest, root: TensorDictB
         return "" if root is None else "it begins at a root, which this environment cannot"
     if not env.native_rows:
         return f"{type(env).__name__} writes no rows itself"
+    if not env.layout.fits_arrays:
+        return "its specs have bfloat16, which numpy lacks"
     if request.callback is not None:
         return "a callback sees each step"
     return why_not_shown(env, root)
@@ -62,6 +64,12 @@ class ColumnSteps:
         has_root: bool = True,  # whether the root is only what the environment shows
     ) -> None:
         self.env, self.plan, self._layout = env, plan, env.layout
+        if not env.layout.fits_arrays:
+            msg = (
+                "this vector writes rows of numpy, which lacks bfloat16, the dtype of one of its "
+                "specs: cast what a rollout returns, or let the policy cast what it reads."
+            )
+            raise TypeError(msg)
         self.leftover: SurplusSteps | None = None
         self._is_ragged = env.resets_by_stepping
         self._breaks, self._max_steps = request.breaks, request.max_steps

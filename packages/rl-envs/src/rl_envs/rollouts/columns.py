@@ -18,6 +18,25 @@ from rl_tensordict.types import Array, KeyPath
 FEW_BYTES = 2**16  # torch copies more in several threads
 
 
+def as_array(value: Tensor) -> Array:
+    """A tensor's memory as a numpy array; bfloat16, which numpy lacks, as opaque items."""
+    if value.dtype is not torch.bfloat16:
+        return value.numpy()
+    return value.view(torch.int16).numpy().view("V2")
+
+
+def as_tensor(array: Array, dtype: torch.dtype) -> Tensor:
+    """A numpy array of `as_array` as a tensor on the same memory."""
+    if dtype is not torch.bfloat16:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view("i2")).view(dtype)
+
+
+def array_reader(dtype: torch.dtype) -> Callable[[Tensor], Array]:
+    """`as_array` of tensors of a dtype, without its question."""
+    return as_array if dtype is torch.bfloat16 else torch.Tensor.numpy
+
+
 class Columns:
     """Leaves `[*B, T, ...]` as tensors and as numpy arrays on the same memory."""
 
@@ -51,7 +70,7 @@ class Columns:
             column = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype).movedim(0, time)
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
-        self.tensors[key], self.arrays[key] = column, column.numpy()
+        self.tensors[key], self.arrays[key] = column, as_array(column)
         self._first = None
         self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
@@ -72,6 +91,7 @@ class Columns:
         reads, view = [(key, self.by_time[key]) for key in read], torch.from_numpy
         writers = {key: self.writer(key) for key in written}
         rows = [(key, self.by_time[key], *self._row_form(key)) for key in written]
+        read_array = [array_reader(self.tensors[key].dtype) for key in written]
 
         def act(t: int) -> None:
             values = {}
@@ -79,12 +99,13 @@ class Columns:
                 values[key] = view(column[t, ...])  # the ellipsis keeps a number an array
             made = call(values)
             for place, (key, column, shape, dtype) in enumerate(rows):
-                row = made[key].numpy()
+                row = read_array[place](made[key])
                 if row.shape == shape and row.dtype == dtype:
                     column[t] = row
                 else:  # cast, or refused; at the first step of a batch there may be a new column
                     writers[key](t, made[key])
                     rows[place] = (key, self.by_time[key], *self._row_form(key))
+                    read_array[place] = array_reader(self.tensors[key].dtype)
 
         return act
 
@@ -100,13 +121,13 @@ class Columns:
 
         def write(t: int, value: Tensor) -> None:
             nonlocal by_time, cast, shape, dtype
-            row = value.numpy()
+            row = as_array(value)
             if row.shape != shape or (row.dtype != dtype and cast is None):
                 self._change(t, key, value)
                 by_time, cast = self.by_time[key], self.casts.get(key)
                 shape, dtype = self._row_form(key)
             if row.dtype != dtype and cast is not None:
-                row = cast(value).numpy()
+                row = as_array(cast(value))
             by_time[t] = row
 
         return write
@@ -182,7 +203,8 @@ class Columns:
                 key: col.narrow(time, 0, num_steps) for key, col in self.tensors.items()
             }
             if copy:  # numpy copies a few numbers at half the cost
-                cut |= {key: one.numpy() for key, one in cut.items() if one.nbytes <= FEW_BYTES}
+                few = ((key, one) for key, one in cut.items() if one.nbytes <= FEW_BYTES)
+                cut |= {key: one.numpy() for key, one in few if one.dtype is not torch.bfloat16}
             sizes = torch.Size((*self.batch_size, num_steps))
             self._first = num_steps, copy, sizes, nest(cut)
         return branch(self._first[3], self._first[2], copy, [*[None] * time, keys.TIME])

@@ -13,6 +13,7 @@ from rl_envs.env.binding import grouped
 from rl_envs.env.interface import Environment
 from rl_envs.env.layout import EnvLayout
 from rl_envs.env.rows import EnvRows
+from rl_envs.rollouts.action_bounds import warn_of_narrow_actions
 from rl_envs.rollouts.column_steps import ColumnSteps, why_not_columns, why_not_shown
 from rl_envs.rollouts.deferred_transforms import apply_deferred, can_continue
 from rl_envs.rollouts.device_steps import DeviceSteps, why_not_tensors
@@ -126,6 +127,7 @@ class RolloutPlayer:
         check_calls(policy=policy)
         self.env = env
         self.policy = env.random_policy if policy is None else policy
+        warn_of_narrow_actions(env, getattr(policy, "policy", policy))  # a plan holds its policy
         self._is_kept, self._no_grad = is_kept, torch.no_grad()
         self._plan: PolicyPlan | None = None
         self._columns: ColumnSteps | None = None

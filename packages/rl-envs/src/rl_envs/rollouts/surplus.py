@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_envs.rollouts.columns import Columns
+from rl_envs.rollouts.columns import Columns, as_array, as_tensor
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.types import KeyPath
@@ -95,6 +95,7 @@ def real_steps(batch: TensorDictBase, num_steps: int) -> TensorDictBase:
     for key, leaf in keys.leaves(batch):
         if key != keys.MASK:
             by_time = leaf.movedim(1, 0)
-            rows = by_time.numpy().reshape(-1, *by_time.shape[2:])
-            kept[key] = torch.from_numpy(rows.take(places, 0)).view(*sizes, *rows.shape[1:])
+            rows = as_array(by_time).reshape(-1, *by_time.shape[2:])
+            found = as_tensor(rows.take(places, 0), leaf.dtype)
+            kept[key] = found.view(*sizes, *rows.shape[1:])
     return build(nest(kept), sizes, [None, keys.TIME])

@@ -284,6 +284,7 @@ class TransformedEnv(EnvBase):
     def _steps_by_rows(self, root: TensorDictBase) -> bool:
         base = self._inner
         is_native = self.native_rows and base.native_rows and base.reads_actions_only
+        is_native = is_native and self.layout.fits_arrays
         if not is_native or not self._passes_rows or self.has_steps_set() or base.has_steps_set():
             return False
         column = self._one_column

@@ -88,11 +88,27 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
         raise
     _settle(folder)
     # what else begins like that is not ours to remove
-    ours = (other for other in folder.iterdir() if _OURS.fullmatch(other.name))
-    _remove([other for other in ours if other != data and other not in others])
+    ours = [other for other in folder.iterdir() if _OURS.fullmatch(other.name)]
+    former = [other for other in ours if other != data and other not in others]
+    _remove([*_second_names(folder, former), *former])
     for name, link in others.items():
         if link is not None:
             _link(name, folder / link)
+
+
+def _second_names(folder: Path, names: Iterable[Path]) -> list[Path]:
+    """Links in a folder to files of a former dump, which look like those of the new one."""
+    files = {_identity(name) for name in names if name.name.startswith(ROWS)} - {None}
+    others = (other for other in folder.iterdir() if not _OURS.fullmatch(other.name))
+    return [other for other in others if _identity(other) in files] if files else []
+
+
+def _identity(name: Path) -> tuple[int, int] | None:
+    try:
+        found = name.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _link(name: Path, link: Path) -> None:
