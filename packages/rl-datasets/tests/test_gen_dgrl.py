@@ -5,7 +5,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from rl_datasets import GenDGRLExperienceReplay
+from rl_datasets import GenDGRLExperienceReplay, GenDGRLSource
 from rl_layout import check_layout
 
 LENGTHS = [4, 1, 6]
@@ -100,10 +100,26 @@ def test_an_archive_that_was_cut_short_is_refused(tmp_path):
     path = tmp_path / "files" / "bigfish.tar.xz"
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(
-        ValueError, match=rf"ends too early, after \d+ episodes.* {len(whole) // 2} b"
-    ):
+    half = len(whole) // 2
+    with pytest.raises(ValueError, match=rf"too early.* before byte {half} .* has {half} bytes"):
         opened(tmp_path)
+
+
+def test_an_archive_that_is_damaged_inside_is_refused(tmp_path):
+    write(tmp_path / "files")
+    path = tmp_path / "files" / "bigfish.tar.xz"
+    whole = bytearray(path.read_bytes())
+    whole[-400:-300] = bytes(100)
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"damaged, or ends too early, after \d+ episodes"):
+        opened(tmp_path)
+
+
+def test_an_archive_is_unpacked_once(tmp_path):
+    write(tmp_path / "files")
+    source = GenDGRLSource(tmp_path / "files")
+    assert sum(LENGTHS) <= source.steps < 2 * sum(LENGTHS) + 8  # without reading all of it
+    assert len(opened(tmp_path)) == sum(LENGTHS)
 
 
 def test_an_unknown_id_names_the_closest():

@@ -18,6 +18,7 @@ from rl_datasets.download import fetch, inside
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
 from rl_datasets.replay import BaseDatasetExperienceReplay
+from rl_datasets.xz_file import unpacked_size
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -85,8 +86,8 @@ def read_dict(file: IO[bytes], place: str) -> dict[str, Array]:
 class GenDGRLSource(EpisodeSource):
     """Episodes of T steps with T + 1 frames, each a member of an archive.
 
-    The archive is never unpacked to the disk. It is read twice, first to count the steps. A file
-    says only that an episode is done, which is taken for terminated.
+    The archive is never unpacked to the disk, and read once. A file says only that an episode is
+    done, which is taken for terminated.
 
     Args:
         path: A `.tar.xz` archive, a folder with one, or a folder of `.npy` files.
@@ -102,12 +103,14 @@ class GenDGRLSource(EpisodeSource):
         super().__init__()
         loose = sorted(path.rglob("*.npy")) if path.is_dir() else []
         self._files = loose or [only_file(path, "*.tar.xz")]
-        self._steps = sum(len(rows["rewards"]) for _, rows in self._dicts())
+        unpacked = sum(map(_unpacked_size, self._files))
+        _, first = next(self._dicts())
+        self._steps = unpacked // max(1, first["observations"][:1].nbytes)
         self.assumptions.append("`dones` are taken for terminations: time-outs are not told apart")
 
     @property
     def steps(self) -> int:
-        """How many steps all episodes have."""
+        """How many steps there are at most: each has a frame."""
         return self._steps
 
     @property
@@ -163,6 +166,10 @@ class GenDGRLSource(EpisodeSource):
             ) from error
         if not count:
             raise FileNotFoundError(f"there is no .npy file in {path}.")
+
+
+def _unpacked_size(path: Path) -> int:
+    return unpacked_size(path) if path.suffix == ".xz" else path.stat().st_size
 
 
 class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):

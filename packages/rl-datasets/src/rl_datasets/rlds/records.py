@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,24 +27,31 @@ class Record(NamedTuple):
     size: int
 
 
-def records(path: Path) -> Iterator[tuple[Record, bytes]]:
+def records(path: Path) -> Iterator[tuple[Record, memoryview]]:
     """The records of a file, whose lengths are checked; `read` checks their content.
+
+    The file is mapped, so that of a content only what is looked at is read.
 
     Raises:
         ValueError: The file is damaged or ends too early; it says after which byte.
     """
+    size = path.stat().st_size
+    if not size:
+        return
     with path.open("rb") as file:
-        while head := file.read(_HEAD):
-            place = file.tell() - len(head)
-            if len(head) < _HEAD:
-                raise _early(path, place, "a record begins")
-            size, crc = struct.unpack("<QI", head)
-            if masked_crc(head[:8]) != crc:
-                raise _early(path, place, "the length of a record is wrong")
-            content = file.read(size)
-            if len(content) < size or len(file.read(_FOOT)) < _FOOT:
-                raise _early(path, place, f"a record of {size} bytes begins")
-            yield Record(path, place + _HEAD, size), content
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    place = 0
+    while place < size:
+        head, begin = bytes(mapped[place : place + _HEAD]), place + _HEAD
+        if len(head) < _HEAD:
+            raise _early(path, place, "a record begins")
+        length, crc = struct.unpack("<QI", head)
+        if masked_crc(head[:8]) != crc:
+            raise _early(path, place, "the length of a record is wrong")
+        if begin + length + _FOOT > size:
+            raise _early(path, place, f"a record of {length} bytes begins")
+        yield Record(path, begin, length), mapped[begin : begin + length]
+        place = begin + length + _FOOT
 
 
 def read(file: BinaryIO, record: Record) -> bytes:
@@ -60,7 +68,7 @@ def read(file: BinaryIO, record: Record) -> bytes:
     return content
 
 
-def example(content: bytes) -> dict[str, memoryview]:
+def example(content: bytes | memoryview) -> dict[str, memoryview]:
     """The features of an example by name, each still packed; `unpacked` reads one."""
     found: dict[str, memoryview] = {}
     for field, features in _fields(memoryview(content)):

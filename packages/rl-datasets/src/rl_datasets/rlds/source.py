@@ -6,6 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
 _STEPS = "steps"
+_INSTRUCTIONS = ("language_instruction", "observation/natural_language_instruction")
 _MARKS = ("is_first", "is_last", "is_terminal")
 
 
@@ -62,18 +64,16 @@ class RLDSSource(EpisodeSource):
         self._read: dict[str, KeyPath] = {}
         for name, leaf in self.leaves.items():
             self._choose(name, leaf)
-        self._records: list[tuple[Record, int]] = []  # with their steps
+        self._has_tasks = any(name in self.leaves for name in _INSTRUCTIONS)
         self._tasks: dict[str, int] = {}
-        self._index()
-        self.metadata["tasks"] = {str(number): text for text, number in self._tasks.items()}
+        self.metadata["tasks"] = {}
         last = "has an action" if last_action else "has an observation only, as the standard says"
         self.assumptions.append(f"the last step of an episode {last}")
 
-    @property
+    @cached_property
     def steps(self) -> int:
-        """How many transitions there are."""
-        less = 0 if self._last_action else 1
-        return sum(max(0, steps - less) for _, steps in self._records)
+        """How many transitions there are; of each record only the marks are looked at."""
+        return sum(self._transitions(steps) for _, steps, _ in self._found())
 
     @property
     def files(self) -> Sequence[Path]:
@@ -87,7 +87,9 @@ class RLDSSource(EpisodeSource):
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes, file by file."""
-        for number, (record, steps) in enumerate(self._records[first:], first):
+        for number, (record, steps, text) in enumerate(self._found()):
+            if number < first:
+                continue
             place = f"{record.path}, byte {record.begin}"
             with record.path.open("rb") as file:
                 features = example(read(file, record))
@@ -96,14 +98,13 @@ class RLDSSource(EpisodeSource):
                 for name in [*self._read, *_MARKS]
                 if f"{_STEPS}/{name}" in features
             }
-            text = self._text(features)
             task = np.full(steps, self._tasks.get(text or "", 0))
             yield self._episode(columns, task, steps, place, number)
 
     def _episode(
         self, found: Mapping[str, Array], task: Array, steps: int, place: str, number: int
     ) -> Episode:
-        count = steps if self._last_action else max(0, steps - 1)
+        count = self._transitions(steps)
         terminal = found.get("is_terminal", np.zeros(steps, bool)).astype(bool)
         # a step is terminal in whose observation the task has ended: what the step before led to
         ended = terminal if self._last_action else terminal[1:]
@@ -113,7 +114,7 @@ class RLDSSource(EpisodeSource):
             NEXT_TERMINATED: ended,
             NEXT_TRUNCATED: is_last & ~ended,
         }
-        if self._tasks:
+        if self._has_tasks:
             columns["task_index",] = task[:count]
         for name, key in self._read.items():
             if key[0] == "observation":
@@ -156,21 +157,27 @@ class RLDSSource(EpisodeSource):
             raise ValueError(f"{place}: column {name!r} has {len(found)} rows for {steps} steps.")
         return found
 
-    def _index(self) -> None:
-        """Finds the records, how many steps each has, and the texts of their tasks."""
+    def _transitions(self, steps: int) -> int:
+        """How many transitions an episode of so many steps has."""
+        return steps if self._last_action else max(0, steps - 1)
+
+    def _found(self) -> Iterator[tuple[Record, int, str | None]]:
+        """The records, how many steps each has, and its instruction."""
         for path in self._files:
             for record, content in records(path):
                 features = example(content)
                 mark = features.get(f"{_STEPS}/is_first", features.get(f"{_STEPS}/is_last"))
                 if mark is None:
                     raise ValueError(f"{path}, byte {record.begin}: there is no steps/is_first.")
-                self._records.append((record, len(unpacked(mark))))
-                if (text := self._text(features)) is not None:
-                    self._tasks.setdefault(text, len(self._tasks))
+                text = self._text(features)
+                if text is not None and text not in self._tasks:
+                    self.metadata["tasks"][str(len(self._tasks))] = text
+                    self._tasks[text] = len(self._tasks)
+                yield record, len(unpacked(mark)), text
 
     def _text(self, features: Mapping[str, memoryview]) -> str | None:
         """The instruction of an episode: that of its first step."""
-        for name in ("language_instruction", "observation/natural_language_instruction"):
+        for name in _INSTRUCTIONS:
             packed = features.get(f"{_STEPS}/{name}")
             values = [] if packed is None else unpacked(packed)
             if len(values) and isinstance(values, list):
