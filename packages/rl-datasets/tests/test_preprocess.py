@@ -57,6 +57,35 @@ def test_workers_and_pools_do_the_same(make, tmp_path):
     assert "norm" not in data[:]
 
 
+def with_noise(rows):
+    return rows.set("noise", torch.rand(len(rows)) + (torch.get_num_threads() == 3))
+
+
+def test_a_generator_seeds_every_call(make, tmp_path):
+    data, state = make(), torch.get_rng_state()
+    made = [
+        data.preprocess(
+            with_noise,
+            num_workers=workers,
+            chunksize=5,
+            generator=torch.Generator().manual_seed(seed),
+            mp_start_method="fork",
+            dest=tmp_path / f"{workers}{seed}",
+        )[:]["noise"]
+        for workers, seed in [(0, 1), (2, 1), (0, 2)]
+    ]
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert made[0].unique().numel() == 15
+
+
+def test_workers_have_as_many_threads_as_asked(make, tmp_path):
+    options = {"num_workers": 1, "mp_start_method": "fork", "dest": tmp_path / "a"}
+    noise = make().preprocess(with_noise, worker_threads=3, **options)[:]["noise"]
+    assert noise.min() >= 1
+
+
 def test_calls_have_whole_trajectories(make, tmp_path):
     counts = []
     make().preprocess(

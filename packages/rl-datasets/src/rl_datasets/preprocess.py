@@ -35,6 +35,8 @@ class Preprocess:
     by_trajectory: bool
     count: int  # How many rows, the first ones
     chunk_rows: int
+    seed: int | None = None  # Of what the function draws of torch's randomness; None as it comes
+    threads: int | None = None  # Of torch in a process; None as they are
 
     def spans(self) -> list[tuple[int, int]]:
         """The rows of each call: whole trajectories."""
@@ -56,7 +58,12 @@ class Preprocess:
         """Writes what the function makes of some rows to a folder; how many rows that are."""
         begin, end, folder = span
         given = LazyMemmapStorage.open(self.rows).read(torch.arange(begin, end))
-        made = self.fn(given)
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        with torch.random.fork_rng([], enabled=self.seed is not None):
+            if self.seed is not None:
+                torch.manual_seed(self.seed + begin)  # the same whoever makes this call, and when
+            made = self.fn(given)
         if made is None and self.by_trajectory:
             return 0
         if not isinstance(made, TensorDictBase):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+import torch
 from tensordict import TensorDictBase
 
 from rl_datasets.convert import convert
@@ -277,6 +278,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         chunksize: int | None = None,
         num_chunks: int | None = None,
         pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: int | None = None,
+        worker_threads: int = 1,
+        index_with_generator: bool = False,
         pbar: bool = False,
         mp_start_method: str | None = None,
         num_frames: int | None = None,
@@ -297,6 +302,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             chunksize: Rows of a call; 16,384 unless given.
             num_chunks: How many calls, instead.
             pool: A pool of processes to be used instead of a new one.
+            generator: Seeds torch's random numbers in each call, the same with any `num_workers`.
+            max_tasks_per_child: No effect: a worker keeps nothing of its calls.
+            worker_threads: Threads of torch in each worker.
+            index_with_generator: No effect: rows are always read call by call.
             pbar: Show progress, where tqdm is installed.
             mp_start_method: How processes are started.
             num_frames: Only the first rows, so many; needs `dest`.
@@ -325,7 +334,16 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         count = len(self) if num_frames is None else min(num_frames, len(self))
         if num_chunks is not None:
             chunksize = max(1, -(-count // num_chunks))
-        work = Preprocess(fn, self._folder.rows, by == "trajectory", count, chunksize or 16_384)
+        del max_tasks_per_child, index_with_generator
+        work = Preprocess(
+            fn,
+            self._folder.rows,
+            by == "trajectory",
+            count,
+            chunksize or 16_384,
+            seed=None if generator is None else int(torch.randint(2**40, (), generator=generator)),
+            threads=worker_threads if num_workers else None,
+        )
         report, opened = preprocessed(
             work,
             self.report,
