@@ -20,9 +20,11 @@ from rl_datasets.report import ColumnReport, DatasetReport
 from rl_layout import keys
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_tuple, find
+from rl_tensordict.arguments import check_choice
 from rl_tensordict.types import Ints
 from rl_workers import WorkerPool
 
+_CALL_ROWS = 16_384
 _LONGEST_S = 86_400.0  # a call may take as long as it takes
 
 
@@ -37,6 +39,35 @@ class Preprocess:
     chunk_rows: int
     seed: int | None = None  # Of what the function draws of torch's randomness; None as it comes
     threads: int | None = None  # Of torch in a process; None as they are
+
+    @classmethod
+    def of(  # noqa: PLR0913 - independent options of `preprocess`
+        cls,
+        fn: Callable[[TensorDictBase], Any],
+        rows: Path,
+        count: int,
+        *,
+        dim: int,
+        by: str,
+        chunksize: int | None,
+        num_chunks: int | None,
+        generator: torch.Generator | None,
+        threads: int | None,
+    ) -> Preprocess:
+        """What a caller asks for, checked.
+
+        Raises:
+            ValueError: Arguments that exclude each other, or that have no such value.
+        """
+        check_choice("by", by, ["rows", "trajectory"])
+        if dim != 0:
+            raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")
+        if chunksize is not None and num_chunks is not None:
+            raise ValueError("chunksize and num_chunks say the same: give one of them.")
+        if num_chunks is not None:
+            chunksize = max(1, -(-count // num_chunks))
+        seed = None if generator is None else int(torch.randint(2**40, (), generator=generator))
+        return cls(fn, rows, by == "trajectory", count, chunksize or _CALL_ROWS, seed, threads)
 
     def spans(self) -> list[tuple[int, int]]:
         """The rows of each call: whole trajectories."""
@@ -80,15 +111,39 @@ class Preprocess:
         return len(made)
 
 
-def preprocessed(  # noqa: PLR0913 - independent options of `preprocess`
-    work: Preprocess,
-    report: DatasetReport,
-    folder: Path,
-    *,
-    workers: int,
-    pool: Any,
-    start_method: str | None,
-    bar: bool,
+@dataclass(frozen=True)
+class Processes:
+    """Who calls the function: this process, workers, or somebody's pool."""
+
+    workers: int = 0
+    pool: Any = None
+    start_method: Any = None
+
+    def map(self, work: Preprocess, spans: Sequence[tuple[int, int, str]]) -> Iterator[int]:
+        """The results of all calls, in order."""
+        if self.pool is not None:
+            yield from self.pool.imap(work, spans)
+        elif self.workers:
+            yield from self._in_workers(work, spans)
+        else:
+            yield from map(work, spans)
+
+    def _in_workers(self, work: Preprocess, spans: Sequence[tuple[int, int, str]]) -> Iterator[int]:
+        """Calls in worker processes that take turns, so that results come in order."""
+        workers = min(self.workers, len(spans))
+        options = {"timeout_s": _LONGEST_S, "start_method": self.start_method}
+        with WorkerPool([lambda: work] * workers, **options) as pool:
+            for number, span in enumerate(spans):
+                index = number % workers
+                if number >= workers:
+                    yield pool.receive(index)
+                pool.begin(index, "__call__", span)
+            for number in range(len(spans) - workers, len(spans)):
+                yield pool.receive(number % workers)
+
+
+def preprocessed(
+    work: Preprocess, report: DatasetReport, folder: Path, processes: Processes, *, bar: bool
 ) -> tuple[DatasetReport, LazyMemmapStorage]:
     """Does the work, writes the rows to a folder, and returns their report and storage."""
     begin = time.perf_counter()
@@ -98,33 +153,14 @@ def preprocessed(  # noqa: PLR0913 - independent options of `preprocess`
     spans = [(*span, str(parts / str(number))) for number, span in enumerate(work.spans())]
     parts.mkdir(parents=True)
     with progress_bar(len(spans), "preprocess", "calls", shown=bar) as progress:
-        counts = []
-        for count in _mapped(work, spans, workers, pool, start_method):
-            counts.append(count)
+        made_of = []
+        for span, count in zip(spans, processes.map(work, spans), strict=True):
+            if count:
+                made_of.append(Path(span[2]))
             progress.update(1)
-    if not sum(counts):
+    if not made_of:
         raise ValueError("the function left no row.")
-    made = replace(
-        DatasetReport(report.dataset, report.format),
-        episodes=report.episodes,
-        assumptions=report.assumptions,
-        lossy=report.lossy,
-        left_out=report.left_out,
-        metadata=report.metadata,
-        fingerprint=report.fingerprint,
-    )
-    storage: LazyMemmapStorage | None = None
-    for (_, _, part), count in zip(spans, counts, strict=True):
-        if not count:
-            continue
-        chunk = TensorDict.load_memmap(part)
-        if storage is None:
-            storage = LazyMemmapStorage(sum(counts), scratch_dir=rows, lossless=_is_twice(chunk))
-            storage.keep_index(True)
-        storage.extend(chunk)
-        _count_into(made, chunk)
-    assert storage is not None  # there is a row
-    storage.flush()
+    made = _written(made_of, rows, report)
     made.seconds = time.perf_counter() - begin
     made.save(rows)
     replace_rows(rows, folder)
@@ -132,30 +168,27 @@ def preprocessed(  # noqa: PLR0913 - independent options of `preprocess`
     return made, LazyMemmapStorage.open(folder / ROWS_FOLDER)
 
 
-def _mapped(
-    work: Preprocess, spans: Sequence[Any], workers: int, pool: Any, start_method: str | None
-) -> Iterator[int]:
-    if pool is not None:
-        yield from pool.imap(work, spans)
-    elif workers:
-        yield from _in_workers(work, spans, min(workers, len(spans)), start_method)
-    else:
-        yield from map(work, spans)
-
-
-def _in_workers(
-    work: Preprocess, spans: Sequence[Any], workers: int, start_method: Any
-) -> Iterator[int]:
-    """Calls in worker processes that take turns, so that results come in order."""
-    options = {"timeout_s": _LONGEST_S, "start_method": start_method}
-    with WorkerPool([lambda: work] * workers, **options) as pool:
-        for number, span in enumerate(spans):
-            index = number % workers
-            if number >= workers:
-                yield pool.receive(index)
-            pool.begin(index, "__call__", span)
-        for number in range(len(spans) - workers, len(spans)):
-            yield pool.receive(number % workers)
+def _written(parts: Sequence[Path], rows: Path, former: DatasetReport) -> DatasetReport:
+    """Writes the results of all calls as rows; the report of them."""
+    made = replace(
+        DatasetReport(former.dataset, former.format),
+        episodes=former.episodes,
+        assumptions=former.assumptions,
+        lossy=former.lossy,
+        left_out=former.left_out,
+        metadata=former.metadata,
+        fingerprint=former.fingerprint,
+    )
+    chunks = [TensorDict.load_memmap(part) for part in parts]  # mapped, not read
+    storage = LazyMemmapStorage(
+        sum(map(len, chunks)), scratch_dir=rows, lossless=_is_twice(chunks[0])
+    )
+    storage.keep_index(True)
+    for chunk in chunks:
+        storage.extend(chunk)
+        _count_into(made, chunk)
+    storage.flush()
+    return made
 
 
 def _is_twice(rows: TensorDictBase) -> bool:

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from rl_datasets.convert import convert
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import DatasetFolder, root_of, unknown_id
-from rl_datasets.preprocess import Preprocess, preprocessed
+from rl_datasets.preprocess import Preprocess, Processes, preprocessed
 from rl_datasets.report import DatasetReport
 from rl_datasets.stream.stream import Stream, StreamOptions
 from rl_layout import split_trajectories
@@ -319,40 +319,27 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             ValueError: Arguments that exclude each other, or another number of rows than given.
             TypeError: A buffer of padded trajectories, or a stream.
         """
-        storage = self.storage
-        if not isinstance(storage, LazyMemmapStorage):
+        if not isinstance(self.storage, LazyMemmapStorage):
             raise TypeError(
                 "rows can be replaced on the disk only: leave split_trajs and streaming out."
             )
-        check_choice("by", by, ["rows", "trajectory"])
-        if dim != 0:
-            raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")
+        del max_tasks_per_child, index_with_generator
         if num_frames is not None and dest is None:
             raise ValueError("num_frames would drop rows of the dataset: give a dest for the rest.")
-        if chunksize is not None and num_chunks is not None:
-            raise ValueError("chunksize and num_chunks say the same: give one of them.")
-        count = len(self) if num_frames is None else min(num_frames, len(self))
-        if num_chunks is not None:
-            chunksize = max(1, -(-count // num_chunks))
-        del max_tasks_per_child, index_with_generator
-        work = Preprocess(
+        work = Preprocess.of(
             fn,
             self._folder.rows,
-            by == "trajectory",
-            count,
-            chunksize or 16_384,
-            seed=None if generator is None else int(torch.randint(2**40, (), generator=generator)),
+            len(self) if num_frames is None else min(num_frames, len(self)),
+            dim=dim,
+            by=by,
+            chunksize=chunksize,
+            num_chunks=num_chunks,
+            generator=generator,
             threads=worker_threads if num_workers else None,
         )
-        report, opened = preprocessed(
-            work,
-            self.report,
-            self._folder.path if dest is None else Path(dest),
-            workers=num_workers or 0,
-            pool=pool,
-            start_method=mp_start_method,
-            bar=pbar,
-        )
+        folder = self._folder.path if dest is None else Path(dest)
+        processes = Processes(num_workers or 0, pool, mp_start_method)
+        report, opened = preprocessed(work, self.report, folder, processes, bar=pbar)
         if dest is None:
             self.report = report
             self.set_storage(opened)
