@@ -115,13 +115,13 @@ def training_call(module: Any, batch: TensorDict, mode: Any, size: int) -> Call:
 class Sides:
     """Ours and the peers', with the same switches."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_peer: bool) -> None:
         import rl_recurrent
         from rl_layout import set_recurrent_mode
 
         self.ours, self.mode = rl_recurrent, set_recurrent_mode
         self.peer: Any = None
-        if importlib.util.find_spec("torchrl") is not None:
+        if with_peer and importlib.util.find_spec("torchrl") is not None:
             import torchrl.modules
 
             self.peer = torchrl.modules
@@ -276,7 +276,7 @@ TABLES = {"ragged": ragged, "grid": grid, "dense": dense, "wide": wide, "memory"
 CELLS = ("lstm", "gru")
 
 
-def main(names: list[str], repeats: int) -> None:
+def main(names: list[str], repeats: int, with_peer: bool) -> None:
     """Print the tables that are asked for."""
     if not torch.cuda.is_available():
         print("G1 to G6: not measured: no CUDA device")
@@ -285,9 +285,9 @@ def main(names: list[str], repeats: int) -> None:
     torch.backends.cudnn.allow_tf32 = True
     torch.set_float32_matmul_precision("high")
     print(f"{torch.cuda.get_device_name()}, tf32 products")
-    sides = Sides()
+    sides = Sides(with_peer)
     if sides.peer is None:
-        print("torchrl is not installed: its lines are missing")
+        print("without torchrl")
     for cell in [name for name in CELLS if name in names] or CELLS:
         for name in [name for name in TABLES if name in names] or TABLES:
             TABLES[name](sides, cell, repeats)
@@ -297,5 +297,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help=f"cells and tables: {[*CELLS, *TABLES]}; or all")
     parser.add_argument("--repeats", type=int, default=50, help="calls after a median")
+    # torchrl's kernels of 256 units and more compile for longer than three minutes
+    parser.add_argument("--without-torchrl", action="store_true", help="time ours and torch alone")
     with session(parser) as given:
-        main(given.names, given.repeats)
+        main(given.names, given.repeats, not given.without_torchrl)
