@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rl_layout import Markers, Segments
-from rl_layout.segments.cuts import cut_rows
+from rl_layout.segments.torch_cuts import cut_rows
 from rl_layout.synthetic import trajectories
 
 

@@ -6,10 +6,17 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 from rl_layout.compiled import LEAST_ROWS, is_of_use, load_compiled, run_compiled
 from rl_layout.extras import import_with_hypothesis
 from rl_layout.reference import continues
-from rl_layout.segments.cuts import cut_between, cut_by_torch
-from rl_layout.segments.flat_views import array_of, flatten
-from rl_layout.segments.markers import FIELDS, batch_shape, flat_marker, marker_leaves
+from rl_layout.segments.flat_views import flatten
+from rl_layout.segments.markers import (
+    FIELDS,
+    array_of,
+    batch_shape,
+    cut_between,
+    flat_marker,
+    marker_leaves,
+)
 from rl_layout.segments.segments import segments_of
+from rl_layout.segments.torch_cuts import cut_by_torch
 
 __all__ = [
     "FIELDS",

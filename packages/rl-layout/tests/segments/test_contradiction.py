@@ -16,8 +16,8 @@ from rl_layout.segments.contradiction import (
     contradictions,
     must_compare_observations,
 )
-from rl_layout.segments.cuts import cut_by_torch, cut_rows
 from rl_layout.segments.flat_views import flat_bits
+from rl_layout.segments.torch_cuts import cut_by_torch, cut_rows
 from rl_layout.synthetic import environments, trajectories
 from rl_layout.testing import EndKind, check_segments, plain_batches
 

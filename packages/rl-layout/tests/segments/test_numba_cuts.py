@@ -12,8 +12,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from rl_layout import Segments, compiled, keys
 from rl_layout.segments import numba_cuts
-from rl_layout.segments.cuts import cut_by_numpy
-from rl_layout.segments.markers import FIELDS
+from rl_layout.segments.markers import FIELDS, cut_by_numpy
 from rl_layout.segments.numba_cuts import mark_cuts
 from rl_layout.testing import EndKind, environments
 

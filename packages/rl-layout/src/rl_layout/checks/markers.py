@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.report import Finding
-from rl_layout.segments.cuts import cut_rows
+from rl_layout.segments.torch_cuts import cut_rows
 
 
 def marker_findings(rows: MarkerRows) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from rl_layout import keys
 from rl_layout.checks.neighbours import MarkerRows
 from rl_layout.checks.report import Finding
 from rl_layout.segments.contradiction import Comparison, compare_neighbours, is_observed
-from rl_layout.segments.cuts import cut_rows
 from rl_layout.segments.flat_views import flat_bits, is_plain
+from rl_layout.segments.torch_cuts import cut_rows
 from rl_tensordict import NestedKey, as_key, as_tuple
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_dim
-from rl_layout.segments.cuts import cut_between
 from rl_layout.segments.flat_views import flat_bits, is_plain
-from rl_layout.segments.markers import must_compare_observations
+from rl_layout.segments.markers import cut_between, must_compare_observations
 from rl_tensordict import NestedKey, as_key, find, is_key
 from rl_tensordict.arguments import check_collection, shown
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import Parameter
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _FLOAT8 = [getattr(torch, name) for name in dir(torch) if name.startswith("float8_")]
@@ -16,28 +13,6 @@ _COPIED_AS = {
     dtype: _INTEGERS[dtype.itemsize]
     for dtype in (torch.uint16, torch.uint32, torch.uint64, *_FLOAT8)
 }
-
-
-class _Lent:
-    """A tensor on the CPU that numpy may look into."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return torch.to_dlpack(self.tensor)  # type: ignore[attr-defined]
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # the CPU
-
-
-def array_of(values: Tensor) -> NDArray[Any]:
-    """Look at a tensor on the CPU as a numpy array that cannot be written to."""
-    # It costs a third of np.from_dlpack. Unlike Tensor.numpy it does not make the memory known to
-    # others, so that what was derived from a marker may still be kept.
-    return np.from_dlpack(_Lent(values))
 
 
 def is_plain(value: object) -> TypeGuard[Tensor]:
@@ -48,12 +23,6 @@ def is_plain(value: object) -> TypeGuard[Tensor]:
         and not value.is_nested
         and value.layout == torch.strided
     )
-
-
-def is_dense(values: object) -> bool:
-    """Tell whether a leaf is a plain tensor whose rows lie side by side."""
-    plain = type(values) in (Tensor, Parameter)
-    return plain and values.layout is torch.strided and not values.is_nested  # type: ignore[attr-defined]
 
 
 def bits(values: Tensor) -> Tensor:

@@ -1,21 +1,30 @@
-"""The markers of a batch, read and validated once, and what was derived from them."""
+"""The markers of a batch, read and validated once, and the runs of rows that they join.
+
+Row j continues row i if and only if both are real, their ids are equal, j's step is one more,
+j is not ``is_init`` and i is no boundary. Any marker that cuts, cuts: `cut_between` is the one
+place that applies the rule. Observations that contradict it, where they must be looked at, come as
+one more flag: see `rl_layout.segments.contradiction`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import reduce
+from operator import or_
+from typing import Any, Generic, TypeVar
 from weakref import ref
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from rl_layout import keys
-from rl_layout.arguments import check_dense, check_dim
-from rl_layout.segments.flat_views import array_of
+from rl_layout.arguments import check_dim
+from rl_layout.compiled import LEAST_ROWS, run_compiled
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, find, names_of
 from rl_tensordict.arguments import check_collection
 
@@ -34,7 +43,29 @@ FIELDS: Mapping[str, tuple[NestedKey, torch.dtype, bool]] = {
     "mask": (keys.MASK, torch.bool, False),
 }
 
+ENDS = ("done", "terminated", "truncated")
+LOOPS = "rl_layout.segments.numba_cuts"
+PIECE = 32_768
 PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
+
+
+class _Lent(tuple[Tensor]):
+    """A tensor on the CPU that numpy may look into."""
+
+    __slots__ = ()
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return torch.to_dlpack(self[0])  # type: ignore[attr-defined]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # the CPU
+
+
+def array_of(values: Tensor) -> NDArray[Any]:
+    """Look at a tensor on the CPU as a numpy array that cannot be written to."""
+    # It costs a third of np.from_dlpack. Unlike Tensor.numpy it does not make the memory known to
+    # others, so that what was derived from a marker may still be kept.
+    return np.from_dlpack(_Lent((values,)))
 
 
 @dataclass(frozen=True)
@@ -121,6 +152,16 @@ class Markers:
         others = (self.is_init, self.traj_ids, self.traj_step)
         return self.boundary() is not None or any(marker is not None for marker in others)
 
+    def some(self) -> Tensor:
+        """Some marker ``[N]`` that tells trajectories apart."""
+        kinds = (self.done, self.terminated, self.truncated)
+        for marker in (*kinds, self.is_init, self.traj_ids, self.traj_step):
+            if marker is not None:
+                return marker
+        names = [str(key) for key, _, _ in FIELDS.values()]
+        msg = f"no marker tells the trajectories apart: expected one of {', '.join(names[:6])}."
+        raise KeyError(msg)
+
     def boundary(self) -> Tensor | None:
         """Say where the environment ended a trajectory.
 
@@ -162,16 +203,24 @@ class MarkerMemo(Generic[Made]):
         make: Callable[[Markers], Made],
     ) -> Made:
         """Return what was made of these markers, or make it."""
-        there = [leaf for leaf in leaves if leaf is not None]
-        try:
-            versions = [None if t is None or t.is_inference() else t._version for t in leaves]
-        except AttributeError:
-            _refuse_others(leaves)
-            raise
-        if not there or not all(map(_is_torchs_own, there)):
+        first = None
+        versions: list[int | None] = []
+        weaks: list[ref[Tensor] | None] = []
+        for leaf in leaves:
+            if leaf is None:
+                versions.append(None)
+                weaks.append(None)
+                continue
+            if not _is_torchs_own(leaf):
+                _refuse_others(leaves)
+                return make(Markers.of_leaves(shape, leaves))
+            first = leaf if first is None else first
+            versions.append(leaf._version)
+            weaks.append(ref(leaf))
+        if first is None:
             return make(Markers.of_leaves(shape, leaves))
         stamp = (shape, versions, torch.is_inference_mode_enabled())
-        kept = self._kept.get(there[0])
+        kept = self._kept.get(first)
         if kept is not None and kept[0] == stamp:
             # a version counter says that a tensor is unchanged, identity that it is the same one
             alive = [None if weak is None else weak() for weak in kept[1]]
@@ -179,8 +228,7 @@ class MarkerMemo(Generic[Made]):
                 known: Made = kept[2]
                 return known
         made = make(Markers.of_leaves(shape, leaves))
-        weaks = [None if t is None else ref(t) for t in leaves]
-        self._kept[there[0]] = (stamp, weaks, made)
+        self._kept[first] = (stamp, weaks, made)
         return made
 
 
@@ -285,34 +333,116 @@ def flat_marker(
     return value.reshape(-1)
 
 
-def flag_rows(flag: Tensor, name: str) -> Tensor:
-    """Check a lone flag and flatten it."""
-    check_dense(flag, name, "bool [*B, T, 1]")
-    if flag.dtype != torch.bool:
-        msg = f"{name}: expected torch.bool, got {flag.dtype}. Call .bool()."
-        raise TypeError(msg)
-    if flag.ndim < 2 or flag.shape[-1] != 1 or not flag.numel():
-        msg = f"{name}: expected [*B, T, 1] with rows, got {list(flag.shape)}. Call unsqueeze(-1)."
-        raise ValueError(msg)
-    return flag.reshape(-1)
+def cut_between(
+    cut: Any,
+    pairs: tuple[Any, Any],
+    *,
+    alike: Sequence[Any] = (),
+    step: Any = None,
+    is_init: Any = None,
+    ends: Sequence[Any] = (),
+) -> None:
+    """Adds to `cut` which pairs of rows a marker cuts: the rule, for numpy and for torch.
+
+    `cut` is bool ``[pairs]``; `pairs` select the earlier and the later rows from the columns,
+    ``[N]`` each: those that must be equal, steps, first steps, and last steps.
+    """
+    earlier, later = pairs
+    for column in alike:
+        cut |= column[later] != column[earlier]
+    if step is not None:
+        cut |= step[later] != step[earlier] + 1
+    if is_init is not None:
+        cut |= is_init[later]
+    for flag in ends:
+        cut |= flag[earlier]
 
 
-def id_rows(ids: Tensor, steps: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Check lone ids, and steps if there are any, and flatten them."""
-    given = {"ids": ids} if steps is None else {"ids": ids, "steps": steps}
-    for name, value in given.items():
-        check_dense(value, name, "integers [*B, T]")
-        if value.dtype not in SIGNED:
-            msg = f"{name}: expected signed integers, got {value.dtype}. Call .long()."
-            raise TypeError(msg)
-    if not ids.numel() or not ids.ndim or (steps is not None and steps.shape != ids.shape):
-        got = "none" if steps is None else list(steps.shape)
-        msg = f"expected ids and steps of one shape [*B, T]: got {list(ids.shape)} and {got}."
-        raise ValueError(msg)
-    return ids.reshape(-1), None if steps is None else steps.reshape(-1)
+def arrays_of(markers: Markers) -> dict[str, NDArray[Any]]:
+    """Look at the markers of a batch on the CPU as numpy arrays ``[N]``, by their names."""
+    found = {}
+    for name in FIELDS:
+        value = getattr(markers, name)
+        if value is not None:
+            found[name] = array_of(value)
+    return found
 
 
-def mask_rows(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Check a lone mask of real steps and flatten it."""
-    check_dense(mask, "mask", f"bool {list(shape)}")
-    return flat_marker(mask, shape, "mask", torch.bool, False)
+def cut_on_cpu(
+    have: dict[str, NDArray[Any]], shape: torch.Size, contradicted: Tensor | None
+) -> NDArray[np.bool_]:
+    """Find the rows whose successor does not continue them, every marker read once."""
+    size = shape.numel()
+    cut = np.empty(size, bool)
+    columns = *map(have.get, FIELDS), cut
+    if size < LEAST_ROWS or not run_compiled(LOOPS, "mark_cuts", *columns):
+        cut_by_numpy(have, cut)
+    if contradicted is not None:
+        cut |= array_of(contradicted)
+    cut.reshape(-1, shape[-1])[:, -1] = True
+    return cut
+
+
+def cut_by_numpy(have: dict[str, NDArray[Any]], cut: NDArray[np.bool_]) -> None:
+    """Write the cuts, by numpy: what is between two operations stays in the cache."""
+    size = len(cut)
+    flags = [have[name] for name in ENDS if name in have]
+    steps, is_init = have.get("steps_to_next_obs"), have.get("is_init")
+    alike = [have[name] for name in ("traj_ids", "mask") if name in have]
+    step = have.get("traj_step")
+    for first in range(0, size, PIECE):
+        here = slice(first, min(first + PIECE, size))
+        own = cut[here]
+        own[...] = flags[0][here] if flags else False
+        for flag in flags[1:]:
+            own |= flag[here]
+        if flags and steps is not None:
+            own &= steps[here] == 1
+        stop = min(here.stop, size - 1)  # the last row has no row after it
+        pairs = slice(first, stop), slice(first + 1, stop + 1)
+        cut_between(own[: stop - first], pairs, alike=alike, step=step, is_init=is_init)
+
+
+def find_runs(
+    markers: Markers, contradicted: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The runs without torch: on a few thousand rows calls of torch take most of the time."""
+    have = arrays_of(markers)
+    cut, mask = cut_on_cpu(have, markers.batch_shape, contradicted), have.get("mask")
+    if mask is None:
+        (lasts,) = cut.nonzero()
+        lengths = lasts.copy()
+        # the first run begins at row 0, each other one after the last row of the one before
+        lengths[:1] += 1
+        np.subtract(lasts[1:], lasts[:-1], out=lengths[1:])
+        starts = lasts - lengths
+        starts += 1
+    else:
+        # a real row starts a run where the row before it is cut off, row 0 wherever it is real
+        is_start = mask.copy()
+        is_start[1:] &= cut[:-1]
+        (starts,), (lasts,) = is_start.nonzero(), (cut & mask).nonzero()
+        lengths = lasts - starts
+        lengths += 1
+    there = {name: have[name][lasts] for name in (*ENDS, "steps_to_next_obs") if name in have}
+    ends, terminated = ends_of(there)
+    if ends is None:
+        kinds = np.zeros(len(lasts), np.uint8)
+    else:
+        # terminated is a part of ends: 0 + 0 cut, 1 + 0 truncated, 1 + 1 terminated
+        kinds = np.add(ends, terminated, dtype=np.uint8)
+    make = torch.from_numpy
+    return make(starts), make(lasts), make(lengths), make(kinds)
+
+
+def ends_of(there: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Which rows are boundaries, and which of those terminations, of arrays of either kind."""
+    flags = [there[name] for name in ENDS if name in there]
+    if not flags:
+        return None, None
+    ends = reduce(or_, flags)
+    if "steps_to_next_obs" in there:
+        ends = ends & (there["steps_to_next_obs"] == 1)
+    if "terminated" in there:
+        return ends, ends & there["terminated"]
+    return ends, ends & ~there["truncated"] if "truncated" in there else ends

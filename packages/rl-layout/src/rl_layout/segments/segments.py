@@ -13,24 +13,23 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn import Parameter
 
 from rl_layout import keys
 from rl_layout.arguments import check_dense, check_fill, check_tensor
 from rl_layout.keys import PADDING_ID
-from rl_layout.segments import flat_views
+from rl_layout.segments import flat_views, torch_cuts
 from rl_layout.segments.contradiction import Comparison, compare_checked
-from rl_layout.segments.cuts import find_runs
 from rl_layout.segments.end_kind import EndKind
+from rl_layout.segments.lone_markers import flag_rows, id_rows, mask_rows
 from rl_layout.segments.markers import (
     FIELDS,
     SIGNED,
     MarkerMemo,
     Markers,
     batch_shape,
-    flag_rows,
-    id_rows,
+    find_runs,
     marker_leaves,
-    mask_rows,
     must_compare_observations,
 )
 from rl_layout.segments.time_blocks import TimeBlock, time_blocks
@@ -100,7 +99,10 @@ class Segments:
 
     @classmethod
     def _of_markers(cls, markers: Markers, contradicted: Tensor | None = None) -> Segments:
-        starts, lasts, lengths, kinds = find_runs(markers, contradicted)
+        find: Any = torch_cuts.find_runs
+        if markers.some().is_cpu:
+            find = _find_outside if torch.compiler.is_dynamo_compiling() else find_runs
+        starts, lasts, lengths, kinds = find(markers, contradicted)
         made = cls(starts, lengths, kinds, markers.batch_shape)
         made.lasts = lasts
         if markers.mask is None:
@@ -538,12 +540,16 @@ class Segments:
 
     def _flat(self, values: Tensor) -> Tensor:
         """A leaf of the batch as ``[N, ...]``."""
-        if not flat_views.is_dense(values):  # the message takes longer than most calls
+        if not _is_dense(values):  # the message takes longer than most calls
             check_dense(values, "values", f"{[*self.batch_shape, '...']}, a leaf of the batch")
-        return flat_views.flatten(values, self.batch_shape)
+        shape = self.batch_shape
+        dims = len(shape)
+        if values.shape[:dims] != shape:
+            return flat_views.flatten(values, shape)  # it says what is wrong
+        return values if dims == 1 else values.flatten(0, dims - 1)
 
     def _check_real(self, values: Tensor) -> None:
-        if not flat_views.is_dense(values):
+        if not _is_dense(values):
             check_dense(values, "values", f"[{self.num_real}, ...], one row a real step")
         if values.shape[:1] != (self.num_real,):
             msg = (
@@ -551,6 +557,12 @@ class Segments:
                 f"got {list(values.shape)}. Call gather on a leaf of the batch first."
             )
             raise ValueError(msg)
+
+
+def _is_dense(values: object) -> bool:
+    """Tell whether a leaf is a plain tensor whose rows lie side by side."""
+    plain = type(values) in (Tensor, Parameter)
+    return plain and values.layout is torch.strided and not values.is_nested  # type: ignore[attr-defined]
 
 
 def segments_of(
@@ -577,3 +589,4 @@ def segments_of(
 
 _memo: MarkerMemo[Segments] = MarkerMemo()
 _IDS, _STEP = (list(FIELDS).index(name) for name in ("traj_ids", "traj_step"))
+_find_outside = torch.compiler.disable(find_runs)  # compilers do not follow numpy's arrays

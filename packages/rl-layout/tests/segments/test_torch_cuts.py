@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 
 from rl_layout import Segments, keys
-from rl_layout.segments.cuts import PIECE, cut_by_torch, cut_rows
-from rl_layout.segments.markers import Markers
+from rl_layout.segments.markers import PIECE, Markers
+from rl_layout.segments.torch_cuts import cut_by_torch, cut_rows
 from rl_layout.testing import EndKind, batches, trajectories
 
 TERMINATED, TRUNCATED, CUT = EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT
