@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -164,6 +166,21 @@ def test_compiled_ensemble_gives_the_same():
     made, x = Ensemble.from_module(MLP(3, 1, norm_class=nn.LayerNorm), 2), torch.randn(4, 3)
     compiled = torch.compile(made, backend="eager", fullgraph=True)
     assert_close(compiled(x), made(x))
+
+
+def test_weights_lie_as_products_read_them_and_stay_so_in_copies_and_when_loaded():
+    made = Ensemble.from_module(MLP(3, 1, num_cells=[5, 5]), 4)
+    plain = {name: value.clone().contiguous() for name, value in made.state_dict().items()}
+    copied = deepcopy(made)
+    copied.load_state_dict(plain)
+    sum(value.square().sum() for value in copied.parameters()).backward()
+    torch.optim.Adam(copied.parameters()).step()
+    for each in (made, copied):
+        first, second, last = (each.layers[place].weight for place in (0, 2, 4))
+        assert first.mT.is_contiguous()
+        assert second.mT.is_contiguous()
+        assert last.is_contiguous()
+        assert (first.shape, last.shape) == ((4, 5, 3), (4, 1, 5))
 
 
 def test_critics_of_one_architecture_are_a_critic():

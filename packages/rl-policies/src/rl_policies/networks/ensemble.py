@@ -133,18 +133,26 @@ class StackedLinear(nn.Module):
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()
-        self.weight = _stack([layer.weight for layer in layers])
+        first = layers[0]
+        # for an input that all have in common: the views of one product slow down what follows,
+        # which pays where the product is the larger part
+        self.is_one_product = first.in_features > first.out_features
+        weight = _stack([layer.weight for layer in layers])
+        if not self.is_one_product:  # in memory [num, in, out], as products and gradients have it
+            turned = weight.detach().mT.contiguous().mT
+            weight = nn.Parameter(turned, requires_grad=weight.requires_grad)
+        self.weight = weight
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self.bias = _stack(biases) if biases else None
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, in]`` or ``[num, N, in]`` to ``[num, N, out]``."""
-        if x.ndim == 2:  # the same input for all: one product with all weights in one matrix
+        if x.ndim == 2 and self.is_one_product:
             bias = None if self.bias is None else self.bias.flatten()
             wide: Tensor = linear(x, self.weight.flatten(0, 1), bias)  # [N, num * out]
             made: Tensor = wide.unflatten(-1, (len(self.weight), -1)).transpose(0, 1)
             return made
-        turned: Tensor = self.weight.mT
+        x, turned = _each(x, len(self.weight)), self.weight.mT
         if self.bias is None:
             return torch.bmm(x, turned)
         return torch.baddbmm(self.bias.unsqueeze(1), x, turned)
