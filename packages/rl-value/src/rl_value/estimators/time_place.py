@@ -16,6 +16,7 @@ from rl_layout import (
     keys,
     must_compare_observations,
 )
+from rl_layout.internals import array_of
 from rl_tensordict import UnfitValue, find, names_of
 from rl_tensordict.arguments import check_integer
 from rl_value.arguments import is_transformed
@@ -88,11 +89,12 @@ def refuse_scattered_rows(batch: TensorDictBase, segments: Segments, advice: str
 
 def _warn_of_interleaved(ids: Tensor, steps: Tensor, segments: Segments) -> None:
     """Warn where rows of each id are in order with rows of others between them."""
-    order = segments.starts[ids[segments.starts].argsort(stable=True)]
-    sorted_ids, sorted_steps = ids[order], steps[order]
+    rows = array_of(segments.starts.cpu())
+    sorted_ids, sorted_steps = (array_of(leaf.detach().cpu())[rows] for leaf in (ids, steps))
+    order = sorted_ids.argsort(kind="stable")
+    sorted_ids, sorted_steps = sorted_ids[order], sorted_steps[order]
     same = sorted_ids[1:] == sorted_ids[:-1]
-    joined = same & (sorted_steps[1:] == sorted_steps[:-1] + 1)
-    number = int(joined.sum())
+    number = int((same & (sorted_steps[1:] == sorted_steps[:-1] + 1)).sum())
     if number < LEAST_JOINS or number != int(same.sum()):
         return
     msg = (

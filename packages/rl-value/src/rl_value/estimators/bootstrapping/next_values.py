@@ -231,6 +231,11 @@ def _in_slots(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     return UnrolledValues(now, following, missing, slots.in_budget, substituted)
 
 
+def _after(numbers: Tensor, successor: Tensor | None) -> Tensor:
+    """The row that holds each row's next state: the row after where nothing else is said."""
+    return numbers + 1 if successor is None else successor
+
+
 def reads_side_by_side(roles: InputRoles, steps: Transitions, config: ValueCallConfig) -> bool:
     """Whether rows, and the last next observations of segments, are read as they lie."""
     size_free = config.num_chunks is None and config.value_chunk_size is None
@@ -262,19 +267,19 @@ def next_inputs(
     """What a network reads of each row's next state ``[M, ...]``, and which rows are not here."""
     # the row that follows where the batch holds it, else the row's own next observation; of rows
     # that lost theirs their own observation. Those rows are marked in the steps that are returned.
-    count = len(steps.terminated)
-    numbers = torch.arange(count, device=steps.terminated.device)
-    if steps.ahead is None and not torch.compiler.is_compiling():  # the row after, but for ends
-        outside, successor = steps.ends, numbers + 1
-    else:
-        successor = steps.successor
-        outside = successor == count
+    count, is_eager = len(steps.terminated), not torch.compiler.is_compiling()
+    one_step = steps.ahead is None and is_eager  # the row after, but for ends
+    successor = None if one_step else steps.successor
+    outside = steps.ends if successor is None else successor == count
     if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
-    source = torch.where(outside, numbers, successor)
     is_next = outside if steps.lost is None else outside & ~steps.lost
     inputs: dict[KeyPath, Tensor] = {}
-    alone = not torch.compiler.is_compiling() and bool(is_next.all())
+    # rows drawn one by one are segments of their own: nothing has to be looked at
+    alone = one_step and steps.missing is None and len(steps.segments) == count
+    alone = alone or (is_eager and bool(is_next.all()))
+    numbers = torch.arange(0 if alone else count, device=outside.device)
+    source = numbers if alone else torch.where(outside, numbers, _after(numbers, successor))
     for key, root, after in input_leaves(roles, steps.batch):
         assert root is not None  # such a network reads no marker
         if after is not None and alone:

@@ -8,8 +8,11 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from rl_layout.internals import array_of
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find
 from rl_value.arguments import is_transformed
+
+SLACK = 1e-4  # of the distance of bounds: a rounding beyond one is none
 
 
 def spec_of(given: Any, actor: nn.Module | None, action: NestedKey) -> Any:
@@ -56,8 +59,10 @@ def refuse_outside(
     if is_transformed() or not isinstance(taken, Tensor) or not taken.is_cpu or not taken.numel():
         return
     low, high = (bound.to(taken.dtype) for bound in bounds)
-    slack = 1e-4 * (high - low)  # a rounding beyond a bound is none
     shown = taken.detach()
+    if _are_within(shown, low, high):
+        return
+    slack = SLACK * (high - low)
     wrong = ((shown < low - slack) | (shown > high + slack)).flatten(batch.ndim).any(-1)
     if counted is not None:
         wrong = wrong & counted.reshape(*wrong.shape, -1).any(-1)
@@ -70,6 +75,15 @@ def refuse_outside(
         f"{shown[first].tolist()}. Store actions as the actor gives them, or pass their spec."
     )
     raise UnfitValue(msg)
+
+
+def _are_within(shown: Tensor, low: Tensor, high: Tensor) -> bool:
+    """Whether floats are all between bounds, by numpy: its calls take a third of torch's time."""
+    if shown.dtype not in (torch.float32, torch.float64) or not low.is_cpu:
+        return False
+    values, least, most = array_of(shown), array_of(low), array_of(high)
+    slack = SLACK * (most - least)
+    return bool((values >= least - slack).all() and (values <= most + slack).all())
 
 
 def uniform_actions(bounds: tuple[Tensor, Tensor], like: Tensor, num: int) -> tuple[Tensor, Tensor]:
