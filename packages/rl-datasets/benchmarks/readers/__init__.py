@@ -1,0 +1,1 @@
+"""Small files of each format, and the peer's readers of them."""
