@@ -28,7 +28,10 @@ def recurrent_segments(batch: TensorDictBase) -> Segments:
 
 def refuse_lost_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> None:
     """Raise if the other markers show a first row that ``is_init`` does not mark."""
-    if all(leaves[place] is None for place in _TELLING):
+    for place in _TELLING:
+        if leaves[place] is not None:
+            break
+    else:
         return
     flags = suspicious_rows(Markers.of_leaves(shape, leaves))
     if flags is not None and bool(flags.any()):

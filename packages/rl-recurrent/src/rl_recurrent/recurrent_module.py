@@ -135,7 +135,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
     def _write(self, batch: TensorDictBase, out: Tensor, states: States) -> TensorDictBase:
         for key, value in zip(self.out_keys, (out, *states), strict=True):
-            put(batch, as_tuple(key), value)
+            put(batch, (key,) if isinstance(key, str) else key, value)
         return batch
 
     def step(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -333,7 +333,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
         x = keys.require(tensordict, self.in_keys[0])
         states = []
         for key in self.in_keys[1:-1]:
-            state = find(tensordict, as_tuple(key))
+            state = find(tensordict, (key,) if isinstance(key, str) else key)
             if state is None:
                 msg = (
                     f"the state {key!r} is missing: make_tensordict_primer() makes the transform "

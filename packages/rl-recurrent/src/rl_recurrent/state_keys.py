@@ -41,10 +41,9 @@ def written_keys(
 def _completed(
     name: str, key: NestedKey | None, given: Sequence[NestedKey] | None, rest: Iterable[NestedKey]
 ) -> list[NestedKey]:
-    """The keys that were given, or one key with the default names of the rest."""
-    if key is not None and given is None:
-        return [key, *rest]
-    if given is None or key is not None:
+    """The keys that were given, or one with the default names of the rest, flat where nested."""
+    if (given is None) == (key is None):
         msg = f"expected {name} or {name}s, one of the two: got {key!r} and {given!r}."
         raise ValueError(msg)
-    return list(given)
+    found = [key, *rest] if given is None else given
+    return [each if isinstance(each, str) else as_tuple(each) for each in found]

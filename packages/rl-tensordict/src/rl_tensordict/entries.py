@@ -252,7 +252,7 @@ def require(tensordict: TensorDictBase, key: NestedKey) -> Any:
         tensor([1., 1.])
     """
     try:
-        value = find(tensordict, as_tuple(key))
+        value = find(tensordict, (key,) if isinstance(key, str) else as_tuple(key))
     except ValueError:  # a leaf is at a place that the key uses as a group
         value = None
     if value is None:
