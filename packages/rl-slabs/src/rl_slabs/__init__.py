@@ -7,6 +7,7 @@ from rl_slabs.memory.arrays import Arrays
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.lazy_slab import LazySlab
 from rl_slabs.memory.slab import Slab
+from rl_slabs.rows.packed_rows import PackedRows
 from rl_slabs.rows.rows import Rows
 from rl_slabs.schema import Field, HasZero, RowSchema
 
@@ -19,6 +20,7 @@ __all__ = [
     "Lanes",
     "LazyFile",
     "LazySlab",
+    "PackedRows",
     "RowSchema",
     "Rows",
     "Slab",
