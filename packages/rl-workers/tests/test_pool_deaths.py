@@ -35,6 +35,20 @@ def test_worker_died_names_the_call_of_a_killed_worker(gate, pool_of):
             pool.receive(0)
 
 
+def test_a_death_that_was_raised_is_not_waited_for_again(gate, pool_of):
+    with pool_of(2, gate=gate) as pool:
+        pool.signal_all("wait")
+        os.kill(pool.pids[1], signal.SIGKILL)
+        assert pool.wait() == [1]
+        with pytest.raises(WorkerDied):
+            pool.receive(1)
+        with pytest.raises(WorkerTimeout):
+            pool.wait(timeout_s=0.01)
+        gate.set()
+        assert pool.wait() == [0]
+        assert pool.receive(0) == 7
+
+
 def test_a_death_ends_the_wait_for_all_at_once(gate, pool_of):
     with pool_of(3, gate=gate) as pool:
         pool.signal_all("wait")

@@ -8,6 +8,7 @@ from rl_workers.errors import (
     WorkerTimeout,
     WorkerTraceback,
 )
+from rl_workers.exceptions import Failure
 from rl_workers.pickling import Portable
 from rl_workers.pool import WorkerPool
 from rl_workers.start_methods import StartMethod, context_of
@@ -15,6 +16,7 @@ from rl_workers.start_methods import StartMethod, context_of
 __all__ = [
     "CallOutOfOrder",
     "Channel",
+    "Failure",
     "Portable",
     "StartMethod",
     "WorkerDied",

@@ -12,7 +12,13 @@ from rl_workers.errors import WorkerError, WorkerTraceback
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception as it is sent: its texts, and the parts to rebuild it from."""
+    """An exception as it is sent: its texts, and the parts to rebuild it from.
+
+    Example:
+        >>> raise pickle.loads(pickle.dumps(Failure.of(KeyError("a")))).revive("worker 1")
+        Traceback (most recent call last):
+        KeyError: 'a'
+    """
 
     # the exception is rebuilt from its parts once before it is sent, as a test. Name and traceback
     # arrive also where it cannot be pickled or rebuilt

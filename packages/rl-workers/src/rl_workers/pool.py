@@ -292,6 +292,8 @@ class WorkerPool:
     def wait(self, *, timeout_s: float | None = None) -> list[int]:
         """Wait until some worker with a pending call has a reply, or is gone.
 
+        One whose death was raised already is not waited for.
+
         Returns:
             Those whose `receive` returns or raises without waiting; at least one.
 
@@ -306,7 +308,7 @@ class WorkerPool:
             [1]
         """
         self._require_open()
-        busy = [worker for worker in self._workers if worker.pending is not None]
+        busy = [one for one in self._workers if one.pending is not None and not one.is_dead]
         if not busy:
             raise CallOutOfOrder(
                 f"no {self._name} has a call pending: there is nothing to wait for."
