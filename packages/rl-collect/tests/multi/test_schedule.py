@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 
+from rl_collect.multi.carrier import Processes
 from rl_collect.multi.schedule import SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
@@ -25,9 +26,8 @@ class FailsOnce(CountingEnv):
 def test_batches_taken_before_an_error_are_not_lost():
     options = {"frames_per_batch": 3, "policy_factory": None}
     makers = [functools.partial(one, 10**6) for one in (CountingEnv, FailsOnce)]
-    workers = WorkerGroup(
-        [functools.partial(make_worker, one, None, options) for one in makers], "fork"
-    )
+    make = [functools.partial(make_worker, one, None, options) for one in makers]
+    workers = WorkerGroup(Processes(make, start_method="fork"))
     schedule = SyncSchedule(workers)
     try:
         workers.begin(0)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from rl_slabs import RowSchema, Slab
+from rl_slabs import PackedRows, RowSchema, Slab
 
 NUM_SLOTS = 2
 """While one batch is read, the next one is written."""
@@ -18,7 +18,7 @@ class BatchMessage(NamedTuple):
 
     frames: int  # steps that were played for it
     shape: tuple[int, ...]  # the batch size; () if there is none, since it went to a buffer
-    batch: TensorDictBase | None  # the batch itself, where shared memory does not fit it
+    batch: TensorDictBase | PackedRows | None  # the batch, where it is not in shared memory
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
 
 
@@ -67,6 +67,10 @@ class SharedBatchSlots:
         self._slab.write(slice(first, first + count), batch.reshape(-1))
         return True
 
+    def put(self, slot: int, batch: TensorDictBase) -> TensorDictBase | None:
+        """Write a batch; returns it where it does not fit."""
+        return None if self.write(slot, batch) else batch
+
     def read(self, slot: int, shape: tuple[int, ...]) -> TensorDictBase:
         """Copy a batch out."""
         first = slot * self._rows
@@ -76,3 +80,15 @@ class SharedBatchSlots:
     def close(self) -> None:
         """Let go of the memory."""
         self._slab.close()
+
+
+class PackedSlots:
+    """A stand-in for shared slots, of a worker that is on another machine."""
+
+    def put(self, slot: int, batch: TensorDictBase) -> TensorDictBase | PackedRows:
+        """Pack a batch into one block; returns it as it is where entries have no one size."""
+        del slot
+        try:
+            return PackedRows.of(batch)
+        except TypeError:
+            return batch

@@ -15,6 +15,7 @@ from rl_collect.background_loop import TimeLimit
 from rl_collect.inputs.devices import mover
 from rl_collect.inputs.policies import takes_steps
 from rl_collect.interface import CollectorInterface, between_batches
+from rl_collect.multi.carrier import Carrier, Processes
 from rl_collect.multi.concat import join
 from rl_collect.multi.options import MultiOptions, WorkerMakers, check_picklable, makers_of
 from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
@@ -50,6 +51,8 @@ class MultiCollector(CollectorInterface):
         preemptive_threshold: once this share of the workers is done, the others stop early.
         restart_workers: replace a worker that dies. What it had not handed over is lost, and its
             trajectories under way end there.
+        min_workers: continue with so many, where others died for good or have not started yet; all
+            where None. What is returned together has fewer batches then.
         mp_start_method: "fork", "spawn" or "forkserver", the last where None.
         timeout_s: longest time to wait for a batch of a worker.
         progress: show a bar.
@@ -93,6 +96,7 @@ class MultiCollector(CollectorInterface):
         cat_results: str | int | None = None,
         preemptive_threshold: float | None = None,
         restart_workers: bool = False,
+        min_workers: int | None = None,
         mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None,
         timeout_s: float = 600.0,
         progress: bool = False,
@@ -120,28 +124,42 @@ class MultiCollector(CollectorInterface):
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
         options, policy = self.options, self.policy
         given = options.of_workers()
-        check_picklable(policy, options.mp_start_method)
         self._workers = WorkerGroup(
-            [
-                functools.partial(make_worker, make, policy, one)
-                for make, one in zip(makers, given, strict=True)
-            ],
-            options.mp_start_method,
-            timeout_s=options.timeout_s,
+            self._carrier(
+                [
+                    functools.partial(make_worker, make, policy, one)
+                    for make, one in zip(makers, given, strict=True)
+                ]
+            ),
             restarts_workers=options.restart_workers,
+            min_workers=options.min_workers,
             shares=not options.by_trajectory,
             sink=self._write_of if options.routes and not options.workers_write else None,
         )
-        self._sizes: list[int] = self._workers.call_all("frames_of_batch")
+        sizes: list[int] = self._workers.call_all("frames_of_batch")
+        # workers that have not started yet are like the others
+        self._sizes = (sizes + [max(sizes)] * len(makers))[: len(makers)]
         self._schedule: Schedule = (
             SyncSchedule(self._workers, options.preemptive_threshold)
             if options.sync
             else AsyncSchedule(self._workers, self._sizes, options.total_frames)
         )
-        weights = self._workers.call(0, "weights") if policy is None else policy
+        weights = self._workers.weights() if policy is None else policy
         self._shared_weights = SharedWeights.like(weights) if has_weights(weights) else None
         self._workers.attach(self._shared_weights, self._schedule.stop)
         self._unpublished = UnpublishedWeights(policy)
+
+    def _carrier(self, make: list[Callable[[], Any]]) -> Carrier:
+        """What starts the workers and carries their messages."""
+        options = self.options
+        check_picklable(self.policy, options.mp_start_method)
+        return Processes(
+            make,
+            start_method=options.mp_start_method,
+            preload=["rl_collect"],
+            timeout_s=options.timeout_s,
+            name="collector worker",
+        )
 
     # batches
 
@@ -171,7 +189,7 @@ class MultiCollector(CollectorInterface):
         return moved if self._named_device is None else moved.to(self._named_device)
 
     def _show(self) -> None:
-        stats = self._workers.stats
+        stats = self._workers.known_stats
         returns = [one["mean_return"] for one in stats if one["episodes"]]
         mean = sum(returns) / len(returns) if returns else float("nan")
         frames = self.frames - self._shown
@@ -194,7 +212,7 @@ class MultiCollector(CollectorInterface):
         """
         self._require_open()
         if self._shared_weights is None:
-            raise TypeError(self._without_weights())
+            raise TypeError(_without_weights(self.policy))
         given = self.policy if policy_or_weights is None else policy_or_weights
         if given is None:
             msg = (
@@ -205,14 +223,6 @@ class MultiCollector(CollectorInterface):
             raise TypeError(msg)
         self._shared_weights.publish(given)
         self._unpublished.note_published()
-
-    def _without_weights(self) -> str:
-        if self.policy is not None:
-            return f"a {type(self.policy).__name__} has no weights that could be replaced."
-        return (
-            "the workers' policies have no weights that could be replaced: actions are drawn at "
-            "random, or policy_factory makes something that holds no tensors."
-        )
 
     @property
     def policy_version(self) -> int:
@@ -255,8 +265,8 @@ class MultiCollector(CollectorInterface):
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
-            batches were after it, on average; and `workers`: what each collector reported with its
-            last batch.
+            batches were after it, on average; `missing`: the workers that take no part now; and
+            `workers`: what each collector reported with its last batch.
         """
         self._require_open()
         return {
@@ -264,12 +274,13 @@ class MultiCollector(CollectorInterface):
             "restarts": self.restarts,
             "policy_version": self.policy_version,
             "policy_lag": self._lag,
+            "missing": self._workers.missing,
             "workers": [dict(one) for one in self._workers.stats],
         }
 
     @property
     def _lag(self) -> float:
-        stats = self._workers.stats
+        stats = self._workers.known_stats
         staleness: int = sum(self.policy_version - one["policy_version"] for one in stats)
         return staleness / len(stats)
 
@@ -287,6 +298,7 @@ class MultiCollector(CollectorInterface):
         """
         self._require_sync()
         self._drain()
+        self._workers.require_all()
         if self._ready or self._schedule.has_part:
             msg = "a batch is under way that was not returned: take it by next(), then save."
             raise RuntimeError(msg)
@@ -310,6 +322,7 @@ class MultiCollector(CollectorInterface):
         """
         self._require_sync()
         self._drain()
+        self._workers.require_all()
         check_state(state, ("frames", "policy_version", "workers"), type(self).__name__)
         saved = state["workers"]
         if len(saved) != len(self._workers):
@@ -317,9 +330,9 @@ class MultiCollector(CollectorInterface):
             raise ValueError(msg)
         before = self._workers.call_all("state_dict")
         try:
-            self._load_workers(saved)
+            self._workers.load_states(saved)
         except BaseException:
-            self._load_workers(before)
+            self._workers.load_states(before)
             raise
         self._schedule.take_remaining()
         self._workers.frames = self._shown = state["frames"]
@@ -333,10 +346,6 @@ class MultiCollector(CollectorInterface):
             old.close()
             self._unpublished = UnpublishedWeights(self.policy)
         self._workers.refresh()
-
-    def _load_workers(self, states: list[Any]) -> None:
-        for index, one in enumerate(states):
-            self._workers.call(index, "load_state_dict", one)
 
     # the end
 
@@ -356,7 +365,7 @@ class MultiCollector(CollectorInterface):
         failure: Exception | None = None
         self._workers.restarts_workers = False
         found: list[Any] = [*self._ready, *self._schedule.take_remaining()]
-        for index in range(len(self._workers)):
+        for index in self._workers.present:
             try:
                 if self._workers.is_busy(index):
                     found.append(self._workers.take_at_last(index, time_limit)[1])
@@ -389,7 +398,7 @@ class MultiCollector(CollectorInterface):
         )
 
     def _count_stored(self) -> int:
-        held: int = sum(one["unfinished_frames"] for one in self._workers.stats)
+        held: int = sum(one["unfinished_frames"] for one in self._workers.known_stats)
         return self.frames - held
 
     def _waits(self) -> bool:
@@ -414,6 +423,15 @@ class MultiCollector(CollectorInterface):
     def _drain(self) -> None:
         """Wait until no worker has a batch under way; those batches are kept for later."""
         self._ready += self._schedule.drain()
+
+
+def _without_weights(policy: Any) -> str:
+    if policy is not None:
+        return f"a {type(policy).__name__} has no weights that could be replaced."
+    return (
+        "the workers' policies have no weights that could be replaced: actions are drawn at "
+        "random, or policy_factory makes something that holds no tensors."
+    )
 
 
 class MultiSyncCollector(MultiCollector):

@@ -72,6 +72,7 @@ class MultiOptions:
     cat_results: str | int | None = None
     preemptive_threshold: float | None = None
     restart_workers: bool = False
+    min_workers: int | None = None
     mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None
     timeout_s: float = 600.0
     progress: bool = False
@@ -93,6 +94,11 @@ class MultiOptions:
         check_seconds(self.timeout_s, "timeout_s")
         check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         check_count(self.frames_per_batch, 1, "frames_per_batch")
+        if self.min_workers is not None:
+            check_count(self.min_workers, 1, "min_workers")
+            if self.min_workers > self.num_workers:
+                msg = f"min_workers={self.min_workers}, and there are {self.num_workers} workers."
+                raise ValueError(msg)
         own = {field.name for field in fields(self)} | {"producer"}
         known = {field.name for field in fields(CollectorOptions)} - own
         unknown = sorted(self.options.keys() - known)

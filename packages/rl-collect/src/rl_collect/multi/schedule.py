@@ -51,9 +51,9 @@ class SyncSchedule:
 
     def next(self) -> Batches:
         """A batch of every worker; one that failed in between is asked again."""
-        workers, everyone = self._workers, range(len(self._workers))
-        while len(self._done) < len(workers):
-            for index in everyone:
+        workers = self._workers
+        while not self._is_complete():
+            for index in workers.present:
                 if index not in self._done and not workers.is_busy(index):
                     workers.begin(index)
             for index in workers.pool.wait():
@@ -61,13 +61,18 @@ class SyncSchedule:
             if self._threshold is not None and len(self._done) >= self._threshold * len(workers):
                 assert self.stop is not None
                 self.stop.columns()["stop"][0] = workers.newest
-        found = [self._done.pop(index) for index in everyone]
+        found = [self._done.pop(index) for index in sorted(self._done)]
         return [batch for batch in found if batch is not None]
+
+    def _is_complete(self) -> bool:
+        """Whether all that take part have delivered, and they are enough."""
+        workers, done = self._workers, self._done
+        return len(done) >= workers.least and all(index in done for index in workers.present)
 
     def drain(self) -> Batches:
         """Wait until no worker is busy; nothing is returned before all have delivered."""
         for index in range(len(self._workers)):
-            if self._workers.is_busy(index):
+            while self._workers.is_busy(index):
                 self._take(index)
         return []
 
@@ -96,7 +101,7 @@ class AsyncSchedule:
         """The batch of the next worker that is ready, in turn; all continue."""
         workers, count = self._workers, len(self._workers)
         while True:
-            for index in range(count):
+            for index in workers.present:
                 if not workers.is_busy(index) and self._may_begin(index):
                     workers.begin(index)
             index = min(workers.pool.wait(), key=lambda one: (one - self._turn) % count)
@@ -107,9 +112,12 @@ class AsyncSchedule:
 
     def drain(self) -> Batches:
         """Wait until no worker is busy, and take all batches."""
-        busy = [index for index in range(len(self._workers)) if self._workers.is_busy(index)]
-        found = [self._workers.take(index)[1] for index in busy]
-        return [batch for batch in found if batch is not None]
+        found: Batches = []
+        for index in range(len(self._workers)):
+            while self._workers.is_busy(index):
+                batch = self._workers.take(index)[1]
+                found += [] if batch is None else [batch]
+        return found
 
     def take_remaining(self) -> Batches:
         """Nothing: what is taken is returned."""

@@ -10,9 +10,13 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.collector import Collector
-from rl_collect.multi.batch_transport import BatchMessage, Outbox, SharedBatchSlots
+from rl_collect.multi.batch_transport import BatchMessage, Outbox, PackedSlots, SharedBatchSlots
 from rl_collect.weights.load import has_weights
+from rl_collect.weights.offered_weights import OfferedWeights
 from rl_collect.weights.shared_weights import SharedWeights
+from rl_slabs import PackedRows
+
+Slots = SharedBatchSlots | PackedSlots
 
 
 class CollectorWorker:
@@ -20,21 +24,33 @@ class CollectorWorker:
 
     def __init__(self, make: Callable[[], Collector]) -> None:
         self._collector = make()
-        self._slots: SharedBatchSlots | None = None
-        self._shared_weights: SharedWeights | None = None
+        self._slots: Slots | None = None
+        self._shared_weights: SharedWeights | OfferedWeights | None = None
+        self._offered = OfferedWeights()
         self._stop: Any = None
 
-    def attach(
-        self, slots: SharedBatchSlots | None, shared_weights: SharedWeights | None, stop: Any
-    ) -> None:
+    def attach(self, slots: Slots | None, shared_weights: SharedWeights | None, stop: Any) -> None:
         """Take the memory that is shared with the caller."""
-        self._slots, self._shared_weights = slots, shared_weights
+        self._slots = slots
+        self._take_weights(shared_weights)
+        self._stop = None if stop is None else (stop, stop.columns()["stop"])
+
+    def attach_offers(self) -> None:
+        """Pack batches, and take weights that are offered: no memory is shared with the caller."""
+        self._slots = PackedSlots()
+        self._take_weights(self._offered if self._offered.newest >= 0 else None)
+
+    def offer_weights(self, version: int, fetch: Callable[[], PackedRows]) -> None:
+        """Note the newest weights, to be fetched when they are needed."""
+        self._offered.offer(version, fetch)
+
+    def _take_weights(self, shared_weights: SharedWeights | OfferedWeights | None) -> None:
+        self._shared_weights = shared_weights
         batches = self._collector.batches
         batches.refresh = None if shared_weights is None else self._refresh
         if shared_weights is not None:  # weights may have changed since this worker was made
             batches.policy_version = -1
             self._refresh()
-        self._stop = None if stop is None else (stop, stop.columns()["stop"])
 
     def _refresh(self) -> None:
         """Act with the newest weights."""
@@ -52,16 +68,16 @@ class CollectorWorker:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)
         before = collector.frames
-        batch = collector.next()
+        batch: Any = collector.next()
         if isinstance(collector.options.replay_buffer, Outbox):
             batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
-        if batch is not None and self._slots is not None and self._slots.write(slot, batch):
-            batch = None
+        if batch is not None and self._slots is not None:
+            batch = self._slots.put(slot, batch)
         return self.message(collector.frames - before, shape, batch)
 
     def message(
-        self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | None
+        self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | PackedRows | None
     ) -> BatchMessage:
         """Say what was played."""
         return BatchMessage(frames, shape, batch, self.stats())

@@ -1,58 +1,56 @@
-"""The worker processes of a collector: started, given work, asked for batches, restarted."""
+"""The workers of a collector: started, given work, asked for batches, replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
 from rl_collect.background_loop import TimeLimit
 from rl_collect.multi.batch_transport import NUM_SLOTS, BatchMessage, SharedBatchSlots
+from rl_collect.multi.carrier import Carrier
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.env.seeds import next_seed
-from rl_workers import WorkerDied, WorkerPool
+from rl_slabs import PackedRows
+from rl_workers import WorkerDied
 
 MAX_DEATHS = 3
 """How often in a row a worker is replaced that delivers nothing."""
 
 
 class WorkerGroup:
-    """Processes that play batches, each with slots in shared memory."""
+    """Workers that play batches, each with slots in shared memory where it can have them."""
 
     # Actions are drawn from torch's generator, which every worker seeds differently: from numbers
     # that follow the generator here, so that torch.manual_seed makes them reproducible.
 
     def __init__(
         self,
-        make: Sequence[Callable[[], Any]],
-        start_method: Literal["fork", "spawn", "forkserver"] | None = None,
+        pool: Carrier,
         *,
-        timeout_s: float = 600.0,
         restarts_workers: bool = False,
+        min_workers: int | None = None,
         shares: bool = True,
         sink: Callable[[int, TensorDictBase], None] | None = None,
     ) -> None:
         self.restarts_workers, self._shares = restarts_workers, shares
         self._sink = sink  # where the batches of each worker go, if they have one place each
-        self.pool = WorkerPool(
-            make,
-            start_method=start_method,
-            preload=["rl_collect"],
-            timeout_s=timeout_s,
-            name="collector worker",
-        )
-        self.stats: list[dict[str, Any]] = [{} for _ in make]
+        self.pool = pool
+        count = len(pool)
+        self.least = count if min_workers is None else min_workers
+        self.stats: list[dict[str, Any]] = [{} for _ in range(count)]
         self.frames = self.restarts = 0
-        self._slots: list[SharedBatchSlots | None] = [None] * len(make)
-        self._begun, self._deaths = [0] * len(make), [0] * len(make)
+        self._slots: list[SharedBatchSlots | None] = [None] * count
+        self._begun, self._deaths = [0] * count, [0] * count
+        self._starting: set[int] = set()  # they have not been told yet what all are told
+        self._lost: set[int] = set()  # they are not replaced any more
         self._shared: tuple[SharedWeights | None, Any] = (None, None)
         self._actions_seed = int(torch.randint(2**31, ()))
         self._seed: tuple[int, bool] | None = None  # of the next environment
         try:
-            for index in range(len(make)):
-                self._initialise(index)
+            self._start()
         except BaseException:
             self.pool.close()
             raise
@@ -65,25 +63,52 @@ class WorkerGroup:
         """The number of the newest batch that was begun."""
         return max(self._begun)
 
+    @property
+    def present(self) -> list[int]:
+        """The workers that take part now."""
+        away = self._starting | self._lost
+        return [index for index in range(len(self)) if index not in away]
+
+    @property
+    def missing(self) -> list[int]:
+        """The workers that do not: not started yet, or gone for good."""
+        return sorted(self._starting | self._lost)
+
+    @property
+    def known_stats(self) -> list[dict[str, Any]]:
+        """The stats of all workers that have ever started."""
+        return [one for one in self.stats if one]
+
+    def require_all(self) -> None:
+        """Raise for workers that take no part."""
+        if missing := self.missing:
+            msg = (
+                f"workers {missing} of {len(self)} are missing, and a state is of all: make a "
+                "collector of as many as there are, or wait until they have started."
+            )
+            raise RuntimeError(msg)
+
     def is_busy(self, index: int) -> bool:
-        """Whether a worker has a batch under way."""
-        return self.pool.pending[index] is not None
+        """Whether a worker has a batch under way, or starts."""
+        return index not in self._lost and self.pool.pending[index] is not None
 
     def attach(self, shared_weights: SharedWeights | None, stop: Any) -> None:
         """Show all workers where new weights are, and when to stop early."""
         self._shared = shared_weights, stop
-        for index in range(len(self)):
-            self.call(index, "attach", self._slots[index], *self._shared)
+        self.pool.offer_weights(shared_weights)
+        for index in self.present:
+            self.call(index, *self._attachment(index))
 
     def begin(self, index: int) -> None:
-        """Let a worker play its next batch."""
+        """Let a worker play its next batch; one that has died is replaced."""
         self._begun[index] += 1
         order = ("play", self._begun[index] % NUM_SLOTS, self._begun[index])
         try:
             self.pool.begin(index, *order)
         except WorkerDied as died:
             self._replace(index, died)
-            self.pool.begin(index, *order)
+            if index in self.present:
+                self.pool.begin(index, *order)
 
     def take(
         self,
@@ -92,7 +117,10 @@ class WorkerGroup:
         *,
         timeout_s: float | None = None,
     ) -> tuple[BatchMessage | None, TensorDictBase | None]:
-        """Wait for what a worker has played."""
+        """Wait for what a worker has played; nothing where it was replaced or has started."""
+        if index in self._starting:
+            self._finish_start(index, timeout_s=timeout_s)
+            return None, None
         slot = self._begun[index] % NUM_SLOTS
         try:
             message: BatchMessage = self.pool.receive(index, timeout_s=timeout_s)
@@ -102,11 +130,13 @@ class WorkerGroup:
         self.stats[index], self._deaths[index] = message.stats, 0
         self.frames += message.frames
         slots, batch = self._slots[index], message.batch
-        if batch is not None and self._shares:
+        if isinstance(batch, TensorDictBase) and self._shares and self.pool.shares_memory(index):
             self._allocate_slots(index, batch)
         if go_on():
             self.begin(index)
-        if batch is None and message.shape and slots is not None:
+        if isinstance(batch, PackedRows):
+            batch = batch.unpack()
+        elif batch is None and message.shape and slots is not None:
             batch = slots.read(slot, message.shape)
         if self._sink is not None and batch is not None:
             self._sink(index, batch)
@@ -119,27 +149,43 @@ class WorkerGroup:
             return self.pool.call(index, name, *args)
         except WorkerDied as died:
             self._replace(index, died)
+            if index in self._lost:
+                raise
+            while index in self._starting:
+                self._finish_start(index)
             return self.pool.call(index, name, *args)
 
     def call_all(self, name: str) -> list[Any]:
-        """Call a method of all workers, none of which is busy."""
-        return [self.call(index, name) for index in range(len(self))]
+        """Call a method of all workers that take part, none of which is busy."""
+        return [self.call(index, name) for index in self.present]
 
     def refresh(self) -> None:
         """Ask all workers, none of which is busy, how far they are."""
-        self.stats = self.call_all("stats")
+        for index in self.present:
+            self.stats[index] = self.call(index, "stats")
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed all workers, each from the one before, actions included."""
-        for index in range(len(self)):
+        for index in self.present:
             seed = self.call(index, "set_seed", seed, static_seed)
         self._seed = seed, static_seed
         return seed
+
+    def weights(self) -> Any:
+        """The weights of the policy that a worker has made, as all have."""
+        return self.call(self.present[0], "weights")
+
+    def load_states(self, states: list[Any]) -> None:
+        """Restore what each worker's collector had saved."""
+        for index, one in enumerate(states):
+            self.call(index, "load_state_dict", one)
 
     def take_at_last(
         self, index: int, time_limit: TimeLimit
     ) -> tuple[BatchMessage | None, TensorDictBase | None]:
         """Take the batch under way of a worker that gets no other one."""
+        if index in self._starting:
+            return None, None
         self._wait(index, time_limit)
         return self.take(index, timeout_s=time_limit.left_s)
 
@@ -153,7 +199,7 @@ class WorkerGroup:
         """Wait for a reply, or until no time is left."""
         time_limit.wait(
             lambda seconds: self.pool.has_reply(index, timeout_s=seconds),
-            f"collector worker {index} (process {self.pool.pids[index]})",
+            self.pool.describe(index),
         )
 
     def close(self, time_limit: TimeLimit | None = None) -> None:
@@ -165,25 +211,59 @@ class WorkerGroup:
                 if slots is not None:
                     slots.close()
 
+    def _start(self) -> None:
+        """Tell all workers what all are told; those of actors may still be starting."""
+        for index in range(len(self)):
+            if self.pool.pending[index] is None:
+                self._initialise(index)
+            else:
+                self._starting.add(index)
+        while len(self.present) < self.least:
+            for index in self.pool.wait():
+                self._finish_start(index)
+
+    def _finish_start(self, index: int, *, timeout_s: float | None = None) -> None:
+        try:
+            self.pool.receive(index, timeout_s=timeout_s)
+            self._starting.discard(index)
+            self._initialise(index)
+        except WorkerDied as died:
+            self._starting.discard(index)
+            self._replace(index, died)
+
+    def _attachment(self, index: int) -> tuple[Any, ...]:
+        """The call by which a worker learns where batches go and weights come from."""
+        if self.pool.shares_memory(index):
+            return ("attach", self._slots[index], *self._shared)
+        return ("attach_offers",)
+
     def _initialise(self, index: int) -> None:
-        """Tell a new worker what all are told."""
+        """Tell a new worker what all are told; raises `WorkerDied`."""
         self._actions_seed = next_seed(self._actions_seed)
         self.pool.call(index, "seed_actions", self._actions_seed)
-        self.pool.call(index, "attach", self._slots[index], *self._shared)
+        self.pool.call(index, *self._attachment(index))
         if self._seed is not None:
             seed, is_static = self._seed
             self._seed = self.pool.call(index, "set_seed", seed, is_static), is_static
         self.stats[index] = self.pool.call(index, "stats")
 
     def _replace(self, index: int, died: WorkerDied) -> None:
+        """Start another worker; raises where that is not wanted, and too few are left."""
         while True:
             self._deaths[index] += 1
             if not self.restarts_workers or self._deaths[index] > MAX_DEATHS:
-                raise died
+                if len(self) - len(self._lost) <= self.least:
+                    raise died
+                self._lost.add(index)
+                break
             self.restarts += 1
             try:
                 self.pool.restart(index)
-                return self._initialise(index)
+                if self.pool.pending[index] is None:
+                    self._initialise(index)
+                else:
+                    self._starting.add(index)
+                break
             except WorkerDied as again:
                 died = again
 
@@ -194,6 +274,6 @@ class WorkerGroup:
         except TypeError:
             return  # of entries that have no one size: they continue coming by message
         old, self._slots[index] = self._slots[index], made
-        self.call(index, "attach", made, *self._shared)
+        self.call(index, *self._attachment(index))
         if old is not None:
             old.close()

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_collect.weights.load import check_weights, load_weights, state_of
-from rl_slabs import Lanes, RowSchema, Slab
+from rl_slabs import Lanes, PackedRows, RowSchema, Slab
 
 KEPT = 4
 """Versions in memory; a reader that meets one being overwritten takes the newest instead."""
@@ -55,14 +55,26 @@ class SharedWeights:
 
     def load_into(self, policy: Any, have: int) -> int:
         """Copy the newest weights into a policy, where it has older ones."""
-        while (newest := self.newest) > have:
+        if self.newest <= have:
+            return have
+        version, row = self._newest_row()
+        found: dict[str, Tensor] = {str(name): leaf[0] for name, leaf in row.items()}
+        load_weights(policy, found)
+        return version
+
+    def packed(self) -> tuple[int, PackedRows]:
+        """The newest version and its weights, as one row in a block."""
+        version, row = self._newest_row()
+        return version, PackedRows.of(row)
+
+    def _newest_row(self) -> tuple[int, TensorDict]:
+        """The newest version that is whole."""
+        while True:
+            newest = self.newest
             number = torch.tensor([newest - self._first])
             row = self._slab.read(self._lanes.rows(number))
             if bool(self._lanes.accept(number).all()):
-                found: dict[str, Tensor] = {str(name): leaf[0] for name, leaf in row.items()}
-                load_weights(policy, found)
-                return newest
-        return have
+                return newest, row
 
     def close(self) -> None:
         """Let go of the memory."""
