@@ -2,9 +2,12 @@
 
 import contextlib
 import os
+import pathlib
 import select
+import shutil
 import signal
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -144,3 +147,39 @@ def collected():
 @pytest.fixture(scope="session")
 def sampled():
     return _sampled
+
+
+@pytest.fixture(scope="module")
+def ray_home():
+    """Ray with a home of its own for a module of tests; no session yet."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: rl-collect[ray]")
+    with pytest.MonkeyPatch.context() as patch:
+        home = tempfile.mkdtemp(prefix="ray")  # short: sockets are in there
+        patch.setenv("HOME", home)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        # what tests define is imported nowhere else
+        here = str(pathlib.Path(__file__).parent)
+        tests = [
+            m for m in sys.modules.values() if str(getattr(m, "__file__", "")).startswith(here)
+        ]
+        for module in tests:
+            ray.cloudpickle.register_pickle_by_value(module)
+        ray.shutdown()  # a page's session goes on until the process ends
+        try:
+            yield home
+        finally:
+            ray.shutdown()
+            for module in tests:
+                ray.cloudpickle.unregister_pickle_by_value(module)
+            shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def ray_session(ray_home):
+    """One session of Ray for a module of tests."""
+    import ray
+
+    options = {"include_dashboard": False, "log_to_driver": False, "_temp_dir": ray_home}
+    ray.init(num_cpus=4, object_store_memory=100 * 2**20, **options)
+    return ray

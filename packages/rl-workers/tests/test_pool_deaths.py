@@ -37,7 +37,8 @@ def test_worker_died_names_the_call_of_a_killed_worker(gate, pool_of):
 
 def test_a_death_that_was_raised_is_not_waited_for_again(gate, pool_of):
     with pool_of(2, gate=gate) as pool:
-        pool.signal_all("wait")
+        pool.begin(0, "wait")
+        pool.begin(1, "wait")
         os.kill(pool.pids[1], signal.SIGKILL)
         assert pool.wait() == [1]
         with pytest.raises(WorkerDied):

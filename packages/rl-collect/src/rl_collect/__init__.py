@@ -5,6 +5,7 @@ from rl_collect.batches.markers import Marks, TrajectoryIds
 from rl_collect.collector import Collector, SyncDataCollector
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.multi_collector import MultiAsyncCollector, MultiCollector, MultiSyncCollector
+from rl_collect.ray.ray_collector import RayCollector
 
 __all__ = [
     "Collector",
@@ -13,6 +14,7 @@ __all__ = [
     "MultiAsyncCollector",
     "MultiCollector",
     "MultiSyncCollector",
+    "RayCollector",
     "SyncDataCollector",
     "TrajectoryIds",
     "WholeTrajectories",

@@ -1,12 +1,15 @@
-"""Workers that count, and the policies that they act by."""
+"""Collectors over both carriers, workers that count, and the policies that they act by."""
 
 import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
 
+from rl_collect import MultiAsyncCollector, MultiSyncCollector, RayCollector
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 
@@ -66,3 +69,29 @@ def counting():
 @pytest.fixture(scope="session")
 def policy():
     return _policy
+
+
+class _Kinds(NamedTuple):
+    """What makes collectors over one carrier."""
+
+    sync: Callable[..., Any]  # together
+    one_by_one: Callable[..., Any]
+
+
+_PROCESSES = _Kinds(
+    functools.partial(MultiSyncCollector, mp_start_method="fork", timeout_s=60.0),
+    functools.partial(MultiAsyncCollector, mp_start_method="fork", timeout_s=60.0),
+)
+_ACTORS = _Kinds(
+    functools.partial(RayCollector, sync=True, timeout_s=120.0),
+    functools.partial(RayCollector, sync=False, timeout_s=120.0),
+)
+
+
+@pytest.fixture(params=["processes", pytest.param("actors", marks=pytest.mark.ray)])
+def carrier(request):
+    """Collectors whose workers are processes, and the same ones whose workers are actors."""
+    if request.param == "processes":
+        return _PROCESSES
+    request.getfixturevalue("ray_session")
+    return _ACTORS

@@ -8,18 +8,18 @@ from rl_collect import MultiAsyncCollector, MultiSyncCollector
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
-def test_a_buffer_here_gets_every_batch(list_buffer, counting):
+def test_a_buffer_here_gets_every_batch(carrier, list_buffer, counting):
     buffer, options = list_buffer(), {"frames_per_batch": 6, "total_frames": 12}
-    with MultiSyncCollector([counting(4)] * 2, replay_buffer=buffer, **options, **FORK) as workers:
+    with carrier.sync([counting(4)] * 2, replay_buffer=buffer, **options) as workers:
         assert list(workers) == [None, None]
     assert [batch.shape for batch in buffer] == [(3,)] * 4
 
 
-def test_a_buffer_gets_whole_trajectories_and_the_rest_at_the_end(list_buffer, counting):
+def test_a_buffer_gets_whole_trajectories_and_the_rest_at_the_end(carrier, list_buffer, counting):
     buffer = list_buffer()
     options = {"frames_per_batch": 8, "total_frames": 32, "trajs_per_batch": 1}
     makers = [counting(3), counting(100)]
-    with MultiSyncCollector(makers, replay_buffer=buffer, **options, **FORK) as collector:
+    with carrier.sync(makers, replay_buffer=buffer, **options) as collector:
         list(collector)
         assert all(batch["next", "done"][-1].item() for batch in buffer)
         assert not any(batch["next", "truncated"].any() for batch in buffer)
@@ -29,10 +29,10 @@ def test_a_buffer_gets_whole_trajectories_and_the_rest_at_the_end(list_buffer, c
     assert max(buffer, key=len)["next", "truncated"][-1].item()
 
 
-def test_collecting_in_the_background_into_a_buffer(list_buffer, counting):
+def test_collecting_in_the_background_into_a_buffer(carrier, list_buffer, counting):
     buffer = list_buffer()
-    collector = MultiAsyncCollector(
-        [counting(5)] * 2, frames_per_batch=4, total_frames=40, replay_buffer=buffer, **FORK
+    collector = carrier.one_by_one(
+        [counting(5)] * 2, frames_per_batch=4, total_frames=40, replay_buffer=buffer
     )
     collector.start()
     collector.wait()
@@ -62,9 +62,9 @@ def test_a_buffer_with_columns_is_refused_where_workers_would_share_them(arrange
     assert [batch.shape for batch in collector.options.replay_buffer] == [(2, 4)]
 
 
-def test_calls_during_background_collection_skip_no_batch(list_buffer, counting, policy):
-    buffer, options = list_buffer(), {"frames_per_batch": 4, "total_frames": 160, **FORK}
-    with MultiAsyncCollector(
+def test_calls_during_background_collection_skip_no_batch(carrier, list_buffer, counting, policy):
+    buffer, options = list_buffer(), {"frames_per_batch": 4, "total_frames": 160}
+    with carrier.one_by_one(
         [counting(10**6)] * 2, policy(), replay_buffer=buffer, **options
     ) as collector:
         collector.start()

@@ -8,32 +8,33 @@ import pytest
 import torch
 from tensordict import NonTensorData
 
-from rl_collect import MultiAsyncCollector, MultiCollector, MultiSyncCollector
+from rl_collect import MultiAsyncCollector, MultiCollector
 from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv, RaisingEnv
 from rl_workers import WorkerDied
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
-def test_an_exception_in_a_worker_reaches_the_caller_with_its_number(counting):
+def test_an_exception_in_a_worker_reaches_the_caller_with_its_number(carrier, counting):
     makers = [counting(5), functools.partial(RaisingEnv, 3)]
-    collector = MultiSyncCollector(makers, frames_per_batch=8, **FORK)
+    collector = carrier.sync(makers, frames_per_batch=8)
     with collector, pytest.raises(ZeroDivisionError, match="always fails") as found:
         collector.next()
     assert "collector worker 1" in str(found.value.__cause__)
 
 
-def test_a_worker_that_dies_is_named(counting):
+def test_a_worker_that_dies_is_named(carrier, counting):
     makers = [counting(5), functools.partial(DyingEnv, 3)]
-    collector = MultiSyncCollector(makers, frames_per_batch=8, **FORK)
-    with collector, pytest.raises(WorkerDied, match=r"collector worker 1.*SIGKILL"):
+    collector = carrier.sync(makers, frames_per_batch=8)
+    how = "SIGKILL|its worker process has died"  # Ray does not know what killed it
+    with collector, pytest.raises(WorkerDied, match=rf"collector worker 1.*({how})"):
         list(collector)
 
 
-def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
+def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine(carrier):
     makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
     options = {"frames_per_batch": 6, "restart_workers": True}
-    with MultiAsyncCollector(makers, **options, **FORK) as collector:
+    with carrier.one_by_one(makers, **options) as collector:
         batches: list = []
 
         def play_until(num_producers):
@@ -62,9 +63,37 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine():
     assert len((rows["collector", "traj_ids"] >> 32).unique()) == 5
 
 
-def test_nothing_is_left_when_it_is_over(counting):
+@pytest.mark.parametrize("together", [True, False])
+def test_workers_go_on_with_fewer_where_some_are_enough(carrier, together, counting):
+    make = carrier.sync if together else carrier.one_by_one
+    options = {"frames_per_batch": 6, "min_workers": 1}
+    with make([counting(10**6)] * 2, **options) as collector:
+        batches = [collector.next()]
+        while collector.stats()["missing"] or len(batches) < 4:  # actors may start one by one
+            batches.append(collector.next())
+        os.kill(collector.pids[1], signal.SIGKILL)
+        while not collector.stats()["missing"]:
+            batches.append(collector.next())
+        batches += [collector.next() for _ in range(5)]
+        assert collector.stats()["missing"] == [1]
+        assert batches[-1].shape == ((1, 3) if together else (6,))
+        collector.reset()
+        assert collector.next() is not None
+        if together:
+            with pytest.raises(RuntimeError, match=r"workers \[1\] of 2 are missing"):
+                collector.state_dict()
+        os.kill(collector.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="collector worker 0"):
+            list(collector)
+    rows = torch.cat([batch.reshape(-1) for batch in batches])
+    for number in rows["collector", "traj_ids"].unique():
+        one = rows[rows["collector", "traj_ids"] == number]
+        assert one["observation"].flatten().tolist() == list(range(len(one)))
+
+
+def test_nothing_is_left_when_it_is_over(carrier, counting):
     before = set(os.listdir("/dev/shm"))
-    collector = MultiAsyncCollector([counting(5)] * 2, frames_per_batch=4, **FORK)
+    collector = carrier.one_by_one([counting(5)] * 2, frames_per_batch=4)
     pids = collector.pids
     collector.next()
     collector.shutdown()
@@ -97,12 +126,12 @@ def test_options_that_cannot_be_are_refused(policy):
         MultiCollector([CountingEnv()], sync=True, frames_per_batch=2)
 
 
-def test_entries_without_one_size_come_by_message(counting):
+def test_entries_without_one_size_come_by_message(carrier, counting):
     def lists():
         return lambda batch: batch.set("text", NonTensorData("a", batch_size=batch.batch_size))
 
     options = {"frames_per_batch": 4, "postproc": lists()}
-    with MultiSyncCollector([counting(9)] * 2, **options, **FORK) as collector:
+    with carrier.sync([counting(9)] * 2, **options) as collector:
         batches = [collector.next() for _ in range(2)]
     assert torch.cat(batches, -1)["observation"][1].flatten().tolist() == [0, 1, 2, 3]
 

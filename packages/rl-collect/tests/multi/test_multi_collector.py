@@ -15,9 +15,9 @@ from rl_layout import check_layout
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
-def test_workers_play_what_a_collector_in_this_process_plays(cart_poles, sampled):
+def test_workers_play_what_a_collector_in_this_process_plays(carrier, cart_poles, sampled):
     options = {"frames_per_batch": 40, "total_frames": 80}
-    with MultiSyncCollector([cart_poles, cart_poles], sampled, **options, **FORK) as both:
+    with carrier.sync([cart_poles, cart_poles], sampled, **options) as both:
         following = both.set_seed(3)
         batches = list(both)
     for worker, seed in enumerate((3, None)):
@@ -46,9 +46,9 @@ def test_batches_are_put_together_as_asked(how, shape, counting):
     assert batch["observation"].flatten().tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_workers_that_go_on_by_themselves_lose_and_repeat_nothing(counting):
+def test_workers_that_go_on_by_themselves_lose_and_repeat_nothing(carrier, counting):
     makers, options = [counting(10**6)] * 2, {"frames_per_batch": 5, "total_frames": 60}
-    with MultiAsyncCollector(makers, **options, **FORK) as collector:
+    with carrier.one_by_one(makers, **options) as collector:
         batches = list(collector)
     assert len(batches) == 12
     seen = {}
@@ -61,14 +61,14 @@ def test_workers_that_go_on_by_themselves_lose_and_repeat_nothing(counting):
         assert counts == list(range(len(counts)))
 
 
-def test_a_batch_is_not_overwritten_by_those_that_follow(counting):
+def test_a_batch_is_not_overwritten_by_those_that_follow(carrier, counting):
     options = {"frames_per_batch": 4, "total_frames": 40}
-    with MultiAsyncCollector([counting(10**6)], **options, **FORK) as collector:
+    with carrier.one_by_one([counting(10**6)], **options) as collector:
         batches = list(collector)
     assert torch.cat(batches)["observation"].flatten().tolist() == list(range(40))
 
 
-def test_the_slow_are_stopped_early_and_the_rest_is_padding(counting):
+def test_the_slow_are_stopped_early_and_the_rest_is_padding(carrier, counting):
     class Slow(CountingEnv):
         def _step(self, tensordict):
             for _ in range(200):
@@ -76,7 +76,7 @@ def test_the_slow_are_stopped_early_and_the_rest_is_padding(counting):
             return super()._step(tensordict)
 
     options = {"frames_per_batch": 96, "preemptive_threshold": 0.5}
-    with MultiSyncCollector([counting(9), lambda: Slow(9)], **options, **FORK) as collector:
+    with carrier.sync([counting(9), lambda: Slow(9)], **options) as collector:
         batches = [collector.next() for _ in range(2)]
     for batch in batches:
         mask = batch["collector", "mask"]
@@ -139,10 +139,10 @@ def test_workers_draw_different_actions_that_a_seed_here_decides(counting):
     assert not torch.equal(second, first)
 
 
-def test_complete_trajectories_of_the_last_batches_are_returned(counting):
+def test_complete_trajectories_of_the_last_batches_are_returned(carrier, counting):
     makers = [counting(3), counting(5)]
     options = {"frames_per_batch": 40, "total_frames": 40, "trajs_per_batch": 2}
-    with MultiSyncCollector(makers, **options, **FORK) as collector:
+    with carrier.sync(makers, **options) as collector:
         batches = list(collector)
         held = sum(one["unfinished_frames"] for one in collector.stats()["workers"])
     rows = torch.cat(batches)
@@ -167,13 +167,11 @@ def test_batches_of_workers_are_brought_to_the_storing_device(counting):
             assert {leaf.device.type for leaf in batch.values(True, True)} == {"meta"}
 
 
-def test_hooks_run_in_workers():
+def test_hooks_run_in_workers(carrier):
     def hook():
         raise ValueError(f"a hook in {os.getpid()}")
 
-    with MultiSyncCollector(
-        [CountingEnv], frames_per_batch=2, pre_collect_hook=hook, **FORK
-    ) as one:
+    with carrier.sync([CountingEnv], frames_per_batch=2, pre_collect_hook=hook) as one:
         pid = one.pids[0]
         with pytest.raises(ValueError, match=f"a hook in {pid}"):
             one.next()

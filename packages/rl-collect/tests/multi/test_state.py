@@ -10,14 +10,14 @@ from rl_envs.testing import CountingEnv
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
-def test_saved_workers_go_on_bit_for_bit(cart_poles, sampled):
-    options = {"frames_per_batch": 24, **FORK}
-    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as collector:
+def test_saved_workers_go_on_bit_for_bit(carrier, cart_poles, sampled):
+    options = {"frames_per_batch": 24}
+    with carrier.sync([cart_poles] * 2, sampled, **options) as collector:
         collector.set_seed(1)
         collector.next()
         state = collector.state_dict()
         expected = [collector.next() for _ in range(2)]
-    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as other:
+    with carrier.sync([cart_poles] * 2, sampled, **options) as other:
         other.load_state_dict(state)
         for batch in expected:
             assert (other.next() == batch).all()
@@ -42,14 +42,14 @@ def test_a_state_that_does_not_fit_a_worker_changes_none(cart_poles, sampled):
         assert collector.frames == 72
 
 
-def test_saved_workers_that_hold_unfinished_trajectories_go_on(cart_poles, sampled):
-    options = {"frames_per_batch": 32, "trajs_per_batch": 2, **FORK}
-    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as collector:
+def test_saved_workers_that_hold_unfinished_trajectories_go_on(carrier, cart_poles, sampled):
+    options = {"frames_per_batch": 32, "trajs_per_batch": 2}
+    with carrier.sync([cart_poles] * 2, sampled, **options) as collector:
         collector.set_seed(1)
         collector.next()
         state = collector.state_dict()
         expected = [collector.next() for _ in range(2)]
-    with MultiSyncCollector([cart_poles] * 2, sampled, **options) as other:
+    with carrier.sync([cart_poles] * 2, sampled, **options) as other:
         other.load_state_dict(state)
         for batch in expected:
             assert (other.next() == batch).all()

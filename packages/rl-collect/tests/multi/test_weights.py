@@ -14,10 +14,10 @@ from rl_envs.testing import CountingEnv
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
 
-def test_new_weights_reach_all_workers_and_rows_say_which_acted(counting, policy):
+def test_new_weights_reach_all_workers_and_rows_say_which_acted(carrier, counting, policy):
     acting = policy()
     options = {"frames_per_batch": 4}
-    with MultiSyncCollector([counting(99)] * 2, acting, **options, **FORK) as collector:
+    with carrier.sync([counting(99)] * 2, acting, **options) as collector:
         first = collector.next()
         with torch.no_grad():
             acting.module.weight.fill_(3)
@@ -57,14 +57,14 @@ def test_wrong_weights_are_refused(policy):
         collector.update_policy_weights_()
 
 
-def test_versions_go_on_after_a_load(policy):
-    options = {"frames_per_batch": 2, **FORK}
-    with MultiSyncCollector([CountingEnv], policy(), **options) as collector:
+def test_versions_go_on_after_a_load(carrier, policy):
+    options = {"frames_per_batch": 2}
+    with carrier.sync([CountingEnv], policy(), **options) as collector:
         for _ in range(3):
             collector.update_policy_weights_()
         collector.next()
         state = collector.state_dict()
-    with MultiSyncCollector([CountingEnv], policy(), **options) as other:
+    with carrier.sync([CountingEnv], policy(), **options) as other:
         other.load_state_dict(state)
         other.update_policy_weights_({"module.weight": torch.full((1,), 7.0)})
         batch = other.next()
@@ -72,10 +72,10 @@ def test_versions_go_on_after_a_load(policy):
     assert (batch["weight"] == 7).all()
 
 
-def test_weights_may_change_while_workers_play(counting, policy):
+def test_weights_may_change_while_workers_play(carrier, counting, policy):
     acting, options = policy(), {"frames_per_batch": 8, "total_frames": 400}
     seen = []
-    with MultiAsyncCollector([counting(9)] * 2, acting, **options, **FORK) as collector:
+    with carrier.one_by_one([counting(9)] * 2, acting, **options) as collector:
         for number, batch in enumerate(collector, 1):
             with torch.no_grad():
                 acting.module.weight.fill_(number)
@@ -99,7 +99,9 @@ def test_progress_says_how_far_the_weights_are_behind(capsys, counting, policy):
     assert "lag=" in told
 
 
-def test_policies_that_workers_make_begin_alike_and_take_new_weights(weighted_network, counting):
+def test_policies_that_workers_make_begin_alike_and_take_new_weights(
+    carrier, weighted_network, counting
+):
     class Begins(weighted_network):
         def __init__(self):
             super().__init__()
@@ -109,8 +111,8 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights(weighted_ne
     def make():
         return TensorDictModule(Begins(), ["observation"], ["action", "weight"])
 
-    options = {"frames_per_batch": 4, "policy_factory": make, **FORK}
-    with MultiSyncCollector([counting(9)] * 2, **options) as collector:
+    options = {"frames_per_batch": 4, "policy_factory": make}
+    with carrier.sync([counting(9)] * 2, **options) as collector:
         pid = collector.pids[0]
         assert (collector.next()["weight"] == pid).all()
         collector.update_policy_weights_({"module.weight": torch.full((1,), 3.0)})
@@ -118,7 +120,7 @@ def test_policies_that_workers_make_begin_alike_and_take_new_weights(weighted_ne
         assert (batch["weight"] == 3).all()
         assert (batch["collector", "policy_version"] == 1).all()
         state = collector.state_dict()
-    with MultiSyncCollector([counting(9)] * 2, **options) as other:
+    with carrier.sync([counting(9)] * 2, **options) as other:
         other.load_state_dict(state)
         batch = other.next()
         assert (batch["weight"] == 3).all()

@@ -1,0 +1,1 @@
+"""Collectors whose workers are actors of Ray, on one machine or many."""

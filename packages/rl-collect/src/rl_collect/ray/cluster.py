@@ -1,0 +1,110 @@
+"""The cluster that workers run on: joined, and asked for resources."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CONNECT_S = 5.0
+"""How long a cluster may take to answer."""
+
+Config = Mapping[str, Any]
+
+
+def import_ray() -> Any:
+    """Ray's module, or what to install."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        msg = (
+            "collectors on Ray need Ray: pip install 'rl-collect[ray]'. On one machine "
+            "MultiSyncCollector and MultiAsyncCollector do without it."
+        )
+        raise ModuleNotFoundError(msg, name="ray") from error
+    return ray
+
+
+def join_cluster(ray: Any, init_config: Config | None) -> None:
+    """Join the session of this process, or begin one."""
+    if ray.is_initialized():
+        return
+    config = {"include_dashboard": False, **(init_config or {})}
+    address = config.get("address")
+    if isinstance(address, str) and ":" in address:
+        _require_answer(address)
+        config.pop("include_dashboard")
+    ray.init(**config)
+
+
+def _require_answer(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with contextlib.closing(socket.create_connection((host, int(port)), CONNECT_S)):
+            return
+    except (OSError, ValueError) as error:
+        msg = (
+            f"no Ray cluster answers at {address!r} ({error}): start one there by `ray start "
+            "--head`, or leave the address out of ray_init_config for one on this machine."
+        )
+        raise ConnectionError(msg) from error
+
+
+def configs_of(remote_configs: Config | Sequence[Config] | None, count: int) -> list[Config]:
+    """The options of each actor; one CPU where nothing is said."""
+    if remote_configs is None or isinstance(remote_configs, Mapping):
+        given: list[Any] = [remote_configs or {}] * count
+    else:
+        given = list(remote_configs)
+    if len(given) != count or not all(isinstance(one, Mapping) for one in given):
+        msg = (
+            f"remote_configs must be options of Ray actors, as {{'num_cpus': 1}}, or a list of "
+            f"{count}, one for each worker: got {remote_configs!r:.200}."
+        )
+        raise ValueError(msg)
+    return [{"num_cpus": 1, **one} for one in given]
+
+
+def wanted_by(config: Config) -> dict[str, float]:
+    """The resources that one actor reserves."""
+    named = {"CPU": config.get("num_cpus"), "GPU": config.get("num_gpus")}
+    all_of_them = {**named, **(config.get("resources") or {})}
+    return {name: float(amount) for name, amount in all_of_them.items() if amount}
+
+
+def require_resources(ray: Any, configs: Sequence[Config]) -> None:
+    """Raise where the cluster can never hold these actors; Ray would wait for ever."""
+    nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    total: dict[str, float] = {}
+    for config in configs:
+        wanted = wanted_by(config)
+        if not any(all(node.get(n, 0.0) >= a for n, a in wanted.items()) for node in nodes):
+            msg = (
+                f"a worker asks for {_text(wanted)}, which none of the {len(nodes)} nodes has: "
+                f"they have {'; '.join(_text(_counted(node)) for node in nodes)}. Ask for less in "
+                "remote_configs, or add a node by `ray start --address=...`."
+            )
+            raise ValueError(msg)
+        for name, amount in wanted.items():
+            total[name] = total.get(name, 0.0) + amount
+    there = ray.cluster_resources()
+    lacking = {name: amount for name, amount in total.items() if amount > there.get(name, 0.0)}
+    if lacking:
+        msg = (
+            f"{len(configs)} workers ask for {_text(total)} together, and the cluster has "
+            f"{_text({name: there.get(name, 0.0) for name in lacking})}: make fewer, ask for less "
+            "in remote_configs, begin with some by min_workers, or add nodes by `ray start "
+            "--address=...`."
+        )
+        raise ValueError(msg)
+
+
+def _counted(node: Mapping[str, float]) -> dict[str, float]:
+    """What people count, without memory and the names of nodes."""
+    ours = ("memory", "object_store_memory")
+    return {name: n for name, n in node.items() if ":" not in name and name not in ours}
+
+
+def _text(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "nothing"

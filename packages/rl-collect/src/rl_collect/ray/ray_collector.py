@@ -1,0 +1,164 @@
+"""A collector whose workers are actors of Ray, on this machine or on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+
+from rl_collect.arguments import check_count, check_switches
+from rl_collect.multi.carrier import Carrier
+from rl_collect.multi.multi_collector import MultiCollector
+from rl_collect.multi.options import WorkerMakers, check_picklable
+from rl_collect.ray.actors import Actors
+from rl_collect.ray.cluster import (
+    Config,
+    configs_of,
+    import_ray,
+    join_cluster,
+    require_resources,
+)
+
+
+class RayCollector(MultiCollector):
+    """Plays environments in actors of Ray; otherwise as `MultiCollector`.
+
+    Workers on this machine write their batches into shared memory and read new weights there. One
+    on another machine sends each batch as one block, and fetches the newest weights when it begins
+    a batch; it skips versions that it had no time for. A session of Ray that this collector begins
+    goes on until the program ends, or `ray.shutdown()`.
+
+    Args:
+        create_env_fn: a function for each worker, which makes its environment there; or one
+            function and `num_collectors`.
+        policy: as for `Collector`; each worker has a copy.
+        sync: return one batch of all workers together, otherwise each worker's as it comes.
+        num_collectors: how many workers, where `create_env_fn` is one function.
+        ray_init_config: arguments of `ray.init`, where this process has no session yet. One with
+            an "address" joins that cluster; without, the session is on this machine.
+        remote_configs: options of the actors, `num_cpus`, `num_gpus`, `resources`,
+            `scheduling_strategy` and so on: for all, or one mapping for each.
+        update_after_each_batch: hand on the weights of the policy here whenever a batch was
+            returned.
+        max_weight_update_interval: hand them on at the latest after so many batches; -1 for never
+            unasked.
+        options: what else `MultiCollector` takes but `mp_start_method`, and `Collector`.
+
+    Raises:
+        ModuleNotFoundError: Ray is not installed.
+        ConnectionError: no cluster answers at the address.
+        TypeError: something that workers need cannot be pickled; or an unknown option.
+        ValueError: the cluster has fewer resources than the workers ask for, a policy is on a
+            device that they do not reserve, a buffer in the memory of this machine is to be written
+            from another one; or as for `MultiCollector`.
+
+    Example:
+        >>> issubclass(RayCollector, MultiCollector)
+        True
+    """
+
+    def __init__(  # noqa: PLR0913 - the arguments are the field's
+        self,
+        create_env_fn: WorkerMakers,
+        policy: Any = None,
+        *,
+        sync: bool = False,
+        num_collectors: int | None = None,
+        ray_init_config: Config | None = None,
+        remote_configs: Config | Sequence[Config] | None = None,
+        update_after_each_batch: bool = False,
+        max_weight_update_interval: int = -1,
+        **options: Any,
+    ) -> None:
+        if "mp_start_method" in options:
+            msg = "actors have no mp_start_method: leave it out, or use MultiCollector."
+            raise TypeError(msg)
+        check_switches({"update_after_each_batch": update_after_each_batch})
+        interval = check_count(max_weight_update_interval, -1, "max_weight_update_interval")
+        self._interval = 1 if update_after_each_batch else interval
+        self._since_update = 0  # batches
+        self._ray_init_config, self._remote_configs = ray_init_config, remote_configs
+        super().__init__(create_env_fn, policy, sync=sync, num_workers=num_collectors, **options)
+
+    def _carrier(self, make: list[Callable[[], Any]]) -> Carrier:
+        options, buffer = self.options, self.options.replay_buffer
+        check_picklable(self.policy, None)
+        configs = configs_of(self._remote_configs, len(make))
+        _check_devices(self.policy, options.options, configs)
+        ray = import_ray()
+        pickled = [_pickled(index, one, ray.cloudpickle) for index, one in enumerate(make)]
+        join_cluster(ray, self._ray_init_config)
+        require_resources(ray, configs[: options.min_workers])
+        reaches_all = getattr(buffer, "reaches_other_nodes", False)
+        return Actors(
+            pickled,
+            configs,
+            timeout_s=options.timeout_s,
+            needs_memory=options.workers_write and not reaches_all,
+        )
+
+    def _batch(self) -> TensorDictBase | None:
+        if self._shared_weights is not None and 0 < self._interval <= self._since_update:
+            self.update_policy_weights_()
+        self._since_update += 1
+        return super()._batch()
+
+    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
+        """Hand new weights to all workers, who take them before their next batch.
+
+        Args:
+            policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
+                parameters; those of the policy here where None.
+
+        Raises:
+            TypeError: the policy has no weights, or these are none.
+            ValueError: a weight is missing or unknown, has another shape, or a dtype that cannot be
+                cast. The weights stay as they were.
+        """
+        super().update_policy_weights_(policy_or_weights)
+        self._since_update = 0
+
+
+def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:
+    """What makes a worker, for another process; a part that cannot be pickled is named."""
+    try:
+        pickled: bytes = cloudpickle.dumps(make)
+    except Exception:
+        env, policy, options = make.args
+        parts = {"create_env_fn": env, "policy": policy, **options}
+        for name, part in parts.items():
+            _require_picklable(name, part, index, cloudpickle)
+        raise
+    return pickled
+
+
+def _require_picklable(name: str, part: Any, index: int, cloudpickle: Any) -> None:
+    try:
+        cloudpickle.dumps(part)
+    except Exception as error:
+        called = getattr(part, "__qualname__", type(part).__name__)
+        msg = (
+            f"{name} of worker {index}, {called}, cannot be pickled on its way to an actor "
+            f"({type(error).__name__}: {error}): make what it holds inside the function."
+        )
+        raise TypeError(msg) from error
+
+
+def _check_devices(policy: Any, options: Mapping[str, Any], configs: Sequence[Config]) -> None:
+    """Raise for a device that a worker does not reserve: Ray hides it from the actor."""
+    parameter = next(policy.parameters(), None) if isinstance(policy, nn.Module) else None
+    said = {name: options.get(name) for name in ("device", "env_device", "policy_device")}
+    used = {name: torch.device(one) for name, one in said.items() if one is not None}
+    if parameter is not None and used.keys() <= {"env_device"}:
+        used["policy"] = parameter.device
+    for index, config in enumerate(configs):
+        for name, device in used.items():
+            if device.type == "cuda" and not config.get("num_gpus"):
+                msg = (
+                    f"{name} is {device}, and worker {index} reserves no GPU: give remote_configs="
+                    f"{{'num_gpus': 1}}, or act on the CPU (policy.cpu(), policy_device='cpu')."
+                )
+                raise ValueError(msg)

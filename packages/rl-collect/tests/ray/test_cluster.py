@@ -1,0 +1,120 @@
+"""What is refused before any actor starts; most of it without a session."""
+
+import functools
+import socket
+import sys
+import threading
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+
+from rl_collect import RayCollector
+from rl_collect.ray.cluster import configs_of, wanted_by
+from rl_envs.testing import CountingEnv
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'rl-collect\[ray\]'"):
+        RayCollector([CountingEnv], frames_per_batch=2)
+
+
+def test_each_worker_has_its_options():
+    assert configs_of(None, 2) == [{"num_cpus": 1}] * 2
+    assert configs_of([{"num_gpus": 1}, {"num_cpus": 3}], 2) == [
+        {"num_cpus": 1, "num_gpus": 1},
+        {"num_cpus": 3},
+    ]
+    with pytest.raises(ValueError, match="a list of 2, one for each worker"):
+        configs_of([{}], 2)
+    assert wanted_by({"num_cpus": 2, "num_gpus": 0, "resources": {"far": 1}}) == {
+        "CPU": 2,
+        "far": 1,
+    }
+
+
+def test_a_device_that_a_worker_does_not_reserve_is_refused():
+    message = "policy_device is cuda:0, and worker 1 reserves no GPU"
+    with pytest.raises(ValueError, match=message):
+        RayCollector(
+            [CountingEnv] * 2,
+            frames_per_batch=2,
+            policy_device="cuda:0",
+            remote_configs=[{"num_gpus": 1}, {}],
+        )
+
+
+def test_start_methods_are_for_processes():
+    with pytest.raises(TypeError, match="actors have no mp_start_method"):
+        RayCollector([CountingEnv], frames_per_batch=2, mp_start_method="fork")
+
+
+def held(lock):
+    return CountingEnv(3 if lock.locked() else 5)
+
+
+@pytest.mark.ray
+def test_what_cannot_be_pickled_is_named_before_any_actor_starts(ray_home):
+    import ray
+
+    lock = threading.Lock()
+    policy = TensorDictModule(nn.Linear(1, 2), ["observation"], ["action"])
+    policy.lock = lock
+    wrong = {
+        "create_env_fn of worker 1, .*lambda": ([CountingEnv, lambda: held(lock)], None, {}),
+        "policy of worker 0, TensorDictModule": ([CountingEnv], policy, {}),
+        "postproc of worker 0, .*lambda": ([CountingEnv], None, {"postproc": lambda _: lock}),
+    }
+    for message, (makers, acting, options) in wrong.items():
+        with pytest.raises(TypeError, match=f"{message}.*cannot be pickled"):
+            RayCollector(makers, acting, frames_per_batch=2, **options)
+    assert not ray.is_initialized()
+
+
+@pytest.mark.ray
+def test_an_address_that_does_not_answer_is_named(ray_home):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    options = {"ray_init_config": {"address": f"127.0.0.1:{port}"}}
+    with pytest.raises(ConnectionError, match=rf"no Ray cluster answers at '127.0.0.1:{port}'"):
+        RayCollector([CountingEnv], frames_per_batch=2, **options)
+
+
+@pytest.mark.ray
+def test_more_than_the_cluster_has_is_said_at_once(ray_session):
+    make = functools.partial(RayCollector, frames_per_batch=20)
+    with pytest.raises(ValueError, match="5 workers ask for 5 CPU together, and the cluster has 4"):
+        make(CountingEnv, num_collectors=5)
+    with pytest.raises(ValueError, match=r"a worker asks for 1 CPU, 2 GPU, which none of the 1"):
+        make([CountingEnv], remote_configs={"num_gpus": 2})
+    with pytest.raises(ValueError, match=r"a worker asks for 6 CPU, .*they have 4 CPU"):
+        make([CountingEnv], remote_configs={"num_cpus": 6})
+
+
+class Signed(nn.Module):
+    """Writes its weight where it can be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, observation):
+        return torch.tensor([True, False]), self.weight.clone()
+
+
+@pytest.mark.ray
+def test_weights_are_handed_on_unasked_after_so_many_batches(ray_session):
+    acting = TensorDictModule(Signed(), ["observation"], ["action", "weight"])
+    seen = {}
+    for options in ({"update_after_each_batch": True}, {"max_weight_update_interval": 3}):
+        with RayCollector(
+            [CountingEnv], acting, sync=True, frames_per_batch=2, **options
+        ) as collector:
+            versions = seen[next(iter(options))] = []
+            for _ in range(7):
+                batch = collector.next()
+                versions.append(int(batch["collector", "policy_version"].max()))
+    assert seen["update_after_each_batch"] == [0, 1, 2, 3, 4, 5, 6]
+    assert seen["max_weight_update_interval"] == [0, 0, 0, 1, 1, 1, 2]
