@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "tests", "integration", "slow", "examples", "docs"]
+nox.options.sessions = ["lint", "types", "tests", "ray", "integration", "slow", "examples", "docs"]
 
 ROOT = Path(__file__).parent
 PACKAGES = {
@@ -212,7 +212,8 @@ def tests(session: nox.Session, package: str) -> None:
         install(session, *links, *ours, *others)
     # a package that lists pytest-xdist starts no processes in its tests that would suffer from it
     split = ["-n", "2", "--dist", "loadfile"] if "xdist" in "".join(others) else []
-    session.run("pytest", f"packages/{package}", "-m", "not slow", *split, *session.posargs)
+    marks = ["-m", "not slow and not ray"]
+    session.run("pytest", f"packages/{package}", *marks, *split, *session.posargs)
 
 
 def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
@@ -241,6 +242,19 @@ def built(session: nox.Session, *names: str) -> Path:
 
 @nox.session
 @frees_disk
+def ray(session: nox.Session) -> None:
+    """Run the tests that need a session of Ray, and the page about clusters, against the wheels."""
+    names = ["rl-collect", "rl-replay"]
+    ours, others = needs("test", *names)
+    links = ["--find-links", str(built(session, *closure(*names, *ours)))]
+    install(session, *links, *(f"{name}[ray]" for name in names), *ours, *others, *WHOLE_PATH)
+    tests = [f"packages/{name}/tests" for name in names]
+    session.run("pytest", *tests, "-m", "ray", *session.posargs)
+    session.run("pytest", "docs/cluster.md", env={"RAY_AUTH_MODE": "disabled"})
+
+
+@nox.session
+@frees_disk
 def integration(session: nox.Session) -> None:
     """Run the pages with only what the packages declare, then the whole path with all extras."""
     links = ["--find-links", str(built(session, *PACKAGES))]
@@ -248,7 +262,7 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "README.md", "docs")
     install(session, *groups("test", *PACKAGES), *WHOLE_PATH)
     shown = ["integration_tests", "docs", "README.md"]
-    session.run("pytest", *shown, "-m", "not slow", *session.posargs)
+    session.run("pytest", *shown, "-m", "not slow and not ray", *session.posargs)
 
 
 @nox.session
