@@ -12,9 +12,9 @@ from rl_layout.internals import FIELDS
 from rl_tensordict import as_key, as_tuple, find
 from rl_value.direct_call import explain_call
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
+from rl_value.estimators.bootstrapping.next_alone import reads_next_alone
 from rl_value.estimators.bootstrapping.next_values import (
     lacks_next,
-    reads_next_alone,
     reads_side_by_side,
     roles_of,
 )

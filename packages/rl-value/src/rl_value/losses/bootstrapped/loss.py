@@ -17,7 +17,8 @@ from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find, requir
 from rl_tensordict.arguments import check_type
 from rl_value.arguments import floats
 from rl_value.dispatch import check_tensordict, takes_names
-from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_next
+from rl_value.estimators.bootstrapping.next_alone import unroll_next
+from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import (
     compiled_line,
     left_out_line,

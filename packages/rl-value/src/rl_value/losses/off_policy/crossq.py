@@ -12,12 +12,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import as_tuple, build, nest, require
-from rl_value.estimators.bootstrapping.next_values import (
-    blank,
-    next_inputs,
-    roles_of,
-    with_overwritten,
-)
+from rl_value.estimators.bootstrapping.next_alone import next_inputs
+from rl_value.estimators.bootstrapping.next_values import blank, roles_of, with_overwritten
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import drawn
