@@ -39,15 +39,22 @@ class Apart(StorageCheckpointerBase):
     is_own = False
 
 
+ONE_STORAGE = {
+    "plain": lambda: None,
+    "h5": H5StorageCheckpointer,
+    "flat": FlatStorageCheckpointer,
+    "apart": Apart,
+}
+
+
 class Case:
     """Something of two storages, or of the first one, that is dumped to a folder."""
 
     def __init__(self, kind, lengths):
         self.storages = [LazyTensorStorage(9) for _ in range(2)]
         buffers = [ReplayBuffer(storage=storage, batch_size=2) for storage in self.storages]
-        if kind in ("h5", "flat", "apart"):
-            forms = {"h5": H5StorageCheckpointer, "flat": FlatStorageCheckpointer, "apart": Apart}
-            self.storages[0].checkpointer = forms[kind]()
+        if kind in ONE_STORAGE:
+            self.storages[0].checkpointer = ONE_STORAGE[kind]()
             self.dumps, self.loads = buffers[0].dumps, buffers[0].loads
         elif kind == "members":
             self.storages[1].checkpointer = H5StorageCheckpointer()
@@ -58,8 +65,7 @@ class Case:
             self.ensemble, own = StorageEnsemble(*self.storages), StorageEnsembleCheckpointer()
             self.dumps = lambda path: own.dumps(self.ensemble, path)
             self.loads = lambda path: own.loads(self.ensemble, path)
-        one = kind in ("h5", "flat", "apart")
-        self.read = self.storages[:1] if one else self.storages
+        self.read = self.storages[:1] if kind in ONE_STORAGE else self.storages
         for number, storage in enumerate(self.read if lengths else []):
             storage.extend(trajectories(lengths[number], first_id=10 * number))
 
@@ -98,6 +104,57 @@ def test_kill_at_any_operation_on_files_leaves_one_of_two_dumps_whole(tmp_path, 
     assert seen[-1] == "newer"
     assert sorted(seen) == seen  # there is one moment at which it changes
     assert len(seen) > 25  # operations were counted
+
+
+class Stop(BaseException):
+    """What Ctrl-C raises, but for its name."""
+
+
+def stop_after(monkeypatch, call, functions):
+    """Lets the call number `call` of some functions do its work, and raises `Stop` behind it."""
+    left = [call]
+
+    def counted(function):
+        def wrapped(*args, **kwargs):
+            found = function(*args, **kwargs)
+            left[0] -= 1
+            if left[0] == -1:
+                raise Stop
+            return found
+
+        return wrapped
+
+    for owner, name in functions:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+
+
+@pytest.mark.parametrize("kind", ["plain", "h5", "flat", "apart", "storages", "members"])
+def test_interrupt_behind_any_operation_on_files_leaves_one_of_two_dumps_whole(
+    tmp_path, monkeypatch, kind
+):
+    former, newer, found = Case(kind, FORMER), Case(kind, NEWER), Case(kind, None)
+    names = ("write", "fsync", "fdatasync", "replace", "link", "unlink", "mkdir", "rmdir")
+    operations = [(os, name) for name in names]
+    seen = []
+    for call in range(300):
+        folder = tmp_path / str(call)
+        former.dumps(folder)
+        came_so_far = False
+        with monkeypatch.context() as patch:
+            stop_after(patch, call, operations)
+            try:
+                newer.dumps(folder)
+            except Stop:
+                came_so_far = True
+        found.loads(folder)
+        seen.append("former" if same(found.rows(), former.rows()) else "newer")
+        assert seen[-1] == "former" or same(found.rows(), newer.rows())
+        if not came_so_far:
+            break
+    assert seen[0] == "former"
+    assert seen[-1] == "newer"
+    assert sorted(seen) == seen
+    assert len(seen) > 8  # operations were counted
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

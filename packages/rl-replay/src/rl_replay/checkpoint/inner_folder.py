@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rl_replay.checkpoint.manifest import is_named
 from rl_replay.checkpoint.writer import claimed
 
 
@@ -24,7 +25,8 @@ def new_folder(dump: Path, kind: str) -> Iterator[Path]:
         try:
             yield made
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            if not is_named(dump, made.name):
+                shutil.rmtree(made, ignore_errors=True)
             raise
         for other in dump.iterdir():
             # what else begins like that is not ours to remove

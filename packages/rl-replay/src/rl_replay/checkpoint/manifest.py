@@ -67,6 +67,14 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     return head
 
 
+def is_named(folder: Path, name: str) -> bool:
+    """Whether the manifest of a dump names a file or folder of its own, drawn at random."""
+    try:
+        return name.encode() in _text(folder / MANIFEST)
+    except (OSError, ValueError):
+        return False
+
+
 def _text(name: Path) -> bytes:
     with os.fdopen(open_regular(name, os.O_RDONLY, follow=False), "rb") as file:
         text = file.read(LIMIT_BYTES + 1)

@@ -21,7 +21,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_replay.checkpoint.manifest import FORMAT, FORMAT_VERSION, MANIFEST, parsed, sealed
+from rl_replay.checkpoint.manifest import (
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    is_named,
+    parsed,
+    sealed,
+)
 from rl_replay.checkpoint.other_file import ROWS, described_file
 from rl_replay.checkpoint.parts import (
     Bytes,
@@ -82,7 +89,9 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
         _settle(folder)
         os.replace(draft, folder / MANIFEST)
     except BaseException as error:
-        _remove([data, draft, *others])
+        # an interrupt behind the last step comes too late to undo it
+        if not is_named(folder, data.name):
+            _remove([data, draft, *others])
         if isinstance(error, OSError):
             raise _failed(error, folder) from error
         raise
