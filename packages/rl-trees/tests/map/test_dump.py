@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,23 @@ def test_a_failed_dump_leaves_the_one_that_is_there(tmp_path):
     assert dump.arrays["x"].tolist() == [0, 1, 2]
     assert dump.rows is None
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_an_interrupt_behind_the_last_step_leaves_the_new_dump(tmp_path, monkeypatch):
+    write_dump(tmp_path, "k", {"a": 1}, {"x": np.arange(3)}, None)
+    replace = Path.replace
+
+    def interrupted(self, target):
+        replace(self, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_dump(tmp_path, "k", {"a": 2}, {"x": np.arange(4)}, None)
+    dump = read_dump(tmp_path, "k")
+    assert dump.document["a"] == 2
+    assert dump.arrays["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_pickles_and_other_kinds_are_refused(tmp_path):

@@ -50,7 +50,8 @@ def write_dump(
         (data / DOCUMENT).write_text(json.dumps(whole), encoding="utf-8")
         (data / DOCUMENT).replace(folder / DOCUMENT)  # from here on the new data are the ones
     except BaseException:
-        shutil.rmtree(data, ignore_errors=True)
+        if not _is_named(folder, data.name):  # an interrupt behind the last step undoes nothing
+            shutil.rmtree(data, ignore_errors=True)
         raise
     for other in folder.glob("data-*"):
         if other != data:
@@ -88,6 +89,14 @@ def load_rows(storage: Storage, rows: Path | None) -> None:
         storage.empty()
     else:
         ReplayBuffer(storage=storage).loads(rows, rows_only=True)
+
+
+def _is_named(folder: Path, data: str) -> bool:
+    """Whether the document of a folder names some data."""
+    try:
+        return data in (folder / DOCUMENT).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 def _array(data: Path, name: Any) -> NDArray[Any]:
