@@ -62,6 +62,22 @@ def test_one_hot_samples_follow_the_mask():
     assert (wide.sample().bool() & ~mask).sum() == 0
 
 
+@pytest.mark.parametrize("kind", [MaskedCategorical, MaskedOneHotCategorical, OneHotCategorical])
+@pytest.mark.parametrize("shape", [(4,), (7, 3), (2, 1), ()])
+def test_mask_of_another_shape_is_named(kind, shape):
+    with pytest.raises(ValueError, match=r"the mask must .* \(2, 3\).*: got"):
+        kind(torch.zeros(2, 3), mask=torch.ones(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", [MaskedCategorical, MaskedOneHotCategorical])
+@pytest.mark.parametrize("mask", [None, [True, False, True]])
+def test_mask_that_is_no_tensor_is_named(kind, mask):
+    with pytest.raises(
+        TypeError, match=f"the mask must be a bool tensor: got {type(mask).__name__}"
+    ):
+        kind(torch.zeros(2, 3), mask=mask)
+
+
 def test_missing_mask_raises():
     for kind in (MaskedCategorical, MaskedOneHotCategorical):
         with pytest.raises(TypeError, match="mask"):

@@ -197,8 +197,17 @@ def test_amount_falls_with_every_frame_for_any_number_of_steps(dtype, steps):
 def test_mask_of_another_width_raises():
     for count in (1, 6):
         module = EGreedyModule(Categorical(4), action_mask_key="mask")
-        with pytest.raises(ValueError, match=r"expected a mask of 4 choices.*got \(5, \d\)"):
+        with pytest.raises(ValueError, match=r"the mask must .* \(5, 4\).*got \(5, \d\)"):
             module.step(torch.zeros(5, dtype=torch.int64), torch.ones(5, count, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("kind", [Categorical, OneHot])
+@pytest.mark.parametrize("shape", [(7, 3), (2, 5, 3), ()])
+def test_mask_of_other_rows_is_named(kind, shape):
+    module = explore(kind(3), action_mask_key="mask")
+    action = kind(3).rand((5,))
+    with pytest.raises(ValueError, match=r"the mask must .* \(5, 3\).*: got"):
+        module.step(action, torch.ones(shape, dtype=torch.bool))
 
 
 def test_masks_of_spec_and_step_both_apply():

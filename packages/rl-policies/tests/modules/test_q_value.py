@@ -170,6 +170,25 @@ def test_row_without_an_allowed_choice_raises(space, groups):
         GreedyChoice(space, groups=groups)(VALUES, mask)
 
 
+@pytest.mark.parametrize(
+    ("space", "groups"), [("categorical", None), ("multi_categorical", (2, 2))]
+)
+def test_row_without_an_allowed_choice_has_no_value_in_a_loss(space, groups):
+    mask = torch.tensor([[True, True, False, True], [False] * 4])
+    with set_recurrent_mode(True):
+        _, worth = GreedyChoice(space, groups=groups)(VALUES, mask)
+    assert worth.isnan().flatten().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (7, 4), (7, 2, 4), (2, 1), (), (5,)])
+def test_mask_of_another_shape_is_named(shape):
+    actor = QValueActor(nn.Identity(), action_space="categorical", action_mask_key="mask")
+    assert actor.action_mask_key == "mask"
+    mask = torch.ones(shape, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"the mask must .* \(2, 4\).*: got"):
+        actor.step(VALUES, mask)
+
+
 def test_allowed_action_is_chosen_even_if_its_value_is_minus_infinity():
     values = torch.tensor([[3.0, -torch.inf, 9.0, -torch.inf]])
     mask = torch.tensor([[False, True, False, True]])

@@ -11,6 +11,7 @@ from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.one_hot import OneHotCategorical, divergence_of_choices
 from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.choice_mask import require_mask
 
 
 class MaskedCategorical(Categorical):
@@ -29,8 +30,8 @@ class MaskedCategorical(Categorical):
             the values given to `log_prob`. This waits for the device.
 
     Raises:
-        ValueError: both or none of `logits` and `probs` are given, or they do not hold a
-            distribution and `validate_args` is set.
+        ValueError: both or none of `logits` and `probs` are given, the mask is of another shape,
+            or they do not hold a distribution and `validate_args` is set.
         TypeError: they are no floats, or the mask is not bool.
 
     Example:
@@ -49,6 +50,7 @@ class MaskedCategorical(Categorical):
         mask: Tensor,
         validate_args: bool = False,
     ) -> None:
+        require_mask(mask)
         vectors = OneHotCategorical(logits, probs, mask=mask, validate_args=validate_args)
         # they are normalised; torch's checks do not know -inf
         super().__init__(logits=vectors.logits, validate_args=False)
@@ -112,8 +114,8 @@ class MaskedOneHotCategorical(OneHotCategorical):
             the values given to `log_prob`. This waits for the device.
 
     Raises:
-        ValueError: both or none of `logits` and `probs` are given, or they do not hold a
-            distribution and `validate_args` is set.
+        ValueError: both or none of `logits` and `probs` are given, the mask is of another shape,
+            or they do not hold a distribution and `validate_args` is set.
         TypeError: they are no floats, or the mask is not bool.
 
     Example:
@@ -133,6 +135,7 @@ class MaskedOneHotCategorical(OneHotCategorical):
         dtype: torch.dtype = torch.int64,
         validate_args: bool = False,
     ) -> None:
+        require_mask(mask)
         super().__init__(logits, probs, mask=mask, dtype=dtype, validate_args=validate_args)
 
 

@@ -12,6 +12,7 @@ from torch.distributions.kl import register_kl
 from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.sample_cache import SampleCache
 from rl_policies.modules.call_notes import note_errors, require_tensor
+from rl_policies.modules.choice_mask import check_mask
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -36,8 +37,8 @@ class OneHotCategorical(Distribution):
             the values given to `log_prob`. This waits for the device.
 
     Raises:
-        ValueError: both or none of `logits` and `probs` are given, they have no dimension, or
-            they do not hold a distribution and `validate_args` is set.
+        ValueError: both or none of `logits` and `probs` are given, they have no dimension, the
+            mask is of another shape, or they do not hold a distribution and `validate_args` is set.
         TypeError: they are no floats, or the mask is not bool.
 
     Example:
@@ -256,9 +257,8 @@ def _check_given(given: Any, mask: Tensor | None) -> None:
     if given.ndim == 0:
         msg = "logits and probs must end in a dimension of choices: got a scalar"
         raise ValueError(msg)
-    if mask is not None and mask.dtype != torch.bool:
-        msg = f"the mask must be bool, True where a choice is allowed: got {mask.dtype}"
-        raise TypeError(msg)
+    if mask is not None:
+        check_mask(mask, given.shape, wider=True)
 
 
 def _check_values(logits: Tensor | None, probs: Tensor | None, mask: Tensor | None) -> None:

@@ -10,6 +10,7 @@ from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.choice_mask import check_mask
 from rl_specs import Categorical, OneHot, TensorSpec
 from rl_tensordict import NestedKey
 
@@ -103,15 +104,13 @@ class EGreedyModule(ExplorationModule):
         leaf = self._form.over(action.shape)
         assert isinstance(leaf, OneHot | Categorical)  # others are refused when this is made
         count = leaf.n if self._form.count is not None or isinstance(leaf, OneHot) else None
-        if count not in (None, mask.shape[-1]):
-            msg = f"expected a mask of {count} choices, as the spec has: got {tuple(mask.shape)}."
-            raise ValueError(msg)
-        if mask.dtype == torch.bool and leaf.mask is not None:
+        check_mask(mask, (*rows, *(mask.shape[-1:] if count is None else (count,))))
+        if leaf.mask is not None:
             mask = mask & leaf.mask.to(mask.device)
-        if mask.dtype != torch.bool or not bool(mask.any(-1).all()):
+        if not bool(mask.any(-1).all()):
             msg = (
-                f"the mask, with that of the spec, must be bool and allow a choice in every row: "
-                f"got {mask.dtype} with {int((~mask.bool().any(-1)).sum())} empty rows"
+                "the mask, with that of the spec, must allow a choice in every row: got "
+                f"{int((~mask.any(-1)).sum())} empty rows"
             )
             raise ValueError(msg)
         mask = mask.expand(*rows, mask.shape[-1])

@@ -10,10 +10,12 @@ import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
+from rl_layout import recurrent_mode
 from rl_policies.distributions.nan_check import can_look
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
 from rl_policies.modules.call_notes import note_errors
+from rl_policies.modules.choice_mask import check_mask
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
 from rl_tensordict import NestedKey, TensorStep, note_call
@@ -48,9 +50,7 @@ class GreedyChoice(nn.Module):
         """Choose: actions, one-hot `[*B, n]` or indices `[*B]` or `[*B, K]`; values `[*B, 1]`."""
         scores = values
         if mask is not None:
-            if mask.dtype != torch.bool:
-                msg = f"the mask must be bool, True where a choice is allowed: got {mask.dtype}"
-                raise TypeError(msg)
+            check_mask(mask, values.shape)
             mask = mask.expand(values.shape)
             scores = values.masked_fill(~mask, -torch.inf)
         index = self._best(scores, mask)
@@ -58,6 +58,8 @@ class GreedyChoice(nn.Module):
         chosen = values.gather(-1, places)
         if self.groups is not None:
             chosen = chosen.sum(-1, keepdim=True)
+        if mask is not None:
+            chosen = self._of_allowed(chosen, mask)
         _refuse_nan(chosen, scores)
         if self.action_space == "categorical":
             return index.squeeze(-1).to(self.dtype), chosen
@@ -74,6 +76,15 @@ class GreedyChoice(nn.Module):
         masks = [None] * len(sizes) if mask is None else mask.split(sizes, -1)
         parts = zip(scores.split(sizes, -1), masks, strict=True)
         return torch.cat([_best_of(part, allowed) for part, allowed in parts], -1)
+
+    def _of_allowed(self, chosen: Tensor, mask: Tensor) -> Tensor:
+        """The values of choices; NaN in a batch to learn from where a mask allows none."""
+        # the last state of an episode may allow nothing, and its value is not used
+        if recurrent_mode() is not True:
+            return chosen
+        masks = [mask] if self.groups is None else mask.split(self.groups, -1)
+        empty = ~torch.stack([one.any(-1, keepdim=True) for one in masks]).all(0)
+        return chosen.masked_fill(empty, torch.nan)
 
     def _firsts(self, like: Tensor) -> Tensor:
         """First index of each group, `[K]`."""
@@ -104,7 +115,8 @@ def _best_of(scores: Tensor, mask: Tensor | None) -> Tensor:
     # argmax over -inf alone may pick a forbidden choice: take the first allowed one instead
     first = mask.to(torch.uint8).argmax(-1, keepdim=True)
     best = torch.where(mask.gather(-1, best), best, first)
-    if not torch.compiler.is_compiling() and not bool(mask.gather(-1, best).all()):
+    may_look = not torch.compiler.is_compiling() and recurrent_mode() is not True
+    if may_look and not bool(mask.gather(-1, best).all()):
         empty = int((~mask.any(-1)).sum())
         msg = f"the mask must allow a choice in every row: {empty} of {best.numel()} are empty."
         raise ValueError(msg)
@@ -161,6 +173,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         self.spec = spec
         self.safe = safe
         self._form = form
+        self.action_mask_key = action_mask_key
 
     @property
     def action_space(self) -> ActionSpace:
@@ -180,7 +193,9 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
 
         Raises:
             ValueError: there are not as many values as the spec has choices; or values on the CPU
-                are NaN, unless code is compiled or the mode is recurrent, as in losses.
+                are NaN, unless code is compiled or the mode is recurrent, as in losses. A mask of
+            another shape, or one that allows nothing in a row; in losses the value of such a row
+            is NaN, which the last state of an episode may be.
             TypeError: the mask is not bool.
         """
         try:
@@ -195,7 +210,9 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         values, *masks = tensors
         own = self._own_mask(values) if self.safe else None
         if own is not None:
-            masks = [own & mask.expand(values.shape) for mask in masks] or [own]
+            for mask in masks:
+                check_mask(mask, values.shape)
+            masks = [own & mask for mask in masks] or [own]
         action, chosen = self.module(values, *masks)
         return action, values, chosen
 
@@ -274,6 +291,12 @@ class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
         """The spec of the action, as it was given."""
         spec: TensorSpec | None = self.module[-1].spec
         return spec
+
+    @property
+    def action_mask_key(self) -> NestedKey | None:
+        """Where the mask of allowed choices is; None where all are."""
+        key: NestedKey | None = self.module[-1].action_mask_key
+        return key
 
     @property
     def action_space(self) -> ActionSpace:

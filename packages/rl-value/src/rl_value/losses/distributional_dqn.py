@@ -121,8 +121,12 @@ class DistributionalDQNLoss(DQNLoss):
         chooser = probs
         if self.double_dqn:
             chooser = self._unroll(self.value_network, steps, key).following.exp()
-        best = (chooser * self.support[:, None]).sum(-2).argmax(-1, keepdim=True)
-        ahead = _of_action(probs, best, self.entries["action"])
+        means, allowed = (chooser * self.support[:, None]).sum(-2), self._allowed_next(steps)
+        if allowed is not None:
+            means = means.masked_fill(~allowed, -torch.inf)
+        ahead = _of_action(probs, means.argmax(-1, keepdim=True), self.entries["action"])
+        if allowed is not None:
+            ahead = ahead.masked_fill(~allowed.any(-1, keepdim=True), torch.nan)
         ahead = ahead.masked_fill(steps.terminated, 1 / len(self.support))
         gamma = steps.per_step(self.gamma)
         alive = (~steps.terminated).to(ahead.dtype)

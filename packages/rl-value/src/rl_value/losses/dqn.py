@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
-from tensordict.nn import TensorDictModuleBase
-from torch import Tensor
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor, nn
 
 from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
@@ -161,7 +161,26 @@ class DQNLoss(BootstrappedLoss):
             index = action_index(choice, found.following, self.action_space)
         else:
             index = choice.argmax(-1, keepdim=True)
-        return replace(found, following=found.following.gather(-1, index))
+        chosen = found.following.gather(-1, index)
+        allowed = self._allowed_next(steps)
+        if allowed is not None:
+            chosen = chosen.masked_fill(~allowed.any(-1, keepdim=True), torch.nan)
+        return replace(found, following=chosen)
+
+    def _allowed_next(self, steps: Transitions) -> Tensor | None:
+        """Which actions each step's next state allows, bool ``[M, n]``; None without a mask."""
+        key = mask_key_of(self.value_network)
+        if key is None:
+            return None
+        return self._unroll(
+            TensorDictModule(nn.Identity(), [key], [key]), steps, key
+        ).following.bool()
+
+
+def mask_key_of(network: TensorDictModuleBase) -> NestedKey | None:
+    """Where a network reads which actions are allowed; None where all are."""
+    keys = (getattr(module, "action_mask_key", None) for module in network.modules())
+    return next((key for key in keys if key is not None), None)
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:

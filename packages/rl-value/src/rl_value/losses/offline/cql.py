@@ -17,7 +17,7 @@ from rl_value.direct_call import noted
 from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.losses.bootstrapped.policy import drawn
 from rl_value.losses.bootstrapped.targets import Targets
-from rl_value.losses.dqn import DQNLoss, action_index
+from rl_value.losses.dqn import DQNLoss, action_index, mask_key_of
 from rl_value.losses.off_policy.sac import SACLoss
 from rl_value.masked_means import kept, reduce
 
@@ -143,7 +143,8 @@ class DiscreteCQLLoss(DQNLoss):
 
         loss_cql   w (log Σ_b exp Q(s, b) - Q(s, a))
 
-    Everything else is as in `DQNLoss`, whose ``loss`` is called ``loss_qvalue`` here; both are to
+    The sum is over the actions that the mask of the network allows. Everything else is as in
+    `DQNLoss`, whose ``loss`` is called ``loss_qvalue`` here; both are to
     be added up. (Kumar et al., arXiv:2006.04779.)
 
     Args:
@@ -183,6 +184,9 @@ class DiscreteCQLLoss(DQNLoss):
         values = require(noted(self.value_network, copied(seen)), self.entries["action_value"])
         index = action_index(require(seen, self.entries["action"]), values, self.action_space)
         chosen = of_action(values, index, self.entries["action"])
+        key = mask_key_of(self.value_network)
+        if key is not None:
+            values = values.masked_fill(~require(seen, key), -torch.inf)
         gap = values.logsumexp(-1, keepdim=True) - chosen
         held = reduce(kept(gap, counted), counted, self.reduction, self._weight(batch, gap))
         loss = self._regression(batch, chosen, targets, counted)
