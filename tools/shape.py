@@ -93,8 +93,8 @@ def type_names(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield node.name
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-            name = ast.unparse(node.targets[0])
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            name = ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
             if name[:1].isupper() and not name.isupper() and name.isidentifier():
                 yield name
 

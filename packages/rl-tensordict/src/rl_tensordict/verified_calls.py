@@ -16,7 +16,7 @@ from rl_tensordict.internals import has_global_hooks
 from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
 from rl_tensordict.types import KeyPath
 
-Run: TypeAlias = Callable[[Values], Values]
+RunCalls: TypeAlias = Callable[[Values], Values]
 
 
 class Layers:
@@ -129,7 +129,7 @@ class VerifiedCalls:
     def _start(self, calls: ModuleCalls) -> None:
         self._calls, self.is_flat = calls, calls.is_flat
         self.is_verified, self._fallback = False, ""
-        self._bound: tuple[Any, Run] | None = None
+        self._bound: tuple[Any, RunCalls] | None = None
         self._layers = Layers()
 
     @property
@@ -195,7 +195,7 @@ class VerifiedCalls:
         made: Values = self._in_range(run)(values, batch_size)
         return made
 
-    def bound(self) -> Run | None:
+    def bound(self) -> RunCalls | None:
         """Bind the calls, for steps between which the parts of the policy stay the same.
 
         Returns:

@@ -6,15 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_layout import keys
 from rl_replay import Sampler, Storage
 from rl_tensordict import NestedKey, UnfitValue
 from rl_tensordict.arguments import check_whole
+from rl_tensordict.types import Ints
 from rl_text.tokens.names import GROUP_IDS
 
-Ints = NDArray[np.int64]
 NOTHING = np.empty(0, np.int64)
 
 

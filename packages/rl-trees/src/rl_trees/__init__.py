@@ -10,7 +10,7 @@ from rl_trees.map.query_module import QueryModule
 from rl_trees.map.tensor_map import TensorMap
 from rl_trees.map.tensordict_map import TensorDictMap
 from rl_trees.search.rules import EXP3, PUCT, UCB1, GumbelHalving, SelectionRule
-from rl_trees.search.trees import Leaves, MCTSTrees
+from rl_trees.search.trees import MCTSTrees, SearchLeaves
 
 __all__ = [
     "EXP3",
@@ -19,11 +19,11 @@ __all__ = [
     "BinaryToDecimal",
     "GumbelHalving",
     "HashToInt",
-    "Leaves",
     "MCTSForest",
     "MCTSTrees",
     "QueryModule",
     "RandomProjectionHash",
+    "SearchLeaves",
     "SelectionRule",
     "SipHash",
     "TensorDictMap",

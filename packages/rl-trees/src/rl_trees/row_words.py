@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+from rl_tensordict.types import Words
 
 
 def bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:

@@ -11,8 +11,7 @@ from torch import Tensor
 from rl_collect.arguments import as_flags, check_count, check_state
 from rl_layout import keys
 from rl_tensordict import build, nest, tensors
-
-Leaves = dict[tuple[str, ...], Tensor]
+from rl_tensordict.types import LeafTensors
 
 
 class WholeTrajectories:
@@ -42,7 +41,7 @@ class WholeTrajectories:
     def __init__(self, num_envs: int, max_held: int = 1_000_000) -> None:
         self._num_envs = check_count(num_envs, 1, "num_envs")
         self._max_held = check_count(max_held, 1, "max_held")
-        self._rows: Leaves = {}  # [held], oldest first
+        self._rows: LeafTensors = {}  # [held], oldest first
         self._env = torch.empty(0, dtype=torch.int64)  # whose each of them is
 
     @property
@@ -157,7 +156,7 @@ class WholeTrajectories:
         self._env = state["env"].clone()
         self._rows = dict(_of(TensorDict(state["rows"], [len(self._env)]).clone()))
 
-    def _joined(self, fresh: Leaves) -> Leaves:
+    def _joined(self, fresh: LeafTensors) -> LeafTensors:
         if not self.held:
             return fresh
         if fresh.keys() != self._rows.keys():
@@ -166,7 +165,7 @@ class WholeTrajectories:
             raise KeyError(msg)
         return {key: torch.cat([self._rows[key], leaf]) for key, leaf in fresh.items()}
 
-    def _hand_out(self, rows: Leaves, env: Tensor, out: Tensor, stay: Tensor) -> TensorDict:
+    def _hand_out(self, rows: LeafTensors, env: Tensor, out: Tensor, stay: Tensor) -> TensorDict:
         self._rows = {key: leaf.index_select(0, stay.to(leaf.device)) for key, leaf in rows.items()}
         self._env = env[stay]
         found = {key: leaf.index_select(0, out.to(leaf.device)) for key, leaf in rows.items()}

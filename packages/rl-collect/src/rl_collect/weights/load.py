@@ -14,7 +14,7 @@ SHOWN = 8
 """Wrong weights that an error lists."""
 
 Size = tuple[torch.dtype, tuple[int, ...]]
-Sizes = Mapping[str, Size | None]
+WeightSizes = Mapping[str, Size | None]
 
 
 class PolicyWeights:
@@ -62,12 +62,12 @@ def load_weights(policy: Any, weights: Any) -> None:
         policy.load_state_dict({own.get(name, name): leaf for name, leaf in given.items()})
 
 
-def sizes_of(state: Mapping[str, Any]) -> Sizes:
+def sizes_of(state: Mapping[str, Any]) -> WeightSizes:
     """The dtype and shape of each weight; None for what is no tensor, or not initialised."""
     return {name: _size(leaf) for name, leaf in state.items()}
 
 
-def check_weights(state: dict[str, Tensor], expected: Sizes) -> dict[str, Tensor]:
+def check_weights(state: dict[str, Tensor], expected: WeightSizes) -> dict[str, Tensor]:
     """The state; raises unless its weights have the expected names and shapes, and can be cast."""
     wrong = [
         f"{name!r}: expected {_size_text(one)}, got {_text_of(state.get(name))}"

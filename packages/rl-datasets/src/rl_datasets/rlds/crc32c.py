@@ -11,7 +11,7 @@ _POLYNOMIAL = 0x82F63B78
 _LANE = 1024  # bytes
 _MASK = 0xA282EAD8
 
-Words = NDArray[np.uint32]
+Registers = NDArray[np.uint32]
 
 
 def masked_crc(data: bytes) -> int:
@@ -46,7 +46,7 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def _advanced(states: Words, columns: NDArray[np.uint8]) -> Words:
+def _advanced(states: Registers, columns: NDArray[np.uint8]) -> Registers:
     """States of many lanes after their bytes, `[bytes, lanes]`."""
     table = _table()
     for column in np.ascontiguousarray(columns):
@@ -56,9 +56,9 @@ def _advanced(states: Words, columns: NDArray[np.uint8]) -> Words:
 
 
 @cache
-def _table() -> Words:
+def _table() -> Registers:
     """What each byte does to the state."""
-    found: Words = np.arange(256, dtype=np.uint32)
+    found: Registers = np.arange(256, dtype=np.uint32)
     polynomial = np.uint32(_POLYNOMIAL)
     for _ in range(8):
         found = (found >> np.uint32(1)) ^ (polynomial * (found & np.uint32(1)))

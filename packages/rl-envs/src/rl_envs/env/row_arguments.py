@@ -11,12 +11,12 @@ import numpy as np
 
 from rl_envs.env.spec_leaves import has_fixed_form
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+RowMethod = TypeVar("RowMethod", bound=Callable[..., Any])
 METHODS = ("reset_into", "step_into", "bind", "bind_step", "split")
 FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
-def explain_arguments(method: Method) -> Method:
+def explain_arguments(method: RowMethod) -> RowMethod:
     """Wrap a method on numpy rows so that its errors name the wrong argument."""
     # rows are checked first, the other arguments after a failure only: a binding is made often
     signature, takes_rows = inspect.signature(method), method.__name__.endswith("_into")
@@ -37,7 +37,7 @@ def explain_arguments(method: Method) -> Method:
                 raise
             raise reason from error
 
-    return cast("Method", call)
+    return cast("RowMethod", call)
 
 
 def _reason(env: Any, name: str, given: Mapping[str, Any]) -> Exception | None:

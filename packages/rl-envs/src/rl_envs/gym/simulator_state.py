@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import wrappers
 
-from rl_envs.gym.wrappers import STATELESS
+from rl_envs.gym.wrappers import STATELESS, Env
 
 # all that changes in them from step to step, alongside the generator and the wrappers' counters
 ATTRIBUTES = ("state", "steps_beyond_terminated", "last_u")
@@ -19,8 +19,6 @@ COUNTERS = {
     wrappers.OrderEnforcing: "_has_reset",
     wrappers.PassiveEnvChecker: "checked_reset",
 }
-
-Env = gymnasium.Env[Any, Any]
 
 
 def get_state(env: Env) -> dict[str, Any]:

@@ -18,9 +18,7 @@ from rl_envs.rollouts.request import Goal, RolloutRequest
 from rl_envs.rollouts.returned_memory import ReturnedMemory
 from rl_layout import keys
 from rl_tensordict import build, nest
-from rl_tensordict.types import Array, KeyPath
-
-Leaves = dict[KeyPath, Tensor]
+from rl_tensordict.types import Array, LeafTensors
 
 
 def why_not_tensors(
@@ -54,7 +52,7 @@ class DeviceSteps:
         self._shown = [key for key, _ in env.layout.shown]
         if plan is not None:
             plan.check_reads(self._shown)
-        self._steps: list[Leaves] = []
+        self._steps: list[LeafTensors] = []
         self._memory = ReturnedMemory(env)
 
     def start(self, root: TensorDictBase | None, goal: Goal) -> int:
@@ -63,12 +61,12 @@ class DeviceSteps:
         begun = self.env.reset() if root is None else root
         if root is None:
             self._memory.add_reset(begun)
-        self._root: Leaves = {key: begun.get(key) for key in self._shown}
+        self._root: LeafTensors = {key: begun.get(key) for key in self._shown}
         return 0
 
     def act(self, t: int) -> None:
         """Let the policy act on the root of step t."""
-        made: Leaves
+        made: LeafTensors
         if self._plan is None:
             made = dict(keys.leaves(self.env.full_action_spec.rand()))
         else:

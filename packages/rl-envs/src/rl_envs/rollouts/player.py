@@ -28,7 +28,7 @@ from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Transform
 
 
-class Steps(Protocol):
+class StepLoop(Protocol):
     """Takes the steps of a rollout, and holds them."""
 
     keeps_root: bool  # whether the root after the last step is made, too
@@ -60,7 +60,7 @@ class Steps(Protocol):
 
 def play_steps(
     env: Environment,
-    steps: Steps,
+    steps: StepLoop,
     request: RolloutRequest,
     root: Any,
     goal: Goal | None = None,  # one that was made before, of a request that does not break
@@ -233,7 +233,7 @@ class RolloutPlayer:
         if own is not None:
             return play_steps(env, own, request, root)
         if not why_not_tensors(env, request, self._refreshed, root):
-            steps: Steps = DeviceSteps(env, self._plan)
+            steps: StepLoop = DeviceSteps(env, self._plan)
         else:
             steps = TensorDictSteps(env, self.policy)
         batch = play_steps(env, steps, request, root)

@@ -13,7 +13,7 @@ from rl_tensordict import ModuleCalls, VerifiedCalls, is_key
 from rl_tensordict.arguments import check_type
 from rl_tensordict.types import KeyPath
 
-Values: TypeAlias = dict[KeyPath, Any]
+PolicyValues: TypeAlias = dict[KeyPath, Any]
 
 
 class PolicyPlan(VerifiedCalls):
@@ -45,7 +45,7 @@ class PolicyPlan(VerifiedCalls):
         if self.may_share(keys.NEXT):
             refuse_shared_states({"policy": policy})
 
-    def __call__(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
+    def __call__(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> PolicyValues:
         """Run the policy on a step's root.
 
         Args:
@@ -144,10 +144,10 @@ def _described(leaf: Any) -> str:
 
 def refuse_other_keys(
     plan: PolicyPlan, written: set[KeyPath], batch_size: torch.Size
-) -> Callable[[Values], Values]:
+) -> Callable[[PolicyValues], PolicyValues]:
     """Return a function that calls the plan itself; its outputs are compared at every step."""
 
-    def run(scope: Values) -> Values:
+    def run(scope: PolicyValues) -> PolicyValues:
         made = plan(scope, batch_size)
         if made.keys() != written:
             named, found = (

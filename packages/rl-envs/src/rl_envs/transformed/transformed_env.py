@@ -37,7 +37,7 @@ from rl_transforms import (
     Transform,
 )
 
-Change = Transform | Callable[[TensorDictBase], TensorDictBase]
+GivenTransform = Transform | Callable[[TensorDictBase], TensorDictBase]
 
 
 class TransformedEnv(EnvBase):
@@ -76,10 +76,13 @@ class TransformedEnv(EnvBase):
     transforms: Compose
 
     def __init__(
-        self, base_env: EnvBase, *transforms: Change | None, transform: Change | None = None
+        self,
+        base_env: EnvBase,
+        *transforms: GivenTransform | None,
+        transform: GivenTransform | None = None,
     ) -> None:
         _check_env(base_env)
-        given: list[Change] = [one for one in (*transforms, transform) if one is not None]
+        given: list[GivenTransform] = [one for one in (*transforms, transform) if one is not None]
         if isinstance(base_env, TransformedEnv):
             given = [*base_env.transforms, *given]
             started, base_env = base_env.is_started, base_env.base_env
@@ -97,7 +100,7 @@ class TransformedEnv(EnvBase):
         self.transforms = Compose(*_unpacked(given))
         self._describe()
 
-    def append_transform(self, transform: Change) -> TransformedEnv:
+    def append_transform(self, transform: GivenTransform) -> TransformedEnv:
         """Add a transform after the others, in place.
 
         Args:
@@ -118,7 +121,7 @@ class TransformedEnv(EnvBase):
         """
         return self.insert_transform(len(self.transforms), transform)
 
-    def insert_transform(self, index: int, transform: Change) -> TransformedEnv:
+    def insert_transform(self, index: int, transform: GivenTransform) -> TransformedEnv:
         """Add a transform ahead of the one at a place, in place.
 
         Args:
@@ -143,7 +146,7 @@ class TransformedEnv(EnvBase):
         if not 0 <= index <= len(self.transforms):
             msg = f"expected a place from 0 to {len(self.transforms)}: got {index}."
             raise IndexError(msg)
-        members: list[Change] = list(self.transforms)
+        members: list[GivenTransform] = list(self.transforms)
         Compose(transform).check_place("environment")
         members[index:index] = _unpacked([transform])
         self.transforms = Compose(*members)
@@ -411,7 +414,7 @@ def _check_env(thing: Any) -> None:
     require_env(thing, EnvBase, "expected an environment")
 
 
-def _unpacked(given: list[Change]) -> Iterator[Change]:
+def _unpacked(given: list[GivenTransform]) -> Iterator[GivenTransform]:
     for one in given:
         if isinstance(one, Compose):
             yield from _unpacked(list(one))

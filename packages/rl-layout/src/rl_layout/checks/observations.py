@@ -18,7 +18,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple
 
 _FLAGS = {*keys.DONE_KEYS, keys.IS_INIT}
 _WANTED: tuple[NestedKey, ...] = ("action", keys.NEXT_REWARD, "observation")
-Pairs = list[tuple[NestedKey, Tensor, Tensor]]
+ObservationPairs = list[tuple[NestedKey, Tensor, Tensor]]
 
 
 def observation_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]:
@@ -118,7 +118,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
     return found & rows.real
 
 
-def _taken(rows: MarkerRows, pairs: Pairs) -> Tensor:
+def _taken(rows: MarkerRows, pairs: ObservationPairs) -> Tensor:
     """Rows whose observations are all bit for bit the next ones of the row before."""
     taken = torch.ones(rows.size, dtype=torch.bool)
     for _, root, after in pairs:
@@ -126,7 +126,7 @@ def _taken(rows: MarkerRows, pairs: Pairs) -> Tensor:
     return taken
 
 
-def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
+def _reset_findings(rows: MarkerRows, pairs: ObservationPairs) -> Iterator[Finding]:
     """Done steps whose next observation is the first one of the trajectory after them."""
     # That is right where a cut was made and the environment continued, which only a truncation can
     # be. Where terminations show it, with one value and another, final observations are lost.
@@ -155,7 +155,7 @@ def _reset_findings(rows: MarkerRows, pairs: Pairs) -> Iterator[Finding]:
     yield from rows.found("error" if lost else "note", keys.next_key(key), before, what)
 
 
-def _telling(pairs: Pairs, starts: Tensor) -> Pairs:
+def _telling(pairs: ObservationPairs, starts: Tensor) -> ObservationPairs:
     """Leaves that do not begin alike everywhere, as counts and recurrent states do."""
 
     def varies(root: Tensor) -> bool:

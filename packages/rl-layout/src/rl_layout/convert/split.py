@@ -13,8 +13,7 @@ from rl_layout.arguments import check_flags, check_key
 from rl_layout.segments.segments import Segments
 from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
 from rl_tensordict.arguments import check_collection
-
-Leaves = dict[tuple[str, ...], Tensor]
+from rl_tensordict.types import LeafTensors
 
 
 def split_trajectories(
@@ -209,7 +208,7 @@ def _fitting(batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor:
     return value
 
 
-def _mask(batch: TensorDictBase, flat: Leaves, prefix: NestedKey | None) -> Tensor:
+def _mask(batch: TensorDictBase, flat: LeafTensors, prefix: NestedKey | None) -> Tensor:
     """Take the mask out of the leaves of a padded batch."""
     mask = flat.pop(_mask_key(prefix), None)
     if mask is None:
@@ -224,7 +223,7 @@ def _mask(batch: TensorDictBase, flat: Leaves, prefix: NestedKey | None) -> Tens
     return mask
 
 
-def _is_jagged(flat: Leaves) -> bool:
+def _is_jagged(flat: LeafTensors) -> bool:
     return bool(flat) and all(value.is_nested for value in flat.values())
 
 
@@ -233,7 +232,7 @@ def _fill(key: tuple[str, ...], numbered: set[tuple[str, ...]]) -> int:
 
 
 def _with_mask(
-    padded: Leaves, segments: Segments, prefix: NestedKey | None, device: torch.device | None
+    padded: LeafTensors, segments: Segments, prefix: NestedKey | None, device: torch.device | None
 ) -> TensorDict:
     place = _mask_key(prefix)
     for end in range(1, len(place)):

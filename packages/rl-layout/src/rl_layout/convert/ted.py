@@ -33,8 +33,7 @@ from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
 from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
 from rl_tensordict.arguments import check_collection
-
-Leaves = dict[tuple[str, ...], Tensor]
+from rl_tensordict.types import LeafTensors
 
 
 class TED2Flat:
@@ -119,7 +118,7 @@ class TED2Flat:
         kept: TensorDict = packed.memmap(os.fspath(path))
         return kept
 
-    def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
+    def _pack(self, once: LeafTensors, steps: LeafTensors, segments: Segments) -> TensorDict:
         rows = segments.num_rows
         return TensorDict(
             {
@@ -217,7 +216,7 @@ class TED2Nested(TED2Flat):
         msg = f"jagged leaves cannot be memory-mapped at {path!r}: leave path out, or use TED2Flat."
         raise ValueError(msg)
 
-    def _pack(self, once: Leaves, steps: Leaves, segments: Segments) -> TensorDict:
+    def _pack(self, once: LeafTensors, steps: LeafTensors, segments: Segments) -> TensorDict:
         packed = super()._pack({}, {}, segments)
         # a trajectory of j steps: j rows of its steps, j + 1 shared ones
         exact = Segments.from_lengths(segments.lengths)
@@ -334,7 +333,7 @@ def _rows_of(batch: TensorDictBase, done_key: NestedKey | None) -> Segments:
     return Segments.from_ends(require(batch, done_key))
 
 
-def _is_shared(key: tuple[str, ...], leaves: Leaves, segments: Segments) -> bool:
+def _is_shared(key: tuple[str, ...], leaves: LeafTensors, segments: Segments) -> bool:
     """Whether a leaf under ``"next"`` repeats the next row's wherever one row follows another."""
     root, after = leaves[key], leaves.get(keys.next_key(key))
     if after is None or key[0] == keys.NEXT:
@@ -358,7 +357,9 @@ def _places(segments: Segments) -> tuple[Tensor, Tensor]:
     return steps, segments.lasts + numbers + 1
 
 
-def _check_rows(shape: torch.Size, once: Leaves, steps: Leaves, segments: Segments) -> None:
+def _check_rows(
+    shape: torch.Size, once: LeafTensors, steps: LeafTensors, segments: Segments
+) -> None:
     rows = segments.num_rows
     wrong = [key for key, value in steps.items() if len(value) != rows]
     wrong += [key for key, value in once.items() if len(value) != rows + len(segments)]

@@ -23,7 +23,7 @@ from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
 from rl_policies.modules.call_notes import note_errors, require_module
 from rl_policies.modules.policy_sequence import PolicySequence
-from rl_policies.modules.probabilistic import Keys, SamplingModule
+from rl_policies.modules.probabilistic import DistributionKeys, SamplingModule
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey, TensorStep, note_call, outputs_of
 
@@ -150,8 +150,8 @@ class ProbabilisticActor(PolicySequence, ProbabilisticTensorDictSequential):  # 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
         module: TensorDictModuleBase,
-        in_keys: Keys,
-        out_keys: Keys | None = None,
+        in_keys: DistributionKeys,
+        out_keys: DistributionKeys | None = None,
         *,
         spec: TensorSpec | None = None,
         distribution_class: Any = Delta,

@@ -35,7 +35,7 @@ from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, require
 
 BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
 ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)
-Keys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
+DistributionKeys = NestedKey | Sequence[NestedKey] | dict[str, NestedKey]
 
 
 class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore[misc]
@@ -81,8 +81,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
     @note_errors
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
-        in_keys: Keys,
-        out_keys: Keys | None = None,
+        in_keys: DistributionKeys,
+        out_keys: DistributionKeys | None = None,
         *,
         spec: TensorSpec | None = None,
         distribution_class: Any = Delta,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_policies.modules.call_notes import note_errors, require_tensor
 
-Sizes = int | tuple[int, int]
+WindowSize = int | tuple[int, int]
 _WIDTH = 32
 _DEPTH = 3
 
@@ -55,9 +55,9 @@ class ConvNet(nn.Sequential):
         in_features: int | None = None,
         depth: int | None = None,
         num_cells: Sequence[int] | int | None = None,
-        kernel_sizes: Sequence[Sizes] | int = 3,
-        strides: Sequence[Sizes] | int = 1,
-        paddings: Sequence[Sizes] | int = 0,
+        kernel_sizes: Sequence[WindowSize] | int = 3,
+        strides: Sequence[WindowSize] | int = 1,
+        paddings: Sequence[WindowSize] | int = 0,
         activation_class: Callable[..., nn.Module] = nn.ELU,
         activation_kwargs: dict[str, Any] | None = None,
         norm_class: Callable[..., nn.Module] | None = None,
@@ -173,7 +173,12 @@ def _after(layer: nn.Conv2d, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _layer(
-    before: int | None, after: int, kernel: Sizes, stride: Sizes, padding: Sizes, bias: bool
+    before: int | None,
+    after: int,
+    kernel: WindowSize,
+    stride: WindowSize,
+    padding: WindowSize,
+    bias: bool,
 ) -> nn.Module:
     if before is not None:
         return nn.Conv2d(before, after, kernel, stride, padding, bias=bias)

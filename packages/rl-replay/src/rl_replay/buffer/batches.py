@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     last: bool  # Whether it ends an epoch
 
 
-class Draw(NamedTuple):
+class DrawnIndices(NamedTuple):
     """Rows that a sampler chose."""
 
     numbers: torch.Tensor  # Their row ids, int64 [N]
@@ -160,7 +160,7 @@ class BatchMaker:
 
         queue.submit(make, stamp=stamp, size=size, before=before, rng_after=parts.rng_state())
 
-    def _draw(self, size: int) -> Draw:
+    def _draw(self, size: int) -> DrawnIndices:
         storage, sampler = self._parts.storage, self._parts.sampler
         try:
             numbers, info = storage.session.choose(storage, sampler, size)
@@ -173,7 +173,7 @@ class BatchMaker:
             raise
         if not sampler.proven:
             self._require_rows(numbers)
-        return Draw(numbers, info, sampler.ran_out, size)
+        return DrawnIndices(numbers, info, sampler.ran_out, size)
 
     def _require_rows(self, numbers: Any) -> None:
         """Raises unless a sampler of the caller's chose rows that can be read."""
@@ -187,7 +187,7 @@ class BatchMaker:
                 "storage.ring.window() says which can be read."
             )
 
-    def _gather(self, draw: Draw) -> tuple[Any, dict[str, Any]]:
+    def _gather(self, draw: DrawnIndices) -> tuple[Any, dict[str, Any]]:
         """Copies the rows of a draw, with their index, row ids and markers."""
         storage, sampler = self._parts.storage, self._parts.sampler
         chosen = draw.numbers, draw.info

@@ -15,7 +15,7 @@ from rl_replay.storages import LazyTensorStorage, ListStorage, Storage, TensorSt
 from rl_replay.writers import ImmutableDatasetWriter, Writer
 from rl_slabs.internals import positive
 
-Part = TypeVar("Part")
+GivenPart = TypeVar("GivenPart")
 
 
 class BufferParts:
@@ -134,13 +134,15 @@ class BufferParts:
 
 
 def _checked(
-    part: Part | None, kind: Callable[..., Part], default: Callable[[], Part] | None = None
-) -> Part:
+    part: GivenPart | None,
+    kind: Callable[..., GivenPart],
+    default: Callable[[], GivenPart] | None = None,
+) -> GivenPart:
     found: Any = default() if part is None and default is not None else part
     if not isinstance(found, kind):  # type: ignore[arg-type]
         name = kind.__name__
         raise TypeError(f"{name.lower()} must be a {name}, got {type(found).__name__}.")
-    checked: Part = found
+    checked: GivenPart = found
     return checked
 
 

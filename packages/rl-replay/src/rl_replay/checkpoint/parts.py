@@ -57,9 +57,9 @@ class OtherFile:
     link: str | None = None  # Another name for it, which the next dump takes away
 
 
-Array = torch.Tensor | NDArray[Any] | Chunks
+ArrayPart = torch.Tensor | NDArray[Any] | Chunks
 Part = (
-    Array
+    ArrayPart
     | OtherFile
     | Mapping[str, Any]
     | list[Any]
@@ -102,7 +102,7 @@ def taken_of(leaf: torch.Tensor, rows: torch.Tensor) -> Chunks:
     return Chunks(leaf.dtype, (len(rows), *leaf.shape[1:]), pieces)
 
 
-def raw_pieces(array: Array) -> Iterator[Bytes]:
+def raw_pieces(array: ArrayPart) -> Iterator[Bytes]:
     """The bytes of an array, in pieces."""
     if isinstance(array, np.ndarray):
         array = torch.from_numpy(np.ascontiguousarray(array))
@@ -114,7 +114,7 @@ def raw_pieces(array: Array) -> Iterator[Bytes]:
             yield flat[start : start + PIECE_BYTES]
 
 
-def described(array: Array) -> dict[str, Any]:
+def described(array: ArrayPart) -> dict[str, Any]:
     """The dtype, the shape and the kind of an array, for JSON."""
     kind = "array" if isinstance(array, np.ndarray) else "tensor"
     dtype = torch.from_numpy(array[:0]).dtype if isinstance(array, np.ndarray) else array.dtype

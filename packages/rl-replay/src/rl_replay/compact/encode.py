@@ -21,7 +21,7 @@ _MANY = 4
 """Where more than one row in so many is an exception, a pair of leaves is kept as it is."""
 
 
-class Pair(NamedTuple):
+class SharedPair(NamedTuple):
     """A leaf at the root and the same leaf of the next step."""
 
     root: Field
@@ -54,7 +54,7 @@ class CompactRows:
             other = by_path.get(keys.next_key(one.path))
             alike = other is not None and (other.dtype, other.shape) == (one.dtype, one.shape)
             if alike and one.nbytes and one.path[0] != keys.NEXT and one.path[-1] not in self.apart:
-                found.append(Pair(one, by_path[keys.next_key(one.path)]))
+                found.append(SharedPair(one, by_path[keys.next_key(one.path)]))
         wrong = self._differences(found) if found else {}
         limit = len(self.positions) // _MANY
         self.pairs = [pair for pair in found if len(wrong[pair.root.path]) <= limit]
@@ -88,7 +88,7 @@ class CompactRows:
         array[places[ends] + 1] = _moved(after)[np.flatnonzero(ends)]
         return made.view(root.dtype)
 
-    def shared_pieces(self, pair: Pair) -> Iterator[torch.Tensor]:
+    def shared_pieces(self, pair: SharedPair) -> Iterator[torch.Tensor]:
         """All of a leaf that is kept once."""
         for rows in self.blocks(pair):
             yield self.shared(rows, *self.read(rows, pair))
@@ -98,14 +98,14 @@ class CompactRows:
         for rows in self.blocks([one]):
             yield self.read(rows, [one])[0]
 
-    def exception_pieces(self, pair: Pair) -> Iterator[torch.Tensor]:
+    def exception_pieces(self, pair: SharedPair) -> Iterator[torch.Tensor]:
         """The next values of the rows that are exceptions."""
         rows = self.exceptions[pair.root.path]
         step = max(1, SMALL_BYTES // max(1, pair.next.nbytes))
         for start in range(0, len(rows), step):
             yield self.read(rows[start : start + step], [pair.next])[0]
 
-    def _differences(self, pairs: list[Pair]) -> dict[KeyPath, Ints]:
+    def _differences(self, pairs: list[SharedPair]) -> dict[KeyPath, Ints]:
         """For each pair the rows that are continued and whose next value is another one."""
         found: dict[KeyPath, list[Ints]] = {pair.root.path: [] for pair in pairs}
         fields = [one for pair in pairs for one in pair]

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from tensordict import is_tensorclass
 
-Kind = TypeVar("Kind", bound=type)
+ContainerType = TypeVar("ContainerType", bound=type)
 
 _known: dict[str, type] = {}
 
 
-def register_container(kind: Kind) -> Kind:
+def register_container(kind: ContainerType) -> ContainerType:
     """Makes a named tuple or tensorclass known, so that stored rows may name it.
 
     A process that has stored rows of a class knows it. One that only reads them, as after a

@@ -19,7 +19,7 @@ from rl_transforms import Compose
 _KIND = "members"
 
 
-class Ensemble(Protocol):
+class EnsembleState(Protocol):
     """What is saved of an ensemble: its buffers, and how they are chosen."""
 
     batch_size: int | None
@@ -44,10 +44,10 @@ class Ensemble(Protocol):
         ...
 
 
-class _Own:
+class _OwnState:
     """What an ensemble has beside its buffers, as one of the parts that a load changes."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: EnsembleState) -> None:
         self._ensemble = ensemble
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,23 +60,23 @@ class _Own:
         ensemble.batch_size = state["batch_size"]
 
 
-def state_of(ensemble: Ensemble) -> dict[str, Any]:
+def state_of(ensemble: EnsembleState) -> dict[str, Any]:
     """Everything that the next samples of an ensemble depend on."""
     return {**_own_state(ensemble), "buffers": [buffer.state_dict() for buffer in ensemble]}
 
 
-def load_state(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
+def load_state(ensemble: EnsembleState, state: Mapping[str, Any]) -> None:
     """Restores what `state_of` returned; where a buffer refuses its state, nothing changes."""
     if not isinstance(state, Mapping) or "buffers" not in state:
         raise ValueError("this is no state of an ensemble: give what its state_dict() returned.")
     _require_as_many(ensemble, len(state["buffers"]), "the state")
-    with restored_on_failure([*ensemble, _Own(ensemble)]):
+    with restored_on_failure([*ensemble, _OwnState(ensemble)]):
         for buffer, own in zip(ensemble, state["buffers"], strict=True):
             buffer.load_state_dict(own)
         _load_own(ensemble, state)
 
 
-def dump_ensemble(ensemble: Ensemble, path: str) -> None:
+def dump_ensemble(ensemble: EnsembleState, path: str) -> None:
     """Writes every buffer to a folder of its own, then the names of the folders in one step."""
     folder = Path(path)
     with new_folder(folder, _KIND) as made:
@@ -86,7 +86,7 @@ def dump_ensemble(ensemble: Ensemble, path: str) -> None:
         dump(folder, {"ensemble": state}, is_claimed=True)
 
 
-def load_ensemble(ensemble: Ensemble, path: str) -> None:
+def load_ensemble(ensemble: EnsembleState, path: str) -> None:
     """Restores what `dump_ensemble` wrote; every byte is checked before a buffer changes."""
     with Archive(path) as archive:
         if "ensemble/members" not in archive.names():
@@ -99,13 +99,13 @@ def load_ensemble(ensemble: Ensemble, path: str) -> None:
     for folder in folders:
         with Archive(folder) as archive:
             archive.verify()
-    with restored_on_failure([*ensemble, _Own(ensemble)]):
+    with restored_on_failure([*ensemble, _OwnState(ensemble)]):
         for buffer, folder in zip(ensemble, folders, strict=True):
             buffer.loads(folder)
         _load_own(ensemble, state)
 
 
-def _own_state(ensemble: Ensemble) -> dict[str, Any]:
+def _own_state(ensemble: EnsembleState) -> dict[str, Any]:
     generator = ensemble.generator
     return {
         "sampler": ensemble.sampler.state_dict(),
@@ -115,7 +115,7 @@ def _own_state(ensemble: Ensemble) -> dict[str, Any]:
     }
 
 
-def _load_own(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
+def _load_own(ensemble: EnsembleState, state: Mapping[str, Any]) -> None:
     ensemble.transform.load_state_dict(state["transform"])
     ensemble.sampler.load_state_dict(state["sampler"])
     if state["batch_size"] is not None:
@@ -127,7 +127,7 @@ def _load_own(ensemble: Ensemble, state: Mapping[str, Any]) -> None:
         ensemble.generator.set_state(state["rng"])
 
 
-def _require_as_many(ensemble: Ensemble, count: Any, source: str) -> None:
+def _require_as_many(ensemble: EnsembleState, count: Any, source: str) -> None:
     if count != len(ensemble):
         raise ValueError(
             f"{source} is of {count} buffers, and this ensemble has {len(ensemble)}: make one of "

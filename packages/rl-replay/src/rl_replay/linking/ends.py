@@ -16,7 +16,7 @@ from rl_replay.linking.observations import lacks, observed
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
 
-Get = Callable[[NestedKey], NDArray[Any]]
+ReadColumn = Callable[[NestedKey], NDArray[Any]]
 Seen = tuple[list[NDArray[Any]], list[NDArray[Any]]]
 """Observations and next observations of rows, as bits."""
 
@@ -76,7 +76,7 @@ class EndChecks:
             self._add_rows(*_compare(seen, ended, marks.real, extent, runs, former))
             self._last = LastEnds.of_rows(seen, ended, runs)
 
-    def see_row(self, get: Get, known: MarkerKeys) -> None:
+    def see_row(self, get: ReadColumn, known: MarkerKeys) -> None:
         """`see` of one row, whose leaves `get` returns by key."""
         former, self._last = self._last, NO_ENDS
         if known.mask is not None and not any_set(get(known.mask)):
@@ -137,7 +137,7 @@ class LastEnds(NamedTuple):
     following: Mapping[int, Sequence[bytes]]  # Next observations, bit for bit, by the place in them
 
     @classmethod
-    def of_row(cls, get: Get, known: MarkerKeys) -> LastEnds:
+    def of_row(cls, get: ReadColumn, known: MarkerKeys) -> LastEnds:
         """A single ended row."""
         pairs = known.observations
         if not _moved((get(one), get(other)) for one, other in pairs):

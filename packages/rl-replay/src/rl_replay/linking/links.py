@@ -32,7 +32,7 @@ from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
 from rl_tensordict import NestedKey
 
-Step = tuple[int, ...]
+StepKey = tuple[int, ...]
 """What a row is called by its markers: every id that it has, then its step."""
 
 # up to here a loop over open ends is quicker than sorting them
@@ -47,8 +47,10 @@ class Predecessors(NamedTuple):
     # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
     # padding; int32 [n]
     back: NDArray[np.int32]
-    open_ends: dict[Step, int]  # Ids, step and number of the rows that none of them continues yet
-    consumed: Sequence[Step]  # Ids and step of older rows that are continued now
+    open_ends: dict[
+        StepKey, int
+    ]  # Ids, step and number of the rows that none of them continues yet
+    consumed: Sequence[StepKey]  # Ids and step of older rows that are continued now
     # The last row of each run, or all rows side by side, where rows are not numbered by ids and
     # steps
     lasts: Sequence[Last] | Side = ()
@@ -67,7 +69,7 @@ class Links:
         self.capacity = capacity
         self.keys = keys
         self.back = np.zeros(capacity, dtype=np.int32) if back is None else back
-        self.pending: dict[Step, int] = {}
+        self.pending: dict[StepKey, int] = {}
         self._lasts: Sequence[Last] | Side = ()
         self._pruned_at = 64
         self._one_step = True
@@ -118,7 +120,7 @@ class Links:
         ids, step = self._name(get)
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
-            consumed: tuple[Step, ...] = ()
+            consumed: tuple[StepKey, ...] = ()
             if not self._begins(get):
                 found = self._open_row(before, number + 1)
                 if found is not None:
@@ -231,8 +233,8 @@ class Links:
         numbers: range,
     ) -> Predecessors:
         """Matches few heads and tails in a loop."""
-        open_ends: dict[Step, int] = {}
-        consumed: list[Step] = []
+        open_ends: dict[StepKey, int] = {}
+        consumed: list[StepKey] = []
         heads, tails = ends
         order = sorted(heads | tails)
         names = [column[order].tolist() for column in (*marks.ids, _steps(marks))]
@@ -271,11 +273,11 @@ class Links:
         inner = np.flatnonzero(same[1:] & is_tail[:-1] & ~is_tail[1:])
         back[row[inner + 1]] = row[inner + 1] - row[inner]
 
-        def steps_of(places: NDArray[np.int64]) -> Iterator[Step]:
+        def steps_of(places: NDArray[np.int64]) -> Iterator[StepKey]:
             return zip(*(name[places].tolist() for name in names), strict=True)
 
         queries = np.flatnonzero(~same & ~is_tail) if self.pending else _NO_ROWS
-        consumed: list[Step] = []
+        consumed: list[StepKey] = []
         for step, late in zip(steps_of(queries), row[queries].tolist(), strict=True):
             found = self._open_row(step, numbers.stop)
             if found is not None:
@@ -287,7 +289,7 @@ class Links:
         open_ends = dict(zip(steps_of(last), late_numbers, strict=True))
         return Predecessors(back, open_ends, consumed, marks=marks)
 
-    def _open_row(self, step: Step, end: int) -> int | None:
+    def _open_row(self, step: StepKey, end: int) -> int | None:
         """The open row at a step, unless the rows up to `end` overwrite it."""
         number = self.pending.get(step)
         return number if number is not None and number >= end - self.capacity else None
@@ -329,7 +331,7 @@ class Links:
         return 2 * seen.cut > seen.compared if seen.compared else self._one_step
 
     def _follows(
-        self, last: Last, ids: Step, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
+        self, last: Last, ids: StepKey, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
     ) -> bool:
         """Whether a row is the successor of the last row of the previous call."""
         if not last.waits or self._begins(get) or not last.precedes(ids, step):

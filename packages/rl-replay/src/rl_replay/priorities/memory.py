@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rl_replay.priorities.tree import PriorityTree, TreeLayout
 from rl_slabs import Arrays
-from rl_tensordict.types import Flags, Ints
+from rl_tensordict.types import Flags, Ints, Singles
 
 HIGHEST, ALPHA, EPOCH, CLEARED, LENGTH = range(5)
 """Cells of the board: the highest priority so far; alpha; the epoch of the rows; how often all
@@ -17,8 +17,7 @@ words were cleared; rows of a slice, 0 where rows are drawn."""
 
 _CELLS = 8
 
-Singles = NDArray[np.float32]
-Words = NDArray[np.uint32]
+HalfWords = NDArray[np.uint32]
 
 
 class Assigned(NamedTuple):

@@ -8,12 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Flags, Floats, Ints, Singles, Words
 
-Floats = NDArray[np.float64]
-Words = NDArray[np.uint64]
-Singles = NDArray[np.float32]
-Flags = NDArray[np.bool_]
 BLOCK, SHIFT = 16, 4  # children of a node, leaves of two cache lines; the bits of a child's place
 GROUP = 4  # children that are added up together, so that four additions can be made at a time
 BELOW_ONE = np.nextafter(1.0, 0.0)  # a fraction that rounding has made 1 would pass the last child

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rl_replay.priorities.memory import Words
+from rl_replay.priorities.memory import HalfWords
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 from rl_tensordict.types import Flags, Ints
 
 
-def ids_of(row_ids: Ints) -> Words:
+def ids_of(row_ids: Ints) -> HalfWords:
     """What a word holds of a row id: the lower half of it + 1, as no word of zeros is a row's."""
-    ids: Words = (row_ids + 1).astype(np.uint32)
+    ids: HalfWords = (row_ids + 1).astype(np.uint32)
     return ids
 
 

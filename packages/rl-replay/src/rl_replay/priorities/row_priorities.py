@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rl_replay.priorities.least_weight import LeastWeight
 from rl_replay.priorities.memory import (
@@ -16,18 +15,16 @@ from rl_replay.priorities.memory import (
     EPOCH,
     HIGHEST,
     LENGTH,
+    HalfWords,
     PriorityMemory,
-    Singles,
-    Words,
 )
 from rl_replay.priorities.row_ids import ids_of, require_written, runs, within
 from rl_replay.priorities.saved import Saved, went_back
 from rl_replay.priorities.slice_candidates import SliceCandidates
 from rl_replay.storages.ring import Ring
 from rl_slabs import Window
-from rl_tensordict.types import Flags, Ints
+from rl_tensordict.types import Flags, Floats, Ints, Singles
 
-Floats = NDArray[np.float64]
 ReadFirst = Callable[[int, int], Singles | None]
 """The priorities that rows were written with, from one row id on up to another; None without."""
 
@@ -325,7 +322,7 @@ class RowPriorities:
         self.memory.raise_highest(float(given.max(initial=0.0)))
         return given
 
-    def _weigh(self, positions: Ints, ids: Words) -> None:
+    def _weigh(self, positions: Ints, ids: HalfWords) -> None:
         """Sets the words of leaves by their priorities."""
         self.tree.update(positions, ids, self.memory.weights_at(positions))
         self._least.note(self.tree, positions)

@@ -7,9 +7,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from rl_replay.priorities.memory import PriorityMemory, Singles
+from rl_replay.priorities.memory import PriorityMemory
 from rl_replay.priorities.row_ids import runs
 from rl_slabs import Window
+from rl_tensordict.types import Singles
 
 
 class Saved(NamedTuple):

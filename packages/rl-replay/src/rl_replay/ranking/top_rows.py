@@ -12,7 +12,7 @@ from rl_replay.ranking.ranks import Ranks
 from rl_tensordict.types import Ints
 
 
-class Entries(NamedTuple):
+class RankedRows(NamedTuple):
     """What becomes of some new rows."""
 
     kept: Ints  # Those that stay, in the order in which they came, int64 [k]
@@ -35,12 +35,12 @@ class TopRows:
         self.count = self.came = 0  # rows that are stored, and that ever came
         self._worst = np.zeros(0, np.int64)
 
-    def plan(self, ranks: Ranks) -> Entries:
+    def plan(self, ranks: Ranks) -> RankedRows:
         """Which of some new rows stay, and where; nothing changes."""
         free = len(self.ranks) - self.count
         if len(ranks) <= free:
             rows = np.arange(len(ranks))
-            return Entries(rows, self.count + rows, len(rows))
+            return RankedRows(rows, self.count + rows, len(rows))
         if free:
             return self._plan_filling(ranks, free)
         better = np.flatnonzero(ranks > self.ranks[self._worst_rows(1)[0]])
@@ -48,9 +48,9 @@ class TopRows:
         worst = self._worst_rows(len(best))[: len(best)]
         # both are in order, so that the rows which stay come first
         stay = int(np.count_nonzero(ranks[best[: len(worst)]] > self.ranks[worst]))
-        return Entries(np.sort(best[:stay]), worst[:stay], 0)
+        return RankedRows(np.sort(best[:stay]), worst[:stay], 0)
 
-    def _plan_filling(self, ranks: Ranks, free: int) -> Entries:
+    def _plan_filling(self, ranks: Ranks, free: int) -> RankedRows:
         """The plan of a call that fills the storage, and brings more rows than that."""
         count = self.count
         every = np.concatenate((self.ranks[:count], ranks))
@@ -59,9 +59,9 @@ class TopRows:
         stays = np.zeros(count, np.bool_)
         stays[best[best < count]] = True
         places = np.concatenate((np.arange(count, count + free), np.flatnonzero(~stays)))
-        return Entries(kept, places[: len(kept)], min(free, len(kept)))
+        return RankedRows(kept, places[: len(kept)], min(free, len(kept)))
 
-    def enter(self, entries: Entries, ranks: Ranks) -> None:
+    def enter(self, entries: RankedRows, ranks: Ranks) -> None:
         """Takes new rows in, as planned."""
         kept, places = entries.kept, entries.places
         boundary = self.ranks[self._worst[-1:]]

@@ -19,13 +19,12 @@ from rl_replay.priorities.saved import Saved
 from rl_replay.samplers.sampler import Sampler
 from rl_slabs import Window
 from rl_slabs.internals import positive
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Floats, Ints
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
 
 Normalize = Literal["batch", "buffer"]
-Floats = NDArray[np.float64]
 
 PROBABILITY = "probability"
 ROOM_FOR_COLUMNS = 1 << 16

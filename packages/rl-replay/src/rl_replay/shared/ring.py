@@ -98,7 +98,7 @@ _POLL_S = 0.0002
 _NOBODY = bytes(8)
 
 
-class _Own(threading.local):
+class _OwnLane(threading.local):
     """The lane and the last reserved span of each thread."""
 
     lane: Lane | None = None
@@ -119,7 +119,7 @@ class SharedRing:
         self._rows = rows
         self._found: Lanes | None = None
         self._timeout_s = timeout_s
-        self._own = _Own()
+        self._own = _OwnLane()
         self._none = Window(
             tuple(lane << LANE_SHIFT for lane in range(self.lanes)), (0,) * self.lanes
         )

@@ -174,14 +174,14 @@ class PlainOneRow:
             column[position] = self._row[key]
 
 
-Back = NDArray[np.int32]
+BackColumn = NDArray[np.int32]
 
 
 class Allocator(Protocol):
     """Allocates rows for a session; `rl_replay.shared.files` has those that processes share."""
 
     def rows(
-        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
     ) -> RowStore:
         """Memory for rows whose links are in `back`."""
         ...
@@ -191,7 +191,7 @@ class GivenTensors:
     """Refuses to allocate: the rows are tensors of the caller's."""
 
     def rows(
-        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
     ) -> RowStore:
         """Raises: there is no other memory."""
         raise RuntimeError(
@@ -204,7 +204,7 @@ class FirstWrite:
     """Allocates memory on a device for rows like the first that are written."""
 
     def rows(
-        self, layout: StorageLayout, capacity: int, back: Back, device: torch.device
+        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
     ) -> RowStore:
         """Rows with every leaf as it came, or with observations once."""
         if layout.lossless is not None:

@@ -19,7 +19,7 @@ from rl_replay.samplers import SliceSampler
 from rl_replay.storages import LazyTensorStorage, Storage, TensorStorage
 from rl_replay.testing.list_model import ListModel
 
-Step = tuple[int, int]  # trajectory and step, which the observation holds too
+WrittenStep = tuple[int, int]  # trajectory and step, which the observation holds too
 
 
 class BufferMachine(RuleBasedStateMachine):
@@ -172,8 +172,10 @@ class SharedBufferMachine(RuleBasedStateMachine):
         first = TensorDictReplayBuffer(storage=storage, sampler=sampler, shared=True, batch_size=12)
         self.buffers = [first, *(_handle(first) for _ in range(lanes - 1))]
         self.each = each
-        self.rows: list[list[Step]] = [[] for _ in self.buffers]
-        self.unfinished: list[list[Step]] = [[] for _ in self.buffers]  # the next step of each
+        self.rows: list[list[WrittenStep]] = [[] for _ in self.buffers]
+        self.unfinished: list[list[WrittenStep]] = [
+            [] for _ in self.buffers
+        ]  # the next step of each
         self.trajectories = self.written = 0
         self.further: list[str] = []  # leaves in addition to those of `_batch`
 
@@ -305,7 +307,7 @@ def _is_refused(buffer: TensorDictReplayBuffer) -> bool:
     return False
 
 
-def _batch(rows: list[Step], ends: list[bool]) -> TensorDict:
+def _batch(rows: list[WrittenStep], ends: list[bool]) -> TensorDict:
     """Steps of any trajectories in any order; one that ends its trajectory is terminated."""
     parts = [
         trajectories(

@@ -18,7 +18,7 @@ from rl_replay.samplers import SliceSampler
 from rl_replay.samplers.slice_layout import mark_slices
 from rl_replay.storages import LazyTensorStorage, TensorStorage
 
-Producer = tuple[object, int]  # who writes, and the column of its rows
+WriterColumn = tuple[object, int]  # who writes, and the column of its rows
 
 
 class StorageTrajectoryMachine(RuleBasedStateMachine):
@@ -56,7 +56,7 @@ class StorageTrajectoryMachine(RuleBasedStateMachine):
         self.storage, self.columns = self._make(), ndim
         self._generator = torch.Generator().manual_seed(capacity)
         self._last_id = 0
-        self._producers: dict[Producer, tuple[TensorDictBase, int]] = {}
+        self._producers: dict[WriterColumn, tuple[TensorDictBase, int]] = {}
 
     @rule(producer=st.integers(0, 3), count=st.integers(1, 8))
     def extend_by_a_run(self, producer: int, count: int) -> None:
@@ -129,7 +129,7 @@ class StorageTrajectoryMachine(RuleBasedStateMachine):
     def _extend(self, columns: list[TensorDictBase]) -> None:
         self.storage.extend(columns[0] if self.columns == 1 else torch.stack(columns))
 
-    def _rows(self, producer: Producer, count: int) -> TensorDictBase:
+    def _rows(self, producer: WriterColumn, count: int) -> TensorDictBase:
         """The next rows of a producer, whose trajectories continue from batch to batch."""
         batch, place = self._producers.get(producer, (TensorDict({}, [0]), 0))
         if place + count > len(batch):

@@ -17,7 +17,7 @@ from rl_slabs.memory.head import Head, padded, require_size
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.memory import Kind, Memory
 
-Layout = Mapping[str, tuple[str, Sequence[int]]]
+ArrayLayout = Mapping[str, tuple[str, Sequence[int]]]
 """Name to dtype, as numpy spells it, and shape."""
 
 ALIGNMENT = 64
@@ -48,7 +48,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: ArrayLayout,
         block: NDArray[np.uint8],
         memory: Memory | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
             self._arrays[name] = flat.reshape(shape)
 
     @classmethod
-    def private(cls, layout: Layout) -> Self:
+    def private(cls, layout: ArrayLayout) -> Self:
         """Arrays for the threads of this process; memory is taken when it is touched.
 
         Raises:
@@ -81,7 +81,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
         return cls(layout, room[skip:])
 
     @classmethod
-    def shared(cls, layout: Layout, *, sparse: bool = False) -> Self:
+    def shared(cls, layout: ArrayLayout, *, sparse: bool = False) -> Self:
         """Arrays for every process that is given them.
 
         Args:
@@ -101,7 +101,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
         return cls.in_file(layout, LazyFile.shared("rl-arrays"), sparse=sparse)
 
     @classmethod
-    def mapped(cls, layout: Layout, path: str | os.PathLike[str]) -> Self:
+    def mapped(cls, layout: ArrayLayout, path: str | os.PathLike[str]) -> Self:
         """Arrays in a new file.
 
         Raises:
@@ -141,7 +141,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
         return cls._over(LazyFile.open(path), fill_holes=True)
 
     @classmethod
-    def in_file(cls, layout: Layout, file: LazyFile, *, sparse: bool = False) -> Self:
+    def in_file(cls, layout: ArrayLayout, file: LazyFile, *, sparse: bool = False) -> Self:
         """Arrays in a file that the first caller fills; later callers get the same ones.
 
         Args:
@@ -215,7 +215,7 @@ class Arrays(Mapping[str, NDArray[Any]]):
         return cls(layout, memory.array, memory)
 
 
-def _checked(layout: Layout) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _checked(layout: ArrayLayout) -> dict[str, tuple[str, tuple[int, ...]]]:
     if not isinstance(layout, Mapping) or isinstance(layout, TensorDictBase):
         raise TypeError(
             f"expected a dictionary of names to a dtype and a shape, got {type(layout).__name__}: "
@@ -244,7 +244,7 @@ def _nbytes(dtype: str, shape: Sequence[int]) -> int:
     return np.dtype(dtype).itemsize * prod(shape)
 
 
-def _places(layout: Layout) -> dict[str, int]:
+def _places(layout: ArrayLayout) -> dict[str, int]:
     """Where each array begins."""
     place = padded(_head(layout))
     places = {}
@@ -254,16 +254,16 @@ def _places(layout: Layout) -> dict[str, int]:
     return places
 
 
-def _total(layout: Layout) -> int:
+def _total(layout: ArrayLayout) -> int:
     name, place = list(_places(layout).items())[-1]
     return place + -(-_nbytes(*layout[name]) // ALIGNMENT) * ALIGNMENT
 
 
-def _wanted(layout: Layout) -> str:
+def _wanted(layout: ArrayLayout) -> str:
     return f"a block of the arrays {', '.join(layout)}"
 
 
-def _head(layout: Layout) -> bytes:
+def _head(layout: ArrayLayout) -> bytes:
     return _HEAD.pack(
         {"arrays": {name: [dtype, [*shape]] for name, (dtype, shape) in layout.items()}}
     )

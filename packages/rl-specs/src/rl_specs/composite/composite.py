@@ -24,7 +24,7 @@ from rl_specs.composite.entries import (
 from rl_specs.composite.fit import on_device, with_lead
 from rl_specs.composite.spec_tree import SpecTree
 from rl_specs.core.placement import as_device, destination
-from rl_specs.core.sizes import NO_SIZE, View, as_size, safe, stand_in, viewed_shape
+from rl_specs.core.sizes import NO_SIZE, TensorView, as_size, safe, stand_in, viewed_shape
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_tensordict import build
 
@@ -363,7 +363,7 @@ class Composite(SpecTree):
         spec = with_lead(name, on_device(name, spec, self._device), self._shape)
         return self._named_like(spec)
 
-    def _carry(self, view: View, ndim: int) -> Self:
+    def _carry(self, view: TensorView, ndim: int) -> Self:
         lead = self._shape[:ndim]
         names = self._dim_names
         if names is not None:

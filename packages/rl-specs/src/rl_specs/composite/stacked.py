@@ -15,7 +15,7 @@ from tensordict import LazyStackedTensorDict, is_tensor_collection
 from torch import Tensor
 
 from rl_specs.core.shaped import at, stack
-from rl_specs.core.sizes import View, as_size
+from rl_specs.core.sizes import TensorView, as_size
 from rl_specs.core.tensor_spec import TensorSpec
 
 
@@ -177,7 +177,7 @@ class Stack(TensorSpec):
         pairs = zip(self.specs, self._checked_parts(val), strict=True)
         return self._rejoined(val, [spec.project(part) for spec, part in pairs])
 
-    def _carry(self, view: View, ndim: int) -> Any:
+    def _carry(self, view: TensorView, ndim: int) -> Any:
         if self.dim >= ndim:
             specs = [spec._carry(view, ndim) for spec in self.specs]
             return self._restacked(specs, self.dim + specs[0].ndim - self.specs[0].ndim)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_specs.core import tensor_spec
 from rl_specs.core.placement import destination
-from rl_specs.core.sizes import View, padded, viewed, viewed_shape, without_repeats
+from rl_specs.core.sizes import TensorView, padded, viewed, viewed_shape, without_repeats
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_specs.leaves.interval import limits, whole, within
 from rl_tensordict import UnfitValue
@@ -142,7 +142,7 @@ class Leaf(TensorSpec):
         named = [(name, getattr(self, name)) for name in self._parts]
         return [(name, part) for name, part in named if part is not None]
 
-    def _carry(self, view: View, ndim: int) -> Self:
+    def _carry(self, view: TensorView, ndim: int) -> Self:
         lead = self._shape[:ndim]
         shape = viewed_shape(view, lead) + self._shape[ndim:]
         parts = {name: viewed(view, part, lead) for name, part in self._held()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_specs.core.sizes import View, as_size, stand_in_size
+from rl_specs.core.sizes import TensorView, as_size, stand_in_size
 
 TORCH_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -39,7 +39,7 @@ class Shaped:
         """Return the number of dimensions."""
         return len(self.shape)
 
-    def _carry(self, view: View, ndim: int) -> Self:
+    def _carry(self, view: TensorView, ndim: int) -> Self:
         """Apply a shape operation to the first `ndim` dimensions of all that is held."""
         raise NotImplementedError
 
@@ -246,7 +246,7 @@ class Shaped:
     def _selected(self, dim: int, index: int) -> Self:
         return self._apply(lambda value: value[at(dim, index)], f"select {index} of {dim}")
 
-    def _apply(self, view: View, what: str) -> Self:
+    def _apply(self, view: TensorView, what: str) -> Self:
         try:
             return self._carry(view, self.ndim - self._domain_dims)
         except NotImplementedError:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-View: TypeAlias = Callable[[Tensor], Tensor]
+TensorView: TypeAlias = Callable[[Tensor], Tensor]
 
 # two of each, because no static size may be a multiple; small ones for many dimensions, because
 # torch counts elements in 63 bits
@@ -76,7 +76,7 @@ def stand_in(shape: Sequence[int]) -> torch.Size:
     return torch.Size([prime if size < 0 else size for size in shape])
 
 
-def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
+def viewed_shape(view: TensorView, shape: torch.Size) -> torch.Size:
     """Shape after a shape operation. No memory of that shape is allocated."""
     sizes = view(torch.zeros((), dtype=torch.bool).expand(stand_in(shape))).shape
     if -1 not in shape:
@@ -85,7 +85,7 @@ def viewed_shape(view: View, shape: torch.Size) -> torch.Size:
     return torch.Size([-1 if size and size % prime == 0 else size for size in sizes])
 
 
-def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
+def viewed(view: TensorView, part: Tensor, shape: torch.Size) -> Tensor:
     """Apply a shape operation to the first dimensions of a tensor."""
     ndim = len(shape)
     lead = part.shape[:ndim]
@@ -100,7 +100,7 @@ def viewed(view: View, part: Tensor, shape: torch.Size) -> Tensor:
     return part.reshape(-1, *part.shape[ndim:])[_shrunk(view(rows), shape)]
 
 
-def without_repeats(part: Tensor, change: View) -> Tensor:
+def without_repeats(part: Tensor, change: TensorView) -> Tensor:
     """Move or copy a tensor; dimensions repeated by `expand` stay expanded."""
     distinct = part[tuple(slice(0, 1) if step == 0 else slice(None) for step in part.stride())]
     return change(distinct).expand(part.shape)

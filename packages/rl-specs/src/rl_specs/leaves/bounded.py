@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_specs.core.leaf import Leaf
 from rl_specs.core.placement import as_device, as_dtype, kept_domain
-from rl_specs.core.sizes import View, as_size, safe, without_repeats
+from rl_specs.core.sizes import TensorView, as_size, safe, without_repeats
 from rl_specs.leaves.boxes import ContinuousBox
 from rl_specs.leaves.interval import INT64_MAX, clip, limits, random_floats, random_integers, within
 from rl_tensordict import UnfitValue
@@ -197,7 +197,7 @@ def _of_domain(domain: str) -> type[Bounded]:
     return BoundedContinuous if domain == "continuous" else BoundedDiscrete
 
 
-def _bound(value: Any, dtype: torch.dtype, inward: View) -> Tensor:
+def _bound(value: Any, dtype: torch.dtype, inward: TensorView) -> Tensor:
     """Write a bound in the dtype of the spec, rounding inward where that is an integer."""
     try:
         given = value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

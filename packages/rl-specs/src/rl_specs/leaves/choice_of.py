@@ -9,7 +9,7 @@ import torch
 from tensordict import NonTensorData, is_non_tensor, is_tensor_collection, lazy_stack
 from torch import Tensor
 
-from rl_specs.core.sizes import View
+from rl_specs.core.sizes import TensorView
 from rl_specs.core.tensor_spec import TensorSpec
 from rl_specs.leaves.non_tensor import NonTensor
 
@@ -157,7 +157,7 @@ class Choice(TensorSpec):
     def _mismatch(self, val: Any) -> str:
         return f"not every value is in one of {list(self.choices)}: got {val}."
 
-    def _carry(self, view: View, ndim: int) -> Self:
+    def _carry(self, view: TensorView, ndim: int) -> Self:
         return self._each(lambda spec: spec._carry(view, ndim))
 
     def _make_dynamic(self, dim: int) -> None:

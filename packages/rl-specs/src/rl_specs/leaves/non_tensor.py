@@ -10,7 +10,7 @@ from tensordict import NonTensorData, NonTensorStack, is_non_tensor, is_tensor_c
 from torch import Tensor
 
 from rl_specs.core.placement import as_device, destination
-from rl_specs.core.sizes import View, viewed_shape
+from rl_specs.core.sizes import TensorView, viewed_shape
 from rl_specs.core.tensor_spec import TensorSpec
 
 
@@ -140,7 +140,7 @@ class NonTensor(TensorSpec):
         shape = tuple(getattr(val, "shape", ()))
         return f"expected no tensor, of shape {tuple(self._shape)}: got {type(val)} {shape}"
 
-    def _carry(self, view: View, ndim: int) -> Self:
+    def _carry(self, view: TensorView, ndim: int) -> Self:
         return self._replace(_shape=viewed_shape(view, self._shape[:ndim]) + self._shape[ndim:])
 
     def _make_dynamic(self, dim: int) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-Arrays = dict[str, NDArray[Any]]
+NumpyColumns = dict[str, NDArray[Any]]
 
 
 def write_columns(folder: Path, arrays: Mapping[str, NDArray[Any]], about: dict[str, Any]) -> None:
@@ -45,7 +45,7 @@ def write_columns(folder: Path, arrays: Mapping[str, NDArray[Any]], about: dict[
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def read_columns(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
+def read_columns(folder: Path) -> tuple[NumpyColumns, dict[str, Any]] | None:
     """Map the arrays of a folder; None where there are none of this format.
 
     Args:
@@ -63,7 +63,7 @@ def read_columns(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
         return None
-    arrays: Arrays = {}
+    arrays: NumpyColumns = {}
     for name, described in manifest["columns"].items():
         dtype, shape = np.dtype(described["dtype"]), tuple(described["shape"])
         file, size = folder / f"{name}.bin", int(np.prod(shape)) * dtype.itemsize

@@ -11,10 +11,10 @@ from typing import Any
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import shown
 
-Columns = dict[str, list[Any]]
+ListColumns = dict[str, list[Any]]
 
 
-def read_examples(source: Any, split: str = "train", *, from_disk: bool = False) -> Columns:
+def read_examples(source: Any, split: str = "train", *, from_disk: bool = False) -> ListColumns:
     """Read the columns of a data set.
 
     Args:
@@ -57,7 +57,7 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
     raise TypeError(msg)
 
 
-def content_hash(columns: Columns) -> str:
+def content_hash(columns: ListColumns) -> str:
     """Hash every value of some columns: 32 hexadecimal digits.
 
     Example:
@@ -106,7 +106,7 @@ def plain_text(value: Any, tokenizer: Any) -> str:
     return str(tokenizer.apply_chat_template(list(value), tokenize=False))
 
 
-def prompt_columns(columns: Columns) -> Columns:
+def prompt_columns(columns: ListColumns) -> ListColumns:
     """Name the columns of prompts ``prompt`` and ``label``, whatever they are called.
 
     Args:
@@ -127,7 +127,7 @@ def prompt_columns(columns: Columns) -> Columns:
     return found if label is None else _aligned({**found, "label": label})
 
 
-def pair_texts(columns: Columns, min_length: int = 0) -> Columns:
+def pair_texts(columns: ListColumns, min_length: int = 0) -> ListColumns:
     """Write both texts of each pair after its prompt: all chosen ones, then all rejected ones.
 
     Args:
@@ -175,7 +175,7 @@ def _named(name: str, split: str, *, from_disk: bool) -> Any:
     return datasets.load_dataset(name, split=split)
 
 
-def _aligned(columns: Columns) -> Columns:
+def _aligned(columns: ListColumns) -> ListColumns:
     counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1:
         said = ", ".join(f"{count} of {name!r}" for name, count in counts.items())

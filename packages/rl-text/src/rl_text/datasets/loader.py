@@ -16,8 +16,8 @@ import torch
 
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_calls, check_whole, drop_useless
-from rl_text.datasets.columns import Arrays, read_columns, write_columns
-from rl_text.datasets.examples import Columns, content_hash, plain_text, read_examples
+from rl_text.datasets.columns import NumpyColumns, read_columns, write_columns
+from rl_text.datasets.examples import ListColumns, content_hash, plain_text, read_examples
 from rl_text.datasets.tokenized import LENGTHS, TokenizedDataset
 from rl_text.tokenizers.fingerprint import fingerprint
 from rl_text.tokenizers.protocol import TextTokenizer
@@ -72,7 +72,7 @@ class TokenizedDatasetLoader:
         max_length: int,
         dataset_name: Any,
         tokenizer_fn: Callable[..., Any],
-        pre_tokenization_hook: Callable[[Columns], Columns] | None = None,
+        pre_tokenization_hook: Callable[[ListColumns], ListColumns] | None = None,
         root_dir: str | Path | None = None,
         from_disk: bool = False,
         valid_size: int = 2000,
@@ -147,17 +147,17 @@ class TokenizedDatasetLoader:
             found.pad_token = found.eos_token  # type: ignore[attr-defined]
         return found
 
-    def _process(self, tokenizer: TextTokenizer) -> Callable[[Columns], Any]:
+    def _process(self, tokenizer: TextTokenizer) -> Callable[[ListColumns], Any]:
         """The process of examples, whose lists are not padded where it can do so."""
         options = {"padding": False, "return_tensordict": False}
         known = inspect.signature(self.tokenizer_fn).parameters
         taken = {name: value for name, value in options.items() if name in known}
-        made: Callable[[Columns], Any] = self.tokenizer_fn(
+        made: Callable[[ListColumns], Any] = self.tokenizer_fn(
             tokenizer, max_length=self.max_length, **taken
         )
         return made
 
-    def _key(self, texts: Columns, tokenizer: TextTokenizer, process: Any) -> str:
+    def _key(self, texts: ListColumns, tokenizer: TextTokenizer, process: Any) -> str:
         """The name of the folder: it changes with everything that tokens depend on."""
         settings = {
             name: value
@@ -170,7 +170,9 @@ class TokenizedDatasetLoader:
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def tokenized(texts: Columns, process: Callable[[Columns], Any]) -> tuple[Arrays, int]:
+def tokenized(
+    texts: ListColumns, process: Callable[[ListColumns], Any]
+) -> tuple[NumpyColumns, int]:
     """Tokenise examples, and leave out those that are not valid.
 
     Args:

@@ -10,7 +10,7 @@ from tensordict import TensorClass
 from torch import Tensor
 
 from rl_tensordict import UnfitValue
-from rl_text.datasets.examples import Columns, pair_texts, prompt_columns, read_examples
+from rl_text.datasets.examples import ListColumns, pair_texts, prompt_columns, read_examples
 from rl_text.datasets.loader import TokenizedDatasetLoader
 from rl_text.datasets.tokenized import PROMPT_RINDEX, TokenizedDataset
 from rl_text.tokenizers.prompt_tokenizer import PromptTensorDictTokenizer
@@ -197,7 +197,7 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
         return cls(chosen, rejected, batch_size=[len(pairs)])
 
     @staticmethod
-    def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> Columns:
+    def pre_tokenization_hook(dataset: Any, min_length: int = 5) -> ListColumns:
         """Write the texts of pairs, the chosen ones first; see `pair_texts`."""
         return pair_texts(read_examples(dataset), min_length)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import shown
-from rl_text.datasets.columns import Arrays
+from rl_text.datasets.columns import NumpyColumns
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS, LOSS_MASK
 
@@ -40,7 +40,7 @@ class TokenizedDataset:
         [2, 3]
     """
 
-    def __init__(self, arrays: Arrays, about: dict[str, Any]) -> None:
+    def __init__(self, arrays: NumpyColumns, about: dict[str, Any]) -> None:
         self._tokens = arrays[INPUT_IDS]
         self.lengths = torch.from_numpy(arrays[LENGTHS].astype(np.int64))
         self._ends = self.lengths.cumsum(0)

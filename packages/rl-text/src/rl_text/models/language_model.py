@@ -16,7 +16,7 @@ from rl_tensordict import UnfitValue, require
 from rl_tensordict.arguments import check_calls, check_choice, check_number
 from rl_text.tokens.names import INPUT_IDS
 
-Layout = Literal["padded", "packed"]
+BatchForm = Literal["padded", "packed"]
 
 
 class LanguageModel(TensorDictModuleBase):  # type: ignore[misc]
@@ -48,7 +48,7 @@ class LanguageModel(TensorDictModuleBase):  # type: ignore[misc]
     def __init__(
         self,
         model: Callable[..., Any],
-        layout: Layout = "padded",
+        layout: BatchForm = "padded",
         *,
         temperature: float = 1.0,
     ) -> None:

@@ -16,11 +16,15 @@ from rl_text.tokens.conversation_ids import conversation_ids
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
 
-Side = Literal["left", "right"]
+PaddingSide = Literal["left", "right"]
 
 
 def padded(
-    batch: TensorDictBase, pad_token_id: int = 0, *, side: Side = "right", length: int | None = None
+    batch: TensorDictBase,
+    pad_token_id: int = 0,
+    *,
+    side: PaddingSide = "right",
+    length: int | None = None,
 ) -> TensorDict:
     """Lay one conversation in each row of a rectangle, as models without packing want them.
 

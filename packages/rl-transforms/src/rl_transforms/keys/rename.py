@@ -15,7 +15,7 @@ from rl_tensordict import NestedKey, as_key, as_tuple, leaves
 from rl_transforms.entries import merge_rows, missing, with_entries, without_entries
 from rl_transforms.transform import Keys, Transform, without_specs
 
-Pairs = Sequence[tuple[NestedKey, NestedKey]]
+KeyPairs = Sequence[tuple[NestedKey, NestedKey]]
 
 
 class RenameTransform(Transform):
@@ -108,7 +108,7 @@ class RenameTransform(Transform):
                 raise missing(self, old, after)
         return self._moved(after, present)
 
-    def _moved_in_both(self, batch: TensorDictBase, pairs: Pairs) -> TensorDictBase:
+    def _moved_in_both(self, batch: TensorDictBase, pairs: KeyPairs) -> TensorDictBase:
         present = []
         for old, new in pairs:
             places = [(old, new)]
@@ -120,7 +120,7 @@ class RenameTransform(Transform):
             present += found
         return self._moved(batch, present)
 
-    def _moved(self, batch: TensorDictBase, pairs: Pairs) -> TensorDictBase:
+    def _moved(self, batch: TensorDictBase, pairs: KeyPairs) -> TensorDictBase:
         # all entries are read before any is dropped, so that two names can be swapped
         moved = {new: batch.get(old) for old, new in pairs}
         kept = self._emptied(batch, pairs)
@@ -130,7 +130,7 @@ class RenameTransform(Transform):
                 raise _taken(new)
         return with_entries(kept, moved)
 
-    def _emptied(self, batch: TensorDictBase, pairs: Pairs) -> TensorDictBase:
+    def _emptied(self, batch: TensorDictBase, pairs: KeyPairs) -> TensorDictBase:
         return batch if self.create_copy else without_entries(batch, [old for old, _ in pairs])
 
     def _outward(self, spec: Composite) -> Composite:

@@ -14,11 +14,11 @@ from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, LeafPath
 from rl_transforms.multi_step.trajectory_order import cuts_before
 
-Pair = tuple[LeafPath, LeafPath]
+ObservedPair = tuple[LeafPath, LeafPath]
 _OWN = (OWN_ID, OWN_STEP)
 
 
-def observed_pairs(rows: FlatRows) -> list[Pair]:
+def observed_pairs(rows: FlatRows) -> list[ObservedPair]:
     """Keys of the observations stored both at the root and under ``"next"``, as pairs."""
     pairs = []
     for key, leaf in rows.leaves.items():

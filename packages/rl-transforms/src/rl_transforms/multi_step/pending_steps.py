@@ -13,17 +13,17 @@ from rl_layout import keys
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT
 
-Producer = tuple[int, ...]
-NO_PRODUCER: Producer = ()  # of rows without ids
+ProducerIds = tuple[int, ...]
+NO_PRODUCER: ProducerIds = ()  # of rows without ids
 
 
 class PendingSteps:
     """The last steps of each producer's environments, by producer."""
 
     def __init__(self) -> None:
-        self.blocks: dict[Producer, FlatRows] = {}
+        self.blocks: dict[ProducerIds, FlatRows] = {}
 
-    def joined(self, fresh: FlatRows) -> tuple[Producer, FlatRows]:
+    def joined(self, fresh: FlatRows) -> tuple[ProducerIds, FlatRows]:
         """Append rows to the held steps of the same producer."""
         fresh = self._checked(fresh)
         producer = NO_PRODUCER
@@ -32,7 +32,7 @@ class PendingSteps:
         before = self.blocks.get(producer)
         return producer, fresh if before is None else before.followed_by(fresh)
 
-    def keep(self, producer: Producer, rows: FlatRows, steps: int) -> None:
+    def keep(self, producer: ProducerIds, rows: FlatRows, steps: int) -> None:
         """Hold back a copy of the last steps of every environment."""
         width = rows.shape[-1]
         steps = min(steps, width)
@@ -97,7 +97,7 @@ class PendingSteps:
         return real
 
 
-def _producer(ids: Tensor) -> Producer:
+def _producer(ids: Tensor) -> ProducerIds:
     """The producers of a block ``[B, T]``: one number where all environments share it."""
     numbers = (ids[:, 0] >> PRODUCER_SHIFT).tolist()
     return (numbers[0],) if numbers.count(numbers[0]) == len(numbers) else tuple(numbers)

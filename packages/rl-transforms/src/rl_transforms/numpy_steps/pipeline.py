@@ -19,7 +19,7 @@ from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.types import Array, KeyPath
 from rl_transforms.transform import Transform
 
-Call: TypeAlias = Callable[[int], None]
+RowCall: TypeAlias = Callable[[int], None]
 At: TypeAlias = Callable[[int], Array]
 Change: TypeAlias = Callable[[Array, Array], None]  # reads the first array, writes the second
 Binder: TypeAlias = Callable[[Any, "NumpyPipeline"], bool]
@@ -68,7 +68,7 @@ class NumpyPipeline:
         views = {
             id(column): LeafView.of(column, time) for column in (*raw.values(), *after.values())
         }
-        self.calls: list[Call] = []
+        self.calls: list[RowCall] = []
         self.given, self.is_reset = set(given), is_reset
         self._root = {key: LeafView.of(column, time) for key, column in root.items()}
         self._final = {key: views[id(column)] for key, column in after.items()}
@@ -138,7 +138,7 @@ class NumpyPipeline:
         return True
 
 
-def copy_call(source: LeafView, target: LeafView) -> Call:
+def copy_call(source: LeafView, target: LeafView) -> RowCall:
     """Return the call that copies one leaf."""
     read, write = source.at, target.at
 
@@ -176,7 +176,7 @@ def leafwise(twin: Callable[[Any, Any], Change | None] | None = None) -> Binder:
     return bind
 
 
-def change_call(change: Change, source: LeafView, target: LeafView) -> Call:
+def change_call(change: Change, source: LeafView, target: LeafView) -> RowCall:
     """Return the call that changes one leaf, in place if source and target are one."""
     read, write = source.at, target.at
     if read is write or source is target:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_tensordict.types import Floats
+
 if TYPE_CHECKING:
     from rl_slabs import Lane, Lanes, LazySlab
 
-Floats: TypeAlias = NDArray[np.float64]
 ROWS = 4  # of a lane: a reader can copy the newest row while the next one is written
 FIELD = "moments"
 

@@ -19,7 +19,7 @@ from rl_trees.map.key_layout import KeyLayout, columns_of
 from rl_trees.map.query_module import require_known
 
 KIND = "rl_trees.MCTSForest"
-Keys = Sequence[NestedKey] | NestedKey | None
+KeyArgument = Sequence[NestedKey] | NestedKey | None
 DEFAULTS: dict[str, list[NestedKey]] = {
     "done_keys": ["done", "terminated", "truncated"],
     "reward_keys": ["reward"],
@@ -58,11 +58,11 @@ class MCTSForest:
         self,
         *,
         max_size: int | None = None,
-        done_keys: Keys = None,
-        reward_keys: Keys = None,
-        observation_keys: Keys = None,
-        action_keys: Keys = None,
-        excluded_keys: Keys = None,
+        done_keys: KeyArgument = None,
+        reward_keys: KeyArgument = None,
+        observation_keys: KeyArgument = None,
+        action_keys: KeyArgument = None,
+        excluded_keys: KeyArgument = None,
     ) -> None:
         self.max_size = 1_000_000 if max_size is None else max_size
         self._named: dict[str, list[NestedKey] | None] = {
@@ -304,7 +304,7 @@ class MCTSForest:
         return Tally(rewards, dones)
 
 
-def _listed(keys: Keys) -> list[NestedKey] | None:
+def _listed(keys: KeyArgument) -> list[NestedKey] | None:
     """Keys as a list; a string or a tuple of strings is one key."""
     if keys is None:
         return None

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage
+from rl_tensordict.types import Ints, Words
 from rl_trees.forest.links import EdgeLinks, grown
 from rl_trees.map.key_layout import KeyLayout
 from rl_trees.map.row_writes import write_rows
-from rl_trees.row_words import Words
 from rl_trees.table.key_table import KeyTable
-from rl_trees.table.numpy_probe import Rows
 
 ENDS = 2
 """Words of an edge that name its nodes: parent and child; the action follows."""
@@ -60,16 +59,16 @@ class Graph:
         self.done = np.empty(0, np.bool_)
 
     @property
-    def parent(self) -> Rows:
+    def parent(self) -> Ints:
         """int64 `[edges]`, the node that an edge leaves."""
         return self.edges.words[:, 0].view(np.int64)
 
     @property
-    def child(self) -> Rows:
+    def child(self) -> Ints:
         """int64 `[edges]`, the node that an edge leads to."""
         return self.edges.words[:, 1].view(np.int64)
 
-    def extend(self, ends: Words, actions: Words, results: TensorDictBase, tally: Tally) -> Rows:
+    def extend(self, ends: Words, actions: Words, results: TensorDictBase, tally: Tally) -> Ints:
         """Adds steps `[N]`.
 
         Args:
@@ -121,15 +120,15 @@ class Graph:
         columns = {name: column[:size] for name, column in counted.items()}
         return {"nodes": self.nodes.words, "edges": self.edges.words, **columns}
 
-    def observation_of(self, nodes: Rows) -> TensorDict:
+    def observation_of(self, nodes: Ints) -> TensorDict:
         """The observations of nodes `[N]`."""
         return self.observations.decode(self.nodes.words[nodes])
 
-    def action_of(self, edges: Rows) -> TensorDict:
+    def action_of(self, edges: Ints) -> TensorDict:
         """The actions of edges `[N]`."""
         return self.actions.decode(self.edges.words[edges, ENDS:])
 
-    def rollout(self, edges: Rows) -> TensorDict:
+    def rollout(self, edges: Ints) -> TensorDict:
         """The steps of edges `[N]`: observation, action, and what followed under `"next"`."""
         steps = self.observation_of(self.parent[edges])
         steps.update(self.action_of(edges))

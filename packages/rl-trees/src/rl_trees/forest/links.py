@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_trees.table.numpy_probe import Rows
+from rl_tensordict.types import Ints
 
 NONE = -1
 
@@ -30,7 +30,7 @@ class EdgeLinks:
         self.degree = np.empty(0, np.int64)
         self.sibling = np.empty(0, np.int64)
 
-    def append(self, begin: int, parents: Rows, nodes: int) -> None:
+    def append(self, begin: int, parents: Ints, nodes: int) -> None:
         """Adds the edges `begin`, `begin + 1`, ... that leave some nodes.
 
         Args:
@@ -55,7 +55,7 @@ class EdgeLinks:
         self.last[ordered] = edges  # of several the one written last
         np.add.at(self.degree, parents, 1)
 
-    def of(self, nodes: Rows) -> tuple[Rows, Rows]:
+    def of(self, nodes: Ints) -> tuple[Ints, Ints]:
         """The edges of some nodes, one node after the other, and how many each of them has."""
         counts = self.degree[nodes]
         edges = np.empty(int(counts.sum()), np.int64)

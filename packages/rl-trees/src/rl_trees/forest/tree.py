@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDict
 
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Ints
 from rl_trees.forest.drawing import Drawing, drawn_on_axes, to_svg
 from rl_trees.forest.vertices import Vertices
-from rl_trees.table.numpy_probe import Rows
 
 Path = tuple[int, ...]
 
@@ -327,17 +327,17 @@ class Tree:
         )
 
     @cached_property
-    def _path(self) -> Rows:
+    def _path(self) -> Ints:
         """The edges from the parent vertex to this one."""
         return self.vertices_table.edges_of(self.arc)
 
-    def _branches(self) -> Rows:
+    def _branches(self) -> Ints:
         """The first edge of each child."""
         table = self.vertices_table
         first = int(table.first_arc[self.node_id])
         return table.path[table.begin[first : first + self.num_children]]
 
-    def _actions(self, edges: Rows, *, first: bool = False) -> Any:
+    def _actions(self, edges: Ints, *, first: bool = False) -> Any:
         """The actions of edges; a tensor where an action has one entry."""
         graph = self.vertices_table.graph
         actions = graph.action_of(edges)

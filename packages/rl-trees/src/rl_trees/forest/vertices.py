@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rl_tensordict.types import Flags, Ints
 from rl_trees.forest.graph import Graph
-from rl_trees.table.numpy_probe import Flags, Rows
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class Vertices:
     """
 
     graph: Graph
-    node: Rows
+    node: Ints
     terminal: Flags
-    first_arc: Rows
-    num_arcs: Rows
-    target: Rows
-    begin: Rows
-    path: Rows
-    root_path: Rows
+    first_arc: Ints
+    num_arcs: Ints
+    target: Ints
+    begin: Ints
+    path: Ints
+    root_path: Ints
 
-    def edges_of(self, arc: int) -> Rows:
+    def edges_of(self, arc: int) -> Ints:
         """The edges of an arc; of arc -1 those before the root."""
         return self.root_path if arc < 0 else self.path[self.begin[arc] : self.begin[arc + 1]]
 
@@ -96,11 +96,11 @@ def vertices_from(graph: Graph, node: int, *, max_depth: int | None, compact: bo
     )
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def _joined(parts: list[Ints]) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _runs(graph: Graph, edges: Rows, *, compact: bool) -> tuple[Rows, Rows]:
+def _runs(graph: Graph, edges: Ints, *, compact: bool) -> tuple[Ints, Ints]:
     """The edges of arcs that begin with some edges, end to end, and how many each arc has.
 
     All arcs go on by one edge at a time. An arc that goes round in a circle ends where it is at a
@@ -127,7 +127,7 @@ def _runs(graph: Graph, edges: Rows, *, compact: bool) -> tuple[Rows, Rows]:
     return _without_rounds(graph, path[order], sizes) if rounds else (path[order], sizes)
 
 
-def _without_rounds(graph: Graph, path: Rows, sizes: Rows) -> tuple[Rows, Rows]:
+def _without_rounds(graph: Graph, path: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """Arcs cut where they are at a node for the second time."""
     arc = np.repeat(np.arange(len(sizes)), sizes)
     begin = np.cumsum(sizes) - sizes
@@ -139,6 +139,6 @@ def _without_rounds(graph: Graph, path: Rows, sizes: Rows) -> tuple[Rows, Rows]:
     again[first] = False
     again = again[len(starts) :]
     # kept are the edges up to the first that comes again, itself included
-    before: Rows = np.cumsum(again) - again
+    before: Ints = np.cumsum(again) - again
     kept: Flags = before == before[begin][arc]
     return path[kept], np.bincount(arc[kept], minlength=len(sizes))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
+from rl_tensordict.types import Words
+
 INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 """The words that the key is mixed into; "somepseudorandomlygeneratedbytes" in ASCII."""
 

@@ -11,7 +11,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import NestedKey
-from rl_trees.row_words import Words, bytes_of, words_of
+from rl_tensordict.types import Words
+from rl_trees.row_words import bytes_of, words_of
 
 
 @dataclass(frozen=True)

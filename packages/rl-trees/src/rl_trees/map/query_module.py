@@ -12,9 +12,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Words
 from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.key_layout import KeyLayout, columns_of
-from rl_trees.row_words import Words
 from rl_trees.table.key_table import KeyTable
 
 HashFunction = Callable[[torch.Tensor], torch.Tensor]

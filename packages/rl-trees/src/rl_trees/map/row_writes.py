@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_replay import Storage
+from rl_tensordict.types import Flags, Ints
 from rl_trees.table.key_table import KeyTable
-from rl_trees.table.numpy_probe import Flags, Rows
 
 
 def write_rows(
-    storage: Storage, table: KeyTable, rows: Rows, added: Flags, values: TensorDictBase
+    storage: Storage, table: KeyTable, rows: Ints, added: Flags, values: TensorDictBase
 ) -> None:
     """Stores the last value `[N]` of each row: new rows in order, then changes of others.
 

@@ -12,12 +12,12 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage, Storage
 from rl_tensordict import NestedKey
+from rl_tensordict.types import Words
 from rl_trees.map.dump import load_rows, read_dump, write_dump
 from rl_trees.map.key_layout import KeyLayout, columns_of
 from rl_trees.map.query_module import EncodedKeys, HashFunction, QueryModule, require_known
 from rl_trees.map.row_writes import at, write_rows
 from rl_trees.map.tensor_map import TensorMap
-from rl_trees.row_words import Words
 
 KIND = "rl_trees.TensorDictMap"
 WriteFunction = Callable[..., TensorDictBase]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Columns(NamedTuple):
+class SearchColumns(NamedTuple):
     """Nodes and edges of B trees of at most N nodes with A actions.
 
     An edge is a node and an action, whether there is a child or not. Rows of nodes are filled as
@@ -49,14 +49,14 @@ MIX = 0xFF51AFD7ED558CCD
 """An odd factor: draws of EXP3 are hashes of tree, node and number of selections."""
 
 
-def allocate(trees: int, nodes: int, actions: int, plan: NDArray[np.int32]) -> Columns:
+def allocate(trees: int, nodes: int, actions: int, plan: NDArray[np.int32]) -> SearchColumns:
     """Columns for so many trees, without any node."""
     edges, rows = (trees, nodes, actions), (trees, nodes)
 
     def of(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         return np.zeros(shape, dtype)
 
-    return Columns(
+    return SearchColumns(
         child=of(edges, np.int32),
         visits=of(edges, np.int32),
         pending=of(edges, np.int32),

@@ -7,21 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_tensordict.types import Floats, Ints
 from rl_trees.search.columns import (
     EXP3_RULE,
     LOSS,
     MIX,
     PUCT_RULE,
     UCB1_RULE,
-    Columns,
     Rule,
+    SearchColumns,
 )
 
-Rows = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
-
-def select(c: Columns, rule: Rule, count: int) -> tuple[Rows, Rows]:
+def select(c: SearchColumns, rule: Rule, count: int) -> tuple[Ints, Ints]:
     """Walks down to `count` edges without a child in each tree, or to nodes that are done.
 
     Returns:
@@ -41,7 +39,9 @@ def select(c: Columns, rule: Rule, count: int) -> tuple[Rows, Rows]:
     return nodes, actions
 
 
-def fill(c: Columns, trees: Rows, nodes: Rows, logits: Floats, legal: Any, value: Floats) -> None:
+def fill(
+    c: SearchColumns, trees: Ints, nodes: Ints, logits: Floats, legal: Any, value: Floats
+) -> None:
     """Writes the rows of new nodes `[m]`."""
     masked = np.where(legal, logits, -np.inf)
     top = masked.max(1, initial=-np.inf, keepdims=True)
@@ -58,16 +58,16 @@ def fill(c: Columns, trees: Rows, nodes: Rows, logits: Floats, legal: Any, value
 
 
 def expand(  # noqa: PLR0913 - what a model gives, one by one
-    c: Columns,
-    nodes: Rows,
-    actions: Rows,
+    c: SearchColumns,
+    nodes: Ints,
+    actions: Ints,
     reward: Floats,
     discount: Floats,
     done: NDArray[np.bool_],
     logits: Floats,
     legal: NDArray[np.bool_],
     value: Floats,
-) -> Rows:
+) -> Ints:
     """Adds children; edges that have one keep it. Returns the children, int64 `[B, k]`."""
     trees = np.arange(len(nodes))
     children = np.empty_like(nodes)
@@ -85,7 +85,7 @@ def expand(  # noqa: PLR0913 - what a model gives, one by one
     return children
 
 
-def backup(c: Columns, rule: Rule, nodes: Rows, actions: Rows) -> None:
+def backup(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
     """Adds the values of leaves to all edges above them."""
     for turn in range(nodes.shape[1]):
         here = np.arange(len(nodes))
@@ -109,7 +109,7 @@ def backup(c: Columns, rule: Rule, nodes: Rows, actions: Rows) -> None:
             node = c.parent[here, node].astype(np.int64)
 
 
-def choose(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
+def choose(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Ints:
     """The action of each node `[m]`."""
     at = (trees, nodes)
     if rule.kind == EXP3_RULE:
@@ -127,11 +127,13 @@ def choose(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
         scores[count == 0] = np.inf
     else:
         scores = gumbel(c, rule, trees, nodes, count, means)
-    best: Rows = np.where(legal, scores, -np.inf).argmax(1)
+    best: Ints = np.where(legal, scores, -np.inf).argmax(1)
     return best
 
 
-def puct(c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats) -> Floats:
+def puct(
+    c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints, count: Floats, means: Floats
+) -> Floats:
     """Scores `[m, A]` of PUCT."""
     weight, base, first_play, normalize = rule.parameters[:4]
     every = count.sum(1, keepdims=True)
@@ -146,7 +148,7 @@ def puct(c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means:
 
 
 def gumbel(
-    c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats
+    c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints, count: Floats, means: Floats
 ) -> Floats:
     """Scores `[m, A]`: those of sequential halving at roots, of the improved policy elsewhere."""
     logits, legal = c.logits[trees, nodes], c.legal[trees, nodes]
@@ -166,7 +168,7 @@ def gumbel(
 
 
 def advantage(
-    c: Columns, rule: Rule, trees: Rows, nodes: Rows, count: Floats, means: Floats
+    c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints, count: Floats, means: Floats
 ) -> Floats:
     """s(Q) `[m, A]`, with the mixed value for actions without visits."""
     _, scale, offset = rule.parameters[:3]
@@ -184,7 +186,7 @@ def advantage(
     return (offset + count.max(1, keepdims=True)) * scale * unit  # type: ignore[no-any-return]
 
 
-def probabilities(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Floats:
+def probabilities(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Floats:
     """p(a) `[m, A]` of EXP3."""
     gamma, legal = rule.parameters[0], c.legal[trees, nodes]
     masked = np.where(legal, c.weights[trees, nodes], -np.inf)
@@ -195,7 +197,7 @@ def probabilities(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Floats:
     return found
 
 
-def drawn(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
+def drawn(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Ints:
     """Actions that are drawn by EXP3: numbers in [0, 1) are hashes, the same in every loop."""
     at = (trees, nodes)
     chances = probabilities(c, rule, trees, nodes)
@@ -209,11 +211,13 @@ def drawn(c: Columns, rule: Rule, trees: Rows, nodes: Rows) -> Rows:
     passed = np.cumsum(chances, 1) > uniform[:, None]
     # where rounding leaves a little over, the last legal action
     last = c.prior.shape[2] - 1 - c.legal[at][:, ::-1].argmax(1)
-    actions: Rows = np.where(passed.any(1), passed.argmax(1), last)
+    actions: Ints = np.where(passed.any(1), passed.argmax(1), last)
     return actions
 
 
-def learn(c: Columns, rule: Rule, trees: Rows, nodes: Rows, actions: Rows, returns: Floats) -> None:
+def learn(
+    c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints, actions: Ints, returns: Floats
+) -> None:
     """Raises the weights of EXP3 by returns."""
     gamma, low, high = rule.parameters[:3]
     chance = probabilities(c, rule, trees, nodes)[np.arange(len(trees)), actions]
@@ -222,7 +226,7 @@ def learn(c: Columns, rule: Rule, trees: Rows, nodes: Rows, actions: Rows, retur
     c.weights[trees, nodes, actions] += gamma * (gain / chance) / count
 
 
-def root_scores(c: Columns, rule: Rule) -> tuple[Floats, Floats]:
+def root_scores(c: SearchColumns, rule: Rule) -> tuple[Floats, Floats]:
     """Logits + s(Q) `[B, A]` at the roots, and that with noise."""
     trees = np.arange(len(c.size))
     nodes = np.zeros_like(trees)

@@ -10,14 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from rl_layout.internals import load_compiled
 from rl_trees.search import numpy_search
-from rl_trees.search.columns import GUMBEL_RULE, Columns, allocate
+from rl_trees.search.columns import GUMBEL_RULE, SearchColumns, allocate
 from rl_trees.search.rules import PUCT, SelectionRule
 
 _NUMBA = "rl_trees.search.numba_search"
-Values = torch.Tensor | ArrayLike
+TensorLike = torch.Tensor | ArrayLike
 
 
-class Leaves(NamedTuple):
+class SearchLeaves(NamedTuple):
     """Edges at which trees are to grow: a node of each tree and an action there."""
 
     node: torch.Tensor  # int64 [B] or [B, k]
@@ -75,15 +75,15 @@ class MCTSTrees:
         self.rule = PUCT() if rule is None else rule
         self._rule = self.rule.rule(virtual_loss)
         plan = self.rule.plan(num_actions)
-        self.columns: Columns = allocate(num_trees, num_nodes, num_actions, plan)
-        self._last: tuple[Leaves, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self.columns: SearchColumns = allocate(num_trees, num_nodes, num_actions, plan)
+        self._last: tuple[SearchLeaves, NDArray[np.int64], NDArray[np.int64]] | None = None
         self._expanded = False  # whether the last leaves have children
 
     def reset(
         self,
-        logits: Values,
-        value: Values | None = None,
-        legal: Values | None = None,
+        logits: TensorLike,
+        value: TensorLike | None = None,
+        legal: TensorLike | None = None,
         *,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class MCTSTrees:
         c.seeds[:] = seeds.numpy().view(np.uint64)
         self._last = None
 
-    def select(self, count: int | None = None) -> Leaves:
+    def select(self, count: int | None = None) -> SearchLeaves:
         """Walks down each tree to an edge without a child, or to one whose child is done.
 
         Every selection is followed by `expand` and `backup` of the same leaves.
@@ -135,20 +135,20 @@ class MCTSTrees:
             raise ValueError(f"count must be at least 1, got {count}.")
         nodes, actions = self._loops.select(self.columns, self._rule, count or 1)
         edges = (nodes[:, 0], actions[:, 0]) if count is None else (nodes, actions)
-        leaves = Leaves(*map(torch.from_numpy, edges))
+        leaves = SearchLeaves(*map(torch.from_numpy, edges))
         self._last, self._expanded = (leaves, nodes, actions), False
         return leaves
 
     def expand(  # noqa: PLR0913 - what a model gives, entry by entry
         self,
-        leaves: Leaves,
-        reward: Values,
-        logits: Values,
-        value: Values,
+        leaves: SearchLeaves,
+        reward: TensorLike,
+        logits: TensorLike,
+        value: TensorLike,
         *,
-        discount: Values = 1.0,
-        done: Values | None = None,
-        legal: Values | None = None,
+        discount: TensorLike = 1.0,
+        done: TensorLike | None = None,
+        legal: TensorLike | None = None,
     ) -> torch.Tensor:
         """Adds the results of steps as nodes. A leaf whose child is there keeps it as it is.
 
@@ -192,7 +192,7 @@ class MCTSTrees:
         self._expanded = True
         return torch.from_numpy(children.reshape(shape))
 
-    def backup(self, leaves: Leaves) -> None:
+    def backup(self, leaves: SearchLeaves) -> None:
         """Adds the values of leaves to the edges above them, and ends their selection.
 
         Args:
@@ -262,7 +262,7 @@ class MCTSTrees:
         """The loops: compiled ones where numba is installed."""
         return load_compiled(_NUMBA) or numpy_search
 
-    def _edges(self, leaves: Leaves) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _edges(self, leaves: SearchLeaves) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Nodes and actions `[B, k]`, all in range; those of the last selection are."""
         if self._last is not None and self._last[0] is leaves:
             return self._last[1:]
@@ -281,7 +281,11 @@ class MCTSTrees:
         return nodes, actions
 
     def _priors(
-        self, logits: Values, legal: Values | None, shape: tuple[int, ...], done: NDArray[np.bool_]
+        self,
+        logits: TensorLike,
+        legal: TensorLike | None,
+        shape: tuple[int, ...],
+        done: NDArray[np.bool_],
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Logits and legal actions that can be searched."""
         allowed = _flags(legal, shape, "legal", default=True)
@@ -316,13 +320,13 @@ class MCTSTrees:
                 )
 
 
-def _array(values: Values) -> NDArray[Any]:
+def _array(values: TensorLike) -> NDArray[Any]:
     """A tensor, an array or numbers as an array."""
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 def _floats(
-    values: Values,
+    values: TensorLike,
     shape: tuple[int, ...],
     name: str,
     *,
@@ -351,7 +355,7 @@ def _floats(
 
 
 def _flags(
-    values: Values | None, shape: tuple[int, ...], name: str, *, default: bool
+    values: TensorLike | None, shape: tuple[int, ...], name: str, *, default: bool
 ) -> NDArray[np.bool_]:
     """Flags of a shape."""
     if values is None:

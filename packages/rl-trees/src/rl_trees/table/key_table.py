@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
+from rl_tensordict.types import Flags, Ints, Words
 from rl_trees.table import numpy_probe
-from rl_trees.table.numpy_probe import EMPTY, Flags, Rows, Words
+from rl_trees.table.numpy_probe import EMPTY
 
 _NUMBA = "rl_trees.table.numba_probe"
 _LEAST_SLOTS = 16
@@ -52,10 +53,10 @@ class KeyTable:
     def clear(self) -> None:
         """Forgets all keys."""
         self._count = 0
-        self._slots: Rows = np.full(_LEAST_SLOTS, EMPTY, np.int64)
+        self._slots: Ints = np.full(_LEAST_SLOTS, EMPTY, np.int64)
         self._words: Words = np.empty((0, self.width), np.uint64)
         self._hashes: Words = np.empty(0, np.uint64)
-        self._places: Rows = np.empty(0, np.int64)  # scratch of `latest`
+        self._places: Ints = np.empty(0, np.int64)  # scratch of `latest`
 
     def hash(self, words: Words) -> Words:
         """Hashes of keys, uint64 `[N]`, equal on every machine.
@@ -66,17 +67,17 @@ class KeyTable:
         hashes: Words = self._probe.hash_words(words)
         return hashes
 
-    def find(self, words: Words, hashes: Words) -> Rows:
+    def find(self, words: Words, hashes: Words) -> Ints:
         """The rows of keys, int64 `[N]`; -1 for keys that are not there.
 
         Args:
             words: uint64 `[N, width]`.
             hashes: uint64 `[N]`, a function of the words.
         """
-        found: Rows = self._probe.find(self._slots, self._words, self._hashes, words, hashes)
+        found: Ints = self._probe.find(self._slots, self._words, self._hashes, words, hashes)
         return found
 
-    def insert(self, words: Words, hashes: Words) -> tuple[Rows, Flags]:
+    def insert(self, words: Words, hashes: Words) -> tuple[Ints, Flags]:
         """Adds keys that are not there.
 
         Args:
@@ -96,7 +97,7 @@ class KeyTable:
         self._count += int(np.count_nonzero(added))
         return rows, added
 
-    def latest(self, rows: Rows) -> Flags:
+    def latest(self, rows: Ints) -> Flags:
         """Which places of a batch are the last ones with their row, bool `[N]`.
 
         Args:
@@ -145,9 +146,9 @@ class KeyTable:
         if slots > len(self._slots):
             self._slots = self._slots_of(slots)
 
-    def _slots_of(self, count: int) -> Rows:
+    def _slots_of(self, count: int) -> Ints:
         """So many slots with the rows there are."""
-        slots: Rows = np.full(count, EMPTY, np.int64)
+        slots: Ints = np.full(count, EMPTY, np.int64)
         self._probe.place_rows(slots, self.hashes)
         return slots
 

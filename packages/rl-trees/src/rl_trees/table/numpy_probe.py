@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Words = NDArray[np.uint64]
-Rows = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from rl_tensordict.types import Flags, Ints, Words
+
 EMPTY = -1
 SPREAD = 0x9E3779B97F4A7C15
 """2**64 over the golden ratio: the upper bits of a product depend on all bits of the hash."""
@@ -29,13 +27,13 @@ def hash_words(words: Words) -> Words:
     return hashes
 
 
-def first_slots(hashes: Words, slots: int) -> Rows:
+def first_slots(hashes: Words, slots: int) -> Ints:
     """Where the search of each key begins."""
     shift = 65 - slots.bit_length()  # slots are a power of two, at least 2
     return ((hashes * np.uint64(SPREAD)) >> np.uint64(shift)).astype(np.int64)
 
 
-def find(slots: Rows, stored: Words, stored_hashes: Words, words: Words, hashes: Words) -> Rows:
+def find(slots: Ints, stored: Words, stored_hashes: Words, words: Words, hashes: Words) -> Ints:
     """The rows of keys, and -1 for keys that are not there."""
     found = np.full(len(words), EMPTY, np.int64)
     place, mask = first_slots(hashes, len(slots)), len(slots) - 1
@@ -53,8 +51,8 @@ def find(slots: Rows, stored: Words, stored_hashes: Words, words: Words, hashes:
 
 
 def insert(
-    slots: Rows, stored: Words, stored_hashes: Words, count: int, words: Words, hashes: Words
-) -> tuple[Rows, Flags]:
+    slots: Ints, stored: Words, stored_hashes: Words, count: int, words: Words, hashes: Words
+) -> tuple[Ints, Flags]:
     """Adds keys in the order of the batch; `stored` has room for them.
 
     Equal keys take the same steps, so the first of them is the one that claims a slot. A claim is
@@ -96,7 +94,7 @@ def insert(
 
 
 def _equal(
-    content: Rows, stored: Words, stored_hashes: Words, words: Words, hashes: Words, places: Rows
+    content: Ints, stored: Words, stored_hashes: Words, words: Words, hashes: Words, places: Ints
 ) -> Flags:
     """Whether the keys in slots, or those that claim them, are the keys of the batch."""
     same = np.empty(len(content), np.bool_)
@@ -110,7 +108,7 @@ def _equal(
     return same
 
 
-def place_rows(slots: Rows, hashes: Words) -> None:
+def place_rows(slots: Ints, hashes: Words) -> None:
     """Writes the rows 0, 1, ... of known different keys into empty slots."""
     place, mask = first_slots(hashes, len(slots)), len(slots) - 1
     pending = np.arange(len(hashes))

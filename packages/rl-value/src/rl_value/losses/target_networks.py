@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from rl_tensordict.arguments import check_whole
 
 PREFIX = "target_"
-Pairs = list[tuple[nn.Module, nn.Module]]
+NetworkPairs = list[tuple[nn.Module, nn.Module]]
 
 
 class TargetUpdate:
@@ -43,8 +43,8 @@ class TargetUpdate:
                 msg = f"{name}: expected a module, got {type(given).__name__}. Pass a loss made "
                 msg += "with delay_value=True, or source= and target= networks."
                 raise TypeError(msg)
-        self.pairs: Pairs = _pairs_of(source) if target is None else [(source, target)]
-        self.parts: Pairs = []
+        self.pairs: NetworkPairs = _pairs_of(source) if target is None else [(source, target)]
+        self.parts: NetworkPairs = []
         for learner, follower in self.pairs:
             _check_alike(learner, follower)
             self.parts += _parts(learner, follower)
@@ -195,7 +195,7 @@ class HardUpdate(TargetUpdate):
             self.init_()
 
 
-def _pairs_of(loss: nn.Module) -> Pairs:
+def _pairs_of(loss: nn.Module) -> NetworkPairs:
     """The networks of a loss, each with its target network."""
     pairs = [
         (getattr(loss, name.removeprefix(PREFIX)), target)
@@ -237,7 +237,7 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _parts(source: nn.Module, target: nn.Module) -> Pairs:
+def _parts(source: nn.Module, target: nn.Module) -> NetworkPairs:
     """The modules that hold parameters or buffers, each with its target's."""
     # a walk over all modules in each step would take longer than to move what they hold
     theirs = dict(target.named_modules())
@@ -254,7 +254,7 @@ def _own(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_buffers(recurse=False)
 
 
-def _tensors(parts: Pairs) -> Iterator[tuple[Tensor, Tensor]]:
+def _tensors(parts: NetworkPairs) -> Iterator[tuple[Tensor, Tensor]]:
     """Parameters and buffers of each source with those of its target."""
     for source, target in parts:
         theirs = dict(_own(target))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_layout.internals import array_of
-from rl_tensordict.types import Flags
+from rl_tensordict.types import Array, Flags
 from rl_value.arguments import is_transformed
 from rl_value.scan.doubling_scan import doubling_scan
 
-Floats = NDArray[Any]
 BLOCKS = "numpy, in blocks"
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece
 FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy
@@ -39,7 +36,7 @@ def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
     return "" if values[0].numel() else "no step"
 
 
-def rows_of(dim: int, *values: Tensor) -> list[Floats]:
+def rows_of(dim: int, *values: Tensor) -> list[Array]:
     """Lay arrays out flat in the shape of the first one, time running fastest."""
     rows, shape = [], values[0].shape
     flat = runs_fastest(shape, dim)
@@ -55,7 +52,7 @@ def runs_fastest(shape: tuple[int, ...], dim: int) -> bool:
     return shape[dim] == math.prod(shape[dim:])
 
 
-def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Floats]:
+def empty_rows(like: Tensor, dim: int) -> tuple[Tensor, Array]:
     """Make an array that is in memory as `rows_of` lays others out."""
     shape = like.shape
     dtype = np.float32 if like.dtype == torch.float32 else np.float64
@@ -73,14 +70,14 @@ def cuts_of(steps: int, *flags: Flags) -> Flags:
     return cut
 
 
-def constant_scan(factor: float, cut: Flags, term: Floats, out: Floats) -> None:
+def constant_scan(factor: float, cut: Flags, term: Array, out: Array) -> None:
     """Write y[i] = b[i] + factor y[i + 1], and y[i] = b[i] where row i is cut."""
     weight = np.full(len(term), factor, term.dtype)
     np.copyto(weight, 0, where=cut)
     block_scan(weight, term, out)
 
 
-def block_scan(weight: Floats, term: Floats, out: Floats) -> None:
+def block_scan(weight: Array, term: Array, out: Array) -> None:
     """Write y[i] = b[i] + a[i] y[i + 1] over flat rows, y[N] = 0; nothing passes an a of 0."""
     _scan_pieces(weight, term, out)
     with np.errstate(all="ignore"):
@@ -90,7 +87,7 @@ def block_scan(weight: Floats, term: Floats, out: Floats) -> None:
         _scan_around(weight, term, out)
 
 
-def _scan_around(weight: Floats, term: Floats, out: Floats) -> None:
+def _scan_around(weight: Array, term: Array, out: Array) -> None:
     """Scan rows of which some come out not finite, the others with the bits they have alone."""
     exact = doubling_scan(*(torch.from_numpy(np.array(rows)) for rows in (weight, term))).numpy()
     lost = ~np.isfinite(exact)
@@ -98,11 +95,11 @@ def _scan_around(weight: Floats, term: Floats, out: Floats) -> None:
     np.copyto(out, exact, where=lost | ~np.isfinite(out))
 
 
-def _scan_pieces(weight: Floats, term: Floats, out: Floats) -> None:
+def _scan_pieces(weight: Array, term: Array, out: Array) -> None:
     """Scan piece by piece, from the last one: what a cut should stop may pass it as 0 times it."""
     size = len(out)
     most = -(-size // (max(1, round(size / PIECE)) * 16)) * 16  # no small piece is left
-    scratch: Floats = np.empty((2, min(most, size)), out.dtype)
+    scratch: Array = np.empty((2, min(most, size)), out.dtype)
     carry = 0.0  # y of the first row scanned
     with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
         for stop in range(size, 0, -most):
@@ -110,7 +107,7 @@ def _scan_pieces(weight: Floats, term: Floats, out: Floats) -> None:
             carry = _scan_piece(weight[piece], term[piece], out[piece], scratch, carry)
 
 
-def _scan_piece(weight: Floats, term: Floats, out: Floats, scratch: Floats, carry: float) -> float:
+def _scan_piece(weight: Array, term: Array, out: Array, scratch: Array, carry: float) -> float:
     """Scan ``[P]`` rows before one whose y is the carry; returns the first y."""
     steps = 16 if len(term) >= 2_048 else 8
     whole = 0 if len(term) <= FEW else len(term) // steps * steps
@@ -127,7 +124,7 @@ def _scan_piece(weight: Floats, term: Floats, out: Floats, scratch: Floats, carr
     return _scan_blocks(a, b, y, scratch, carry)
 
 
-def _scan_blocks(a: Floats, b: Floats, out: Floats, scratch: Floats, carry: float) -> float:
+def _scan_blocks(a: Array, b: Array, out: Array, scratch: Array, carry: float) -> float:
     """Scan n blocks of L steps, ``[L, n]`` each, side by side; returns the first y."""
     # First the y that the first step of each block would have alone. Doubling joins these heads, in
     # double precision. Then all steps again, from what enters each block.
@@ -151,7 +148,7 @@ def _scan_blocks(a: Floats, b: Floats, out: Floats, scratch: Floats, carry: floa
     return float(heads[0])
 
 
-def _join(weight: Floats, term: Floats) -> None:
+def _join(weight: Array, term: Array) -> None:
     """Turn first terms of blocks ``[n + 1]`` into their first y, until none reaches further."""
     # weight: products of the a's of each block, used up. term: what the first y of each block
     # would be alone, and last the y after them all

@@ -62,12 +62,12 @@ def scan_rows(a: Tensor, b: Tensor) -> Tensor:
     if is_transformed() and not torch.compiler.is_compiling():
         return doubling_scan(a, b)  # of plain operations, which `torch.func` transforms
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        made: Tensor = _Scan.apply(a, b)  # type: ignore[no-untyped-call]
+        made: Tensor = _LinearScan.apply(a, b)  # type: ignore[no-untyped-call]
         return made
     return _scan(a, b)
 
 
-class _Scan(torch.autograd.Function):
+class _LinearScan(torch.autograd.Function):
     """The recurrence, whose adjoint is the same recurrence in the other direction."""
 
     @staticmethod

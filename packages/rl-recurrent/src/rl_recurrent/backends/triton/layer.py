@@ -118,11 +118,11 @@ def planned_scan(
     keep = save == "gates" and trained and torch.is_grad_enabled()
     frame = Frame.of(segments, plan)
     with torch.cuda.device_of(tensors[0]):  # where Triton launches; nothing changes on a CPU
-        states: States = _Scan.apply(cell, frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
+        states: States = _LayerScan.apply(cell, frame, keep, projection, *tensors)  # type: ignore[no-untyped-call]
     return states
 
 
-class _Scan(torch.autograd.Function):
+class _LayerScan(torch.autograd.Function):
     """The recurrence and its gradient: one kernel each, and products over all rows."""
 
     @staticmethod
