@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase, TensorDictParams
@@ -16,7 +14,6 @@ from torch import Tensor
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple, build, nest, require
 
-Forward = TypeVar("Forward", bound=Callable[..., Any])
 MARKERS: tuple[NestedKey, ...] = (
     keys.IS_INIT,
     keys.NEXT_TRUNCATED,
@@ -87,10 +84,31 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
         self._selected = None
         return self
 
+    def by_names(self, args: tuple[Any, ...], given: Mapping[str, Any], **settings: Any) -> Any:
+        """Call `forward` with inputs in the place of a tensordict.
+
+        ``("next", "reward")`` is called ``next_reward``.
+
+        Args:
+            args: tensors in the order of `in_keys`.
+            given: tensors by name.
+            settings: arguments of `forward` itself.
+
+        Returns:
+            One tensor for each of `out_keys`; a single one by itself.
+
+        Raises:
+            TypeError: an input is no tensor, unknown, or given twice; or there is none.
+        """
+        made = self.forward(self._of_arguments(args, given, tuple(settings)), **settings)
+        found = tuple(require(made, key) for key in self.out_keys)
+        return found[0] if len(found) == 1 else found
+
     def _of_arguments(
         self, args: tuple[Any, ...], given: Mapping[str, Any], others: tuple[str, ...]
     ) -> TensorDictBase:
         """The tensordict that arguments represent; `others` are arguments of `forward` itself."""
+        args = args[1:] if args[:1] == (None,) else args  # nothing in the place of a tensordict
         names = {_name_of(key): as_tuple(key) for key in self.in_keys}
         more = {_name_of(key): as_tuple(key) for key in self.optional_keys}
         if len(args) > len(names):
@@ -155,24 +173,3 @@ def _shared_shape(leaves: Mapping[tuple[str, ...], Tensor]) -> torch.Size:
             break
         shared += 1
     return torch.Size(shapes[0][:shared]) if shapes else torch.Size([])
-
-
-def takes_names(forward: Forward) -> Forward:
-    """Also accept the inputs of a `NamedModule` as positional or keyword arguments."""
-    # ("next", "reward") is called next_reward. What is returned then is one tensor for each of
-    # out_keys, a single one by itself. A call with a tensordict skips all of this.
-    own = tuple(inspect.signature(forward).parameters)[2:]
-
-    @wraps(forward)
-    def call(self: Any, *args: Any, **settings: Any) -> Any:
-        if args and isinstance(args[0], TensorDictBase):
-            return forward(self, *args, **settings)
-        if isinstance(settings.get("tensordict"), TensorDictBase):
-            return forward(self, *args, **settings)
-        passed = {name: settings.pop(name) for name in own if name in settings}
-        batch = self._of_arguments(args, settings, own)
-        made = forward(self, batch, **passed)
-        found = tuple(require(made, key) for key in self.out_keys)
-        return found[0] if len(found) == 1 else found
-
-    return call  # type: ignore[return-value]

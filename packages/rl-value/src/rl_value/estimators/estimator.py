@@ -22,7 +22,7 @@ from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
 from rl_value.arguments import check_fraction
 from rl_value.counted_steps import under_next
 from rl_value.direct_call import check_network, held_out
-from rl_value.dispatch import NamedModule, check_parameters, check_tensordict, takes_names
+from rl_value.dispatch import NamedModule, check_parameters, check_tensordict
 from rl_value.estimators.bootstrapping.call_config import (
     MissingNext,
     ValueCallConfig,
@@ -188,19 +188,21 @@ class ValueEstimator(NamedModule):
                 raise KeyError(msg)
         self.entries.set(**entries)
 
-    @takes_names
     def forward(
         self,
-        tensordict: TensorDictBase,
-        *,
+        tensordict: TensorDictBase | None = None,
+        *tensors: Tensor,
         params: TensorDictBase | None = None,
         target_params: TensorDictBase | None = None,
         time_dim: int | None = None,
+        **named: Tensor,
     ) -> TensorDictBase:
         """Write advantage, target and values to a batch.
 
         Args:
             tensordict: a TED batch ``[*B, T]``.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
             params: parameters of the value network in place of its own.
             target_params: parameters to evaluate next states with.
             time_dim: dimension of time of this batch, in place of the estimator's own.
@@ -215,8 +217,15 @@ class ValueEstimator(NamedModule):
                 observations say that time is another dimension of a batch that names none.
             RuntimeError: the batch is locked.
         """
+        given: dict[str, Any] = {
+            "params": params,
+            "target_params": target_params,
+            "time_dim": time_dim,
+        }
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named, **given)
+            return made
         if torch.compiler.is_dynamo_compiling():
-            given = {"params": params, "target_params": target_params, "time_dim": time_dim}
             written: TensorDictBase = _outside(self.forward, tensordict, **given)
             return written
         check_writable(tensordict)

@@ -21,7 +21,6 @@ from rl_value.actions import distribution_of, entropies, log_probability, log_pr
 from rl_value.arguments import floats
 from rl_value.counted_steps import acting_steps
 from rl_value.direct_call import check_network, explain_call, output_of
-from rl_value.dispatch import takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
@@ -167,13 +166,16 @@ class ActorCriticLoss(LossModule):
         """Names of what a critic adds to a loss."""
         return [] if self.critic_coeff is None else [self.critic_name]
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase | None = None, *tensors: Tensor, **named: Tensor
+    ) -> TensorDictBase:
         """Compute the losses of a batch.
 
         Args:
             tensordict: a TED batch ``[*B, T]`` with actions, the log-probabilities that the loss
                 reads, and advantages and value targets or the inputs of the value estimator.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
 
         Returns:
             Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
@@ -183,6 +185,9 @@ class ActorCriticLoss(LossModule):
             ValueError: a shape does not fit, or a loss is not finite, see `check_finite`.
             RuntimeError: an action requires gradients.
         """
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named)
+            return made
         if self._is_recurrent:
             refuse_time_unless_last(tensordict)
             warn_of_single_rows(tensordict)

@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_tensordict import NestedKey, UnfitValue, require
 from rl_tensordict.arguments import check_choice, check_number
-from rl_value.dispatch import NamedModule, check_tensordict, takes_names
+from rl_value.dispatch import NamedModule
 
 Baseline = Literal["standardise", "mean", "leave_one_out"]
 
@@ -114,12 +114,15 @@ class GRPOAdvantage(NamedModule):
         """The key of the advantage."""
         return [self.advantage_key]
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase | None = None, *tensors: Tensor, **named: Tensor
+    ) -> TensorDictBase:
         """Write the advantage into the batch.
 
         Args:
             tensordict: tokens ``[*B, T]``.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
 
         Returns:
             The same tensordict.
@@ -128,7 +131,9 @@ class GRPOAdvantage(NamedModule):
             KeyError: rewards or groups are missing.
             ValueError: a shape does not fit.
         """
-        check_tensordict(tensordict)
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named)
+            return made
         reward = require(tensordict, self.reward_key)
         groups = require(tensordict, self.group_key)
         segments = Segments.of(tensordict)

@@ -15,7 +15,6 @@ from rl_tensordict.arguments import check_choice, check_number
 from rl_value.actions import distribution_of, log_probability, of_action
 from rl_value.arguments import floats
 from rl_value.direct_call import require_network
-from rl_value.dispatch import check_tensordict, takes_names
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.ppo import clip_range
 from rl_value.masked_means import effective_sample_size, kept, ratio_statistics, reduce
@@ -113,13 +112,16 @@ class GRPOLoss(LossModule):
         reported = ["clip_fraction", "kl_approx", "ESS", "max_ratio", "mean_ratio"]
         return ["loss_objective", *kl, *reported]
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase | None = None, *tensors: Tensor, **named: Tensor
+    ) -> TensorDictBase:
         """Compute the loss of a batch.
 
         Args:
             tensordict: tokens ``[*B, T]`` with their markers: int64 ``"action"`` ``[*B, T]``,
                 float ``"sample_log_prob"`` ``[*B, T]``, float ``"advantage"`` ``[*B, T, 1]``.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
 
         Returns:
             Losses and statistics, scalars.
@@ -128,7 +130,9 @@ class GRPOLoss(LossModule):
             KeyError: an entry is missing.
             ValueError: a shape does not fit, or the loss is not finite.
         """
-        check_tensordict(tensordict)
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named)
+            return made
         counted = self.counted(tensordict)
         shape = tensordict.batch_size
         log_prob = self.log_prob(tensordict, counted)

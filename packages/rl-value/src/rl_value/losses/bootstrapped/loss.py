@@ -16,7 +16,7 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find, require
 from rl_tensordict.arguments import check_type
 from rl_value.arguments import floats
-from rl_value.dispatch import check_tensordict, takes_names
+from rl_value.dispatch import check_tensordict
 from rl_value.estimators.bootstrapping.next_alone import unroll_next
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import (
@@ -139,13 +139,16 @@ class BootstrappedLoss(LossModule):
         more = [self.entries["priority_weight"], self.entries["target"]]
         return [*super().optional_keys, *more]
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase | None = None, *tensors: Tensor, **named: Tensor
+    ) -> TensorDictBase:
         """Compute the losses of a batch, and write the error of each step to it.
 
         Args:
             tensordict: a TED batch ``[*B, T]``. Where it holds ``"action_value_target"``, as
                 `targets` writes it, these are its targets.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
 
         Returns:
             Losses and statistics, scalars; with ``reduction="none"`` losses are ``[*B, T, 1]``.
@@ -154,6 +157,9 @@ class BootstrappedLoss(LossModule):
             KeyError: an entry is missing.
             ValueError: a shape does not fit, or a loss is not finite, see `check_finite`.
         """
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named)
+            return made
         self._check_read(tensordict)
         found = self._found_targets(tensordict)
         counted = self.counted(tensordict)  # targets may have found next states missing

@@ -14,7 +14,6 @@ from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
 from rl_value.arguments import floats
 from rl_value.direct_call import require_network
-from rl_value.dispatch import check_tensordict, takes_names
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.losses.bootstrapped.policy import chosen
 from rl_value.losses.loss import LossModule, refuse_moved
@@ -98,12 +97,15 @@ class BCLoss(LossModule):
         """The name of the loss."""
         return ["loss_bc"]
 
-    @takes_names
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def forward(
+        self, tensordict: TensorDictBase | None = None, *tensors: Tensor, **named: Tensor
+    ) -> TensorDictBase:
         """Compute the loss of a batch.
 
         Args:
             tensordict: a TED batch ``[*B, T]``; rewards and next observations are not read.
+            tensors: in its place tensors in the order of `in_keys`.
+            named: tensors by name, as ``next_reward`` for ``("next", "reward")``.
 
         Returns:
             ``loss_bc``, a scalar; with ``reduction="none"`` ``[*B, T, 1]``.
@@ -112,7 +114,9 @@ class BCLoss(LossModule):
             KeyError: an entry is missing.
             ValueError: a shape does not fit, or the loss is not finite, see `check_finite`.
         """
-        check_tensordict(tensordict)
+        if tensors or named or not isinstance(tensordict, TensorDictBase):
+            made: TensorDictBase = self.by_names((tensordict, *tensors), named)
+            return made
         action = self.entries["action"]
         for key in self.in_keys:
             if as_tuple(key)[-1] != keys.IS_INIT and find(tensordict, as_tuple(key)) is None:
