@@ -7,13 +7,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_tensordict.types import Array
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 REPORT_FILE = "report.json"
+_ENDS = {"terminated": "#c0392b", "truncated": "#e67e22", "cut": "#7f8c8d"}
+_BLUE = "#2980b9"
+SHOWN = 256  # trajectories whose lengths and returns are kept, at most
 
 
 @dataclass
@@ -63,6 +69,7 @@ class DatasetReport:
         next_missing: Rows whose next observation is not in the files.
         shortest, longest: Steps of the shortest and the longest trajectory.
         lowest_return, mean_return, highest_return: Sums of rewards of trajectories.
+        lengths, returns: Those of every `kept_every`-th trajectory, at most 256, for pictures.
         gaps: Numbers of episodes that the files leave out.
         duplicates: Numbers of episodes that come more than once.
         columns: Every column, its dtype, shape and range.
@@ -95,6 +102,9 @@ class DatasetReport:
     lowest_return: float = math.inf
     mean_return: float = 0.0
     highest_return: float = -math.inf
+    lengths: list[int] = field(default_factory=list)
+    returns: list[float] = field(default_factory=list)
+    kept_every: int = 1
     gaps: int = 0
     duplicates: int = 0
     columns: dict[str, ColumnReport] = field(default_factory=dict)
@@ -121,7 +131,43 @@ class DatasetReport:
         self.mean_return += (float(returns.sum()) - len(returns) * self.mean_return) / count
         self.lowest_return = min(self.lowest_return, float(returns.min()))
         self.highest_return = max(self.highest_return, float(returns.max()))
+        first = -self.trajectories % self.kept_every  # those whose number is a multiple
+        self.lengths += lengths[first :: self.kept_every].tolist()
+        self.returns += returns[first :: self.kept_every].tolist()
+        while len(self.lengths) > SHOWN:
+            self.lengths, self.returns = self.lengths[::2], self.returns[::2]
+            self.kept_every *= 2
         self.trajectories = count
+
+    def plot(self) -> Figure:
+        """Draw how trajectories end, their lengths and returns, and the ranges of all columns.
+
+        Returns:
+            The figure.
+
+        Raises:
+            ImportError: matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError(
+                "matplotlib is not installed: pip install 'rl-datasets[plot]', or print the report."
+            ) from error
+        rows = 1.2 + 0.28 * len(self.columns)  # inches
+        figure = Figure(figsize=(10, 3 + rows), layout="constrained")
+        axes = figure.subplot_mosaic("ABC;DDD", height_ratios=[3, rows])
+        ends, lengths, returns, ranges = (axes[place] for place in "ABCD")
+        _draw_ends(ends, self)
+        lengths.hist(self.lengths, bins=30, color=_BLUE)
+        lengths.set(xlabel="steps of a trajectory", ylabel="trajectories")
+        returns.hist(self.returns, bins=30, color=_BLUE)
+        returns.set(xlabel="return of a trajectory", ylabel="trajectories")
+        if self.kept_every > 1:
+            lengths.set_title(f"one of {self.kept_every} is counted", fontsize="small")
+        _draw_ranges(ranges, self)
+        figure.suptitle(str(self).split("\n", 1)[0])
+        return figure
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
@@ -171,3 +217,33 @@ class DatasetReport:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _draw_ends(axes: Any, report: DatasetReport) -> None:
+    counts = {name: getattr(report, name) for name in _ENDS} | {"next missing": report.next_missing}
+    colours = [*_ENDS.values(), "#8e44ad"]
+    bars = axes.barh(list(counts), list(counts.values()), color=colours)
+    axes.bar_label(bars, padding=2)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
+    axes.set_xlabel("trajectories; rows where next is missing")
+
+
+def _draw_ranges(axes: Any, report: DatasetReport) -> None:
+    """A bar from the lowest to the highest value of each column, on a scale that has zero."""
+    for place, column in enumerate(report.columns.values()):
+        if column.low <= column.high:
+            axes.plot([column.low, column.high], [place] * 2, "|-", color=_BLUE, lw=3)
+        if column.not_finite:
+            axes.annotate(
+                f"{column.not_finite} not finite",
+                (0, place),
+                xytext=(0, 4),
+                textcoords="offset points",
+                color="#c0392b",
+                fontsize="small",
+            )
+    axes.set_yticks(range(len(report.columns)), list(report.columns))
+    axes.invert_yaxis()
+    axes.set_xscale("symlog")
+    axes.set_xlabel("lowest to highest value")
