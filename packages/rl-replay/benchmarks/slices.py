@@ -1,17 +1,16 @@
 """Slices of trajectories, with a write between any two samples: the peer, and rl-replay.
 
     nox -s "bench(rl-replay)"
-    PYTHONPATH=tools python packages/rl-replay/benchmarks/slices.py --rows 10000000  # large buffer
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/slices.py --large --rows 100000000
 
 One process; 8 slices of 32 rows with 9 leaves, every one stored and returned on both sides,
 episodes of 200 steps; 64 rows are written before each sample. Medians in microseconds; the
 contenders take turns, twenty calls each, so that a busy machine slows them all. Of ours the sample
 includes taking the new rows into the trajectory index, which the storage puts off until asked.
 
-The last table is the first slices of a large buffer, of small rows: 100 million
-rows, or as many as a quarter of the free memory holds. The index is built while rows are written or
-loaded where the sampler draws slices, and by the first sample where it is exchanged for one that
-does.
+The last table, which `--large` prints alone, is the first slices of a large buffer, of small rows:
+100 million rows, or as many as a quarter of the free memory holds. The index is built while rows
+are written or loaded where the sampler draws slices, and where it is exchanged for one that does.
 """
 
 from __future__ import annotations
@@ -234,10 +233,12 @@ def taking_in() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=None, help="of the large buffer")
+    parser.add_argument("--large", action="store_true", help="nothing but the large buffer")
     with session(parser) as given:
         torch.manual_seed(0)
         torch.set_num_threads(1)
-        taking_in()
-        against_the_peer()
-        by_capacity()
+        if not given.large:
+            taking_in()
+            against_the_peer()
+            by_capacity()
         first_slices(given.rows or large_rows())
