@@ -292,6 +292,12 @@ def test_an_id_may_go_on_after_a_lost_life_in_a_sample_alone():
     away = sample[[0, 1, 4]]  # the same trajectory again, further on
     away["is_init"][2] = True
     assert check_layout(away).ok
+    sample["next", "game", "fell"] = sample["next"].pop("end-of-life")
+    assert {error.key for error in check_layout(sample).errors} == {keys.TRAJ_IDS}
+    assert check_layout(sample, eol_key=("game", "fell")).ok
+    assert not check_layout(sample, eol_key="elsewhere").ok
+    with pytest.raises(TypeError, match="eol_key: expected a string or a tuple of strings, got 3"):
+        check_layout(sample, eol_key=3)
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -35,7 +35,10 @@ _OTHERS: tuple[tuple[NestedKey, torch.dtype | None, bool], ...] = (
 
 
 def check_layout(
-    batch: TensorDictBase, *, default_states: Mapping[NestedKey, Tensor | float] | None = None
+    batch: TensorDictBase,
+    *,
+    default_states: Mapping[NestedKey, Tensor | float] | None = None,
+    eol_key: NestedKey = "end-of-life",
 ) -> LayoutReport:
     """Check a batch against every rule of the contract on data that a batch can break.
 
@@ -44,12 +47,13 @@ def check_layout(
     Notes are data that is right but worth a look: a cut that only ids or steps show, as where
     rows of ``[B, T]`` were laid end to end, or next observations that differ from the
     observations that follow, as after a running normaliser. In samples (with ``"index"``) an id may
-    go on after a done step that ``("next", "end-of-life")`` marks, and rows that were drawn one by
+    go on after a done step that ``("next", eol_key)`` marks, and rows that were drawn one by
     one are no neighbours.
 
     Args:
         batch: a TED tensordict ``[N]`` or ``[*B, T]``; it is not changed.
         default_states: root key of each recurrent state, and what it holds at a reset.
+        eol_key: what `EndOfLife` calls the steps that cost a life.
 
     Returns:
         The report; ``print`` it, or call ``raise_if_broken()``.
@@ -67,11 +71,14 @@ def check_layout(
     """
     states = {} if default_states is None else default_states
     check_mapping(states, "default_states", "a dictionary of keys and defaults, or None")
+    check_key(eol_key, "eol_key")
     shape = batch_shape(batch)
     wrong = [*_wrong_leaves(batch, shape)]
     # the other checks read markers of the right dtype and shape only
     sound = batch.exclude(*(finding.key for finding in wrong))
-    rows = MarkerRows(Markers.of(sound), _slice_ids(sound), _lives(sound), _drawn_alone(sound))
+    rows = MarkerRows(
+        Markers.of(sound), _slice_ids(sound), _lives(sound, eol_key), _drawn_alone(sound)
+    )
     found = [
         *wrong,
         *marker_findings(rows),
@@ -115,9 +122,9 @@ def _drawn_alone(batch: TensorDictBase) -> bool:
     return 2 * int(follows.sum()) < len(follows)
 
 
-def _lives(batch: TensorDictBase) -> Tensor | None:
+def _lives(batch: TensorDictBase, key: NestedKey) -> Tensor | None:
     """Steps of a sample that cost a life, bool ``[N]``; None where rows are stored ones."""
-    value: Tensor | None = batch.get(keys.END_OF_LIFE, None)
+    value: Tensor | None = batch.get(keys.next_key(key), None)
     if value is None or batch.get(keys.INDEX, None) is None or value.numel() != batch.numel():
         return None
     return value.reshape(-1).cpu()
