@@ -30,6 +30,7 @@ FEWER_STEPS = {
     "dqn_recurrent_slices": ["--steps", "4096"],
     "grpo_tiny": ["--steps", "20"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
+    "offline_from_minari": ["--updates", "500"],
     "offline_iql": ["--updates", "500"],
     "pqn_vector": ["--steps", "40960", "--no-video"],
     "r2d2_hidden_velocity": ["--steps", "4096", "--samplers", "priorities", "uniform"],

@@ -1,4 +1,4 @@
-"""The examples of SAC, PQN and IQL: shortened runs, that go on from their checkpoints."""
+"""The examples of SAC, PQN and offline learning: shortened runs, some from checkpoints."""
 
 # ruff: noqa: D103 - the name of a test is its promise
 
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 
 from rl_record import read_run
@@ -85,3 +86,14 @@ def test_iql_is_compared_with_its_data_and_goes_on(tmp_path):
     again = played("offline_iql", "--updates", 1000, "--resume", *given)
     assert f"the data's {found[2]}," in again
     assert read_run(tmp_path / "seed-3")["loss_value"].steps.tolist() == [500, 1000]
+
+
+@pytest.mark.parametrize("loss", ["iql", "bc"])
+def test_a_dataset_is_recorded_written_read_and_learnt_from(loss):
+    pytest.importorskip("h5py", reason="Minari's files are HDF5")
+    short = ["--loss", loss, "--episodes", 20, "--updates", 150]
+    told = played("offline_from_minari", *short)
+    assert "written: main_data.hdf5 metadata.json" in told
+    assert "20 terminated, 0 truncated, 0 cut" in told
+    data, learnt = re.search(r"return of the data ([\d.]+), learnt ([\d.]+)", told).groups()
+    assert float(learnt) > float(data)
