@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution, kl_divergence
 
 from rl_tensordict import NestedKey, as_tuple, copied, find, require, sibling
 from rl_value.arguments import floats
-from rl_value.direct_call import note_network
+from rl_value.networks import note_network
 
 
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:

@@ -21,7 +21,6 @@ from rl_tensordict import NestedKey, as_tuple, find, put
 from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
 from rl_value.arguments import check_fraction
 from rl_value.counted_steps import under_next
-from rl_value.direct_call import check_network, held_out
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict
 from rl_value.estimators.bootstrapping.call_config import (
     MissingNext,
@@ -39,6 +38,7 @@ from rl_value.estimators.transitions import (
     check_writable,
     standardised,
 )
+from rl_value.networks import check_network, held_out
 from rl_value.scan.linear_scan import general_scan
 
 LEGACY = ("advantage_key", "value_target_key", "value_key")

@@ -10,7 +10,6 @@ from tensordict.nn import TensorDictModuleBase
 from rl_layout import must_compare_observations
 from rl_layout.internals import FIELDS
 from rl_tensordict import as_key, as_tuple, find
-from rl_value.direct_call import explain_call
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.next_alone import reads_next_alone
 from rl_value.estimators.bootstrapping.next_values import (
@@ -19,6 +18,7 @@ from rl_value.estimators.bootstrapping.next_values import (
     roles_of,
 )
 from rl_value.estimators.transitions import Transitions
+from rl_value.networks import explain_call
 
 
 def described(title: str, lines: Sequence[str]) -> str:

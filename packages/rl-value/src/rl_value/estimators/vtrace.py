@@ -19,9 +19,9 @@ from rl_value.actions import (
 )
 from rl_value.arguments import check_fraction
 from rl_value.counted_steps import readable, waiting_members
-from rl_value.direct_call import check_network, held_out
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
+from rl_value.networks import check_network, held_out
 from rl_value.returns import vtrace
 from rl_value.scan.linear_scan import general_scan
 

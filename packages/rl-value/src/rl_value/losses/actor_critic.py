@@ -20,7 +20,6 @@ from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.arguments import floats
 from rl_value.counted_steps import acting_steps
-from rl_value.direct_call import check_network, explain_call, output_of
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
@@ -28,6 +27,7 @@ from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction, kept, reduce
+from rl_value.networks import check_network, explain_call, output_of
 from rl_value.single_rows import warn_of_single_rows
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]

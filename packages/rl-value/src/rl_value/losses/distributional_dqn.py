@@ -12,12 +12,12 @@ from torch import Tensor
 from rl_tensordict import NestedKey, copied, require
 from rl_value.actions import of_action
 from rl_value.arguments import check_fraction
-from rl_value.direct_call import noted
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.dqn import DQNLoss, action_index
 from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.masked_means import kept, reduce
+from rl_value.networks import noted
 
 
 class DistributionalDQNLoss(DQNLoss):

@@ -14,7 +14,6 @@ from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import of_action
-from rl_value.direct_call import check_network, noted
 from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
@@ -27,6 +26,7 @@ from rl_value.losses.loss import (
 )
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction
+from rl_value.networks import check_network, noted
 
 SPACES = ("one_hot", "categorical")
 

@@ -14,10 +14,10 @@ from rl_tensordict import NestedKey, UnfitValue, UnknownName, as_tuple, copied, 
 from rl_tensordict.arguments import check_choice, check_number
 from rl_value.actions import distribution_of, log_probability, of_action
 from rl_value.arguments import floats
-from rl_value.direct_call import require_network
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.ppo import clip_range
 from rl_value.masked_means import effective_sample_size, kept, ratio_statistics, reduce
+from rl_value.networks import require_network
 from rl_value.tokens.means import MeanOver, token_mean
 
 

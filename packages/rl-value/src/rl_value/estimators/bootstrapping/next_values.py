@@ -18,7 +18,6 @@ from rl_layout.internals import array_of
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, as_key, as_tuple, find, require
 from rl_tensordict.types import KeyPath
-from rl_value.direct_call import outputs_from
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
     InputLeaf,
@@ -28,6 +27,7 @@ from rl_value.estimators.bootstrapping.sequence_layout import (
     one_step_slots,
 )
 from rl_value.estimators.transitions import Transitions, UnrolledValues
+from rl_value.networks import outputs_from
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states
 from rl_tensordict.arguments import check_choice, check_flags
-from rl_value.direct_call import held_out, require_network
 from rl_value.losses.bootstrapped.action_space import (
     bounds_of,
     of_one_action,
@@ -30,6 +29,7 @@ from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.loss import delayed, parameters_of
 from rl_value.losses.regression import DISTANCES
+from rl_value.networks import held_out, require_network
 
 
 class ActorCriticsLoss(BootstrappedLoss):

@@ -16,8 +16,8 @@ from torch.nn.parameter import is_lazy
 from rl_layout import keys
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
 from rl_tensordict.arguments import check_whole
-from rl_value.direct_call import noted, require_network
 from rl_value.estimators.bootstrapping.next_values import roles_of
+from rl_value.networks import noted, require_network
 
 
 class CriticList(TensorDictModuleBase):  # type: ignore[misc]

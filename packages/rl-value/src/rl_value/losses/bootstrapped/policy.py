@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from rl_tensordict import NestedKey, copied, require
 from rl_value.actions import distribution_of
-from rl_value.direct_call import noted
+from rl_value.networks import noted
 
 
 def drawn(actor: TensorDictModuleBase, rows: TensorDictBase) -> tuple[Tensor, Tensor]:

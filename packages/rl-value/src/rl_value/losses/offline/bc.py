@@ -13,12 +13,12 @@ from rl_tensordict import NestedKey, UnfitValue, UnknownName, as_tuple, find, re
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
 from rl_value.arguments import floats
-from rl_value.direct_call import require_network
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.losses.bootstrapped.policy import chosen
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.regression import DISTANCES, distance
 from rl_value.masked_means import kept, reduce
+from rl_value.networks import require_network
 from rl_value.single_rows import warn_of_single_rows
 
 

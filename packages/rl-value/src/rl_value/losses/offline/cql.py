@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_flags, check_number, check_whole
 from rl_value.actions import distribution_of, of_action
-from rl_value.direct_call import noted
 from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.losses.bootstrapped.policy import drawn
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.dqn import DQNLoss, action_index, mask_key_of
 from rl_value.losses.off_policy.sac import SACLoss
 from rl_value.masked_means import kept, reduce
+from rl_value.networks import noted
 
 
 class CQLLoss(SACLoss):

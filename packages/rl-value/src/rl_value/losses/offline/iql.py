@@ -13,13 +13,13 @@ from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_number
 from rl_value.actions import distribution_of, log_probability
-from rl_value.direct_call import noted, require_network
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.state_value import StateValue
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.loss import parameters_of
 from rl_value.masked_means import kept, reduce
+from rl_value.networks import noted, require_network
 
 LARGEST_WEIGHT = 100.0
 

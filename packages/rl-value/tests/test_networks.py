@@ -5,7 +5,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_exist
 from torch import nn
 
 from rl_layout import recurrent_mode
-from rl_value.direct_call import output_of, outputs_from
+from rl_value.networks import output_of, outputs_from
 
 
 def batch():
