@@ -4,7 +4,8 @@
 
 Packages import from each other only what is exported: in the `__init__`, or in a module that
 `[tool.house] public` of the root's pyproject.toml lists. No modules import each other in a circle;
-imports that only type checkers see count as well.
+imports that only type checkers see count as well. No module reads private fields that it does not
+define; those of torch and tensordict are read in rl-tensordict alone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ PACKAGES = {
     path.parent.name.replace("-", "_"): path.parent / "src"
     for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
 }
+# begin with an underscore and stand in the documentation of Python or IPython
+DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace"}
+DOCUMENTED |= {"_repr_html_", "_repr_png_"}
+OF_OTHERS = "rl_tensordict"  # reads what torch and tensordict keep to themselves, for all others
 
 
 def public_modules() -> set[str]:
@@ -77,6 +82,39 @@ def unoffered(packages: dict[str, Path], public: set[str]) -> list[str]:
     return found
 
 
+def is_private(name: str) -> bool:
+    """Whether a name begins with one underscore and no documentation offers it."""
+    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
+
+
+def private_reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every read of a private field that a module does not define itself."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    own = {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own.add(node.attr)
+        elif isinstance(node, ast.AnnAssign):
+            own.add(ast.unparse(node.target).rpartition(".")[2])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+            if ast.unparse(node.value) not in ("self", "cls", "super()"):
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.lineno, a.name) for a in node.names if is_private(a.name))
+
+
+def private(packages: dict[str, Path]) -> list[str]:
+    """Reads of private fields of other modules, one sentence each."""
+    return [
+        f"{path.relative_to(sources)}:{line}: {name} is private"
+        for package, sources in packages.items()
+        if package != OF_OTHERS
+        for path in sorted(sources.rglob("*.py"))
+        for line, name in private_reads(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+
 def circles(packages: dict[str, Path]) -> list[list[str]]:
     """Modules that import each other in a circle."""
     import grimp
@@ -91,6 +129,7 @@ def circles(packages: dict[str, Path]) -> list[list[str]]:
 def main() -> None:
     """Print every import that breaks a rule."""
     problems = unoffered(PACKAGES, public_modules())
+    problems += private(PACKAGES)
     problems += [f"a circle of imports: {', '.join(part)}" for part in circles(PACKAGES)]
     if problems:
         sys.exit("\n".join(problems))

@@ -25,9 +25,6 @@ import contracts
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
-# begin with an underscore and stand in the documentation of Python or IPython
-DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace"}
-DOCUMENTED |= {"_repr_html_", "_repr_png_"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -99,28 +96,6 @@ def type_names(tree: ast.Module) -> Iterator[str]:
                 yield name
 
 
-def private_reads(tree: ast.Module) -> int:
-    """Reads of private fields that this module does not define itself."""
-    own = {node.name for node in ast.walk(tree) if isinstance(node, Definition)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            own.add(node.attr)
-        elif isinstance(node, ast.AnnAssign):
-            own.add(ast.unparse(node.target).rpartition(".")[2])
-    count = 0
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
-            count += ast.unparse(node.value) not in ("self", "cls", "super()")
-        elif isinstance(node, ast.ImportFrom):
-            count += sum(is_private(alias.name) for alias in node.names)
-    return count
-
-
-def is_private(name: str) -> bool:
-    """Whether a name begins with one underscore and no documentation offers it."""
-    return name.startswith("_") and not name.startswith("__") and name not in DOCUMENTED
-
-
 def print_packages() -> None:
     """Print a row for each package, then circles and type names with several homes."""
     homes: dict[str, list[str]] = defaultdict(list)
@@ -129,16 +104,18 @@ def print_packages() -> None:
     found, total = contracts.circles(contracts.PACKAGES), Counter[str]()
     for package in PACKAGES:
         row, public = Counter[str](), exported(package)
+        is_seam = module_of(package) == contracts.OF_OTHERS
         for path in sources(package):
             text = path.read_text(encoding="utf-8")
             tree = ast.parse(text)
             code, comments = code_and_comments(text, tree)
-            row.update(files=1, code=code, comments=comments, private=private_reads(tree))
+            private = 0 if is_seam else len([*contracts.private_reads(tree)])
+            row.update(files=1, code=code, comments=comments, private=private)
             row.update(docs=internal_docstrings(tree, public))
             for name in type_names(tree):
                 homes[name].append(str(path.relative_to(package / "src").with_suffix("")))
         for path in (package / "tests").rglob("*.py"):
-            row["tests"] += private_reads(ast.parse(path.read_text(encoding="utf-8")))
+            row["tests"] += len([*contracts.private_reads(ast.parse(path.read_text("utf-8")))])
         row["circles"] = sum(part[0].startswith(module_of(package) + ".") for part in found)
         print_row(package.name, row)
         total.update(row)

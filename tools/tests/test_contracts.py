@@ -52,3 +52,16 @@ def test_a_circle_is_found_through_imports_for_typing_alone(packages, monkeypatc
     for folder in packages.values():
         monkeypatch.syspath_prepend(folder)
     assert contracts.circles(packages) == [["upper.b", "upper.c"]]
+
+
+@pytest.mark.parametrize("line", ["a._hidden", "from upper.c import _hidden"])
+def test_a_private_field_of_another_module_may_not_be_read(packages, line):
+    found(packages, line)
+    what = line.split("import ")[-1]
+    assert contracts.private(packages) == [f"upper/b.py:2: {what} is private"]
+
+
+@pytest.mark.parametrize("line", ["self._own", "a._replace()", "a.__dict__", "b._set = 3; b._set"])
+def test_own_and_documented_fields_may_be_read(packages, line):
+    found(packages, line)
+    assert contracts.private(packages) == []

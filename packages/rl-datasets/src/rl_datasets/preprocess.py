@@ -112,7 +112,7 @@ class Preprocess:
 
 
 @dataclass(frozen=True)
-class Processes:
+class Executor:
     """Who calls the function: this process, workers, or somebody's pool."""
 
     workers: int = 0
@@ -143,7 +143,7 @@ class Processes:
 
 
 def preprocessed(
-    work: Preprocess, report: DatasetReport, folder: Path, processes: Processes, *, bar: bool
+    work: Preprocess, report: DatasetReport, folder: Path, processes: Executor, *, bar: bool
 ) -> tuple[DatasetReport, LazyMemmapStorage]:
     """Does the work, writes the rows to a folder, and returns their report and storage."""
     begin = time.perf_counter()

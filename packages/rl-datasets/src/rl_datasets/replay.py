@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from rl_datasets.convert import convert
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import DatasetFolder, root_of, unknown_id
-from rl_datasets.preprocess import Preprocess, Processes, preprocessed
+from rl_datasets.preprocess import Executor, Preprocess, preprocessed
 from rl_datasets.report import DatasetReport
 from rl_datasets.stream.stream import Stream, StreamOptions
 from rl_layout import split_trajectories
@@ -338,7 +338,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             threads=worker_threads if num_workers else None,
         )
         folder = self._folder.path if dest is None else Path(dest)
-        processes = Processes(num_workers or 0, pool, mp_start_method)
+        processes = Executor(num_workers or 0, pool, mp_start_method)
         report, opened = preprocessed(work, self.report, folder, processes, bar=pbar)
         if dest is None:
             self.report = report

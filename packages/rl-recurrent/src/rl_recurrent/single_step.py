@@ -9,6 +9,7 @@ from torch.nn.functional import dropout
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import LayerWeights, States
 from rl_recurrent.network import Network
+from rl_tensordict.torch_internals import parameters_of
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -20,7 +21,7 @@ def step_module(module: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, 
     if module.num_layers > 1 or module.bidirectional or module.proj_size or x.ndim != 2:
         return step_network(x, states, Network.of(module))
     # a module's own lookup takes microseconds
-    w_ih, w_hh, b_ih, b_hh = map(module._parameters.get, NAMES)
+    w_ih, w_hh, b_ih, b_hh = map(parameters_of(module).get, NAMES)
     if w_ih is None or w_hh is None or (module.bias and (b_ih is None or b_hh is None)):
         return step_network(x, states, Network.of(module))  # parametrized
     cell = CELLS[module.mode.lower()]

@@ -22,6 +22,7 @@ from rl_tensordict.module_calls import (
 )
 from rl_tensordict.nested_keys import as_key
 from rl_tensordict.tensor_step import outputs_of
+from rl_tensordict.torch_internals import buffers_of
 from rl_tensordict.types import KeyPath
 
 
@@ -130,8 +131,8 @@ class PolicyState(NamedTuple):
         attributes = [value for each in policy.modules() for value in vars(each).values()]
         own = [(each, each.get_state()) for each in attributes if isinstance(each, Generator)]
         buffers = [
-            (path, each._buffers, {name: (one, _clone(one)) for name, one in each._buffers.items()})
-            for path, each in policy.named_modules()
+            (path, own, {name: (one, _clone(one)) for name, one in own.items()})
+            for path, own in ((path, buffers_of(each)) for path, each in policy.named_modules())
         ]
         return cls(generators, own, buffers)
 

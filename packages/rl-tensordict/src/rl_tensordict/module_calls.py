@@ -31,6 +31,7 @@ from rl_tensordict.flatten import leaves, nest
 from rl_tensordict.internals import is_stock_module, is_stock_sequence
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.tensor_step import TensorStep, is_ordinary, outputs_of, write
+from rl_tensordict.torch_internals import modules_of
 from rl_tensordict.types import KeyPath
 
 Values: TypeAlias = dict[KeyPath, Any]
@@ -112,7 +113,7 @@ class ModuleCalls:
 
     def _watch(self, visited: list[Any], others: list[Any]) -> None:
         # live dictionaries of children; a network that is a function is no child
-        live = [each._modules for each in (*visited, *others)]
+        live = [modules_of(each) for each in (*visited, *others)]
         self._children = [(each, tuple(each.values())) for each in live]
         parts = [each for each in visited if isinstance(each, TensorDictModuleBase)]
         self._parts = [

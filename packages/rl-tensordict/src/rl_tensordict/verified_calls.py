@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from rl_tensordict.first_step import compare, run_once
 from rl_tensordict.internals import has_global_hooks
 from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
+from rl_tensordict.torch_internals import modules_of
 from rl_tensordict.types import KeyPath
 
 RunCalls: TypeAlias = Callable[[Values], Values]
@@ -71,7 +72,7 @@ class Layers:
             return False
         if self._is_watched or not _is_plain(network):
             return False
-        layers = tuple(network._modules.values())
+        layers = tuple(modules_of(network).values())
         for layer in layers:
             if isinstance(layer, nn.Sequential):
                 if not self._add(layer, found):
@@ -81,7 +82,7 @@ class Layers:
             else:
                 found.append(layer)
                 self._states.append(layer.__dict__)
-        self._networks.append((network._modules, layers))
+        self._networks.append((modules_of(network), layers))
         self._states.append(network.__dict__)
         return True
 

@@ -11,13 +11,14 @@ from torch import Tensor
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_integer
+from rl_tensordict.torch_internals import has_transforms
 
 FLOATS = (torch.float32, torch.float64)
 
 
 def is_transformed() -> bool:
     """Tell whether values may not be looked into: code is compiled, or under `torch.func`."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return torch.compiler.is_compiling() or has_transforms()
 
 
 def time_of(values: Tensor, time_dim: int) -> int:

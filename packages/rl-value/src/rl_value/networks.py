@@ -24,6 +24,7 @@ from rl_tensordict import (
     note_call,
     require,
 )
+from rl_tensordict.torch_internals import parameters_of
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import is_transformed
 
@@ -79,9 +80,9 @@ def _constant_parameters(network: nn.Module) -> Iterator[None]:
     """Replace the parameters of a network by constants for a while."""
     # several times faster than by a tensordict of them, which matters in a loss of small networks
     places = [
-        (module._parameters, name, value)
+        (parameters_of(module), name, value)
         for module in network.modules()
-        for name, value in module._parameters.items()
+        for name, value in parameters_of(module).items()
         if value is not None and (value.requires_grad or is_transformed())
     ]
     held: dict[int, Tensor] = {}  # a parameter in two places stays one

@@ -15,6 +15,7 @@ from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
 from rl_tensordict.arguments import local_device
+from rl_tensordict.torch_internals import is_compiled_in_place
 
 WorkerMakers = Callable[..., Any] | Sequence[Callable[..., Any]]
 
@@ -24,7 +25,7 @@ def check_picklable(policy: Any, start_method: str | None) -> None:
     if start_method == "fork" or not isinstance(policy, nn.Module):
         return
     for name, part in policy.named_modules():
-        if part._compiled_call_impl is not None:
+        if is_compiled_in_place(part):
             where = f"its part {name!r}" if name else "it"
             msg = (
                 f"the policy, a {type(policy).__name__}, cannot be pickled on its way to workers: "

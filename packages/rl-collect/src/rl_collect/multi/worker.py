@@ -16,7 +16,7 @@ from rl_collect.weights.offered_weights import OfferedWeights
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_slabs import PackedRows
 
-Slots = SharedBatchSlots | PackedSlots
+BatchSlots = SharedBatchSlots | PackedSlots
 
 
 class CollectorWorker:
@@ -24,12 +24,14 @@ class CollectorWorker:
 
     def __init__(self, make: Callable[[], Collector]) -> None:
         self._collector = make()
-        self._slots: Slots | None = None
+        self._slots: BatchSlots | None = None
         self._shared_weights: SharedWeights | OfferedWeights | None = None
         self._offered = OfferedWeights()
         self._stop: Any = None
 
-    def attach(self, slots: Slots | None, shared_weights: SharedWeights | None, stop: Any) -> None:
+    def attach(
+        self, slots: BatchSlots | None, shared_weights: SharedWeights | None, stop: Any
+    ) -> None:
         """Take the memory that is shared with the caller."""
         self._slots = slots
         self._take_weights(shared_weights)

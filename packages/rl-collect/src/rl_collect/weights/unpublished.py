@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from rl_tensordict.torch_internals import version_of
+
 PATIENCE = 20
 """So many batches may come with the first weights, after these changed here."""
 
@@ -45,4 +47,4 @@ def _changes(policy: Any) -> int | None:
     weights = list(policy.parameters()) if isinstance(policy, nn.Module) else []
     if not weights or any(one.is_inference() or one.is_shared() for one in weights):
         return None
-    return sum(one._version for one in weights)
+    return sum(map(version_of, weights))

@@ -8,6 +8,7 @@ from torch import Tensor
 from rl_envs.env.spec_leaves import SpecLeaves
 from rl_layout import keys
 from rl_tensordict import find
+from rl_tensordict.torch_internals import version_of
 
 
 class HeldLeaves:
@@ -22,7 +23,7 @@ class HeldLeaves:
             for key, _ in leaves
         ]
         self._held = [
-            (key, leaf, leaf._version)
+            (key, leaf, version_of(leaf))
             for key, leaf in found
             if isinstance(leaf, Tensor) and not leaf.is_inference()
         ]
@@ -30,7 +31,7 @@ class HeldLeaves:
     def check(self, name: str) -> None:
         """Raise if the method of this name has changed one in place."""
         for key, leaf, version in self._held:
-            if leaf._version != version:
+            if version_of(leaf) != version:
                 msg = (
                     f"{name} changed {keys.as_key(key)!r} in place, which the step before has "
                     f"returned: its rows would all hold the last value. Make a new tensor "

@@ -13,6 +13,7 @@ from rl_envs.env.interface import Environment
 from rl_envs.env.spec_leaves import has_fixed_form
 from rl_layout import keys
 from rl_tensordict import find
+from rl_tensordict.torch_internals import version_of
 from rl_tensordict.types import KeyPath
 
 SAMPLED = 512  # about as many numbers of a leaf are compared
@@ -78,7 +79,7 @@ def _named(key: KeyPath, t: int) -> str:
 
 
 def _writes(leaf: Tensor) -> int:
-    return 0 if leaf.is_inference() else leaf._version
+    return 0 if leaf.is_inference() else version_of(leaf)
 
 
 def _sample(leaf: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from rl_envs.env.arrays import RowArrays
 from rl_envs.env.interface import Binding, Environment
 from rl_layout import keys
 from rl_tensordict import build, nest
+from rl_tensordict.torch_internals import version_of
 from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Compose, InitTracker, TensorDictPrimer, Transform
 from rl_transforms.numpy_steps import At, LeafView, NumpyPipeline, bind_steps
@@ -347,7 +348,7 @@ class TransformSnapshot:
             else:
                 self.held.append(value)
                 if isinstance(value, Tensor):
-                    self.versions.append(value._version)
+                    self.versions.append(version_of(value))
 
     def agree(self, other: TransformSnapshot) -> bool:
         """Whether nothing has changed in between."""

@@ -27,6 +27,7 @@ from rl_layout.arguments import check_dim
 from rl_layout.compiled import LEAST_ROWS, run_compiled
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, find, names_of
 from rl_tensordict.arguments import check_collection
+from rl_tensordict.torch_internals import version_of
 
 Made = TypeVar("Made")
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -49,7 +50,7 @@ PIECE = 32_768
 PLACES = [as_tuple(field[0]) for field in FIELDS.values()]
 
 
-class _Lent(tuple[Tensor]):
+class _DLPackView(tuple[Tensor]):
     """A tensor on the CPU that numpy may look into."""
 
     __slots__ = ()
@@ -65,7 +66,7 @@ def array_of(values: Tensor) -> NDArray[Any]:
     """Look at a tensor on the CPU as a numpy array that cannot be written to."""
     # It costs a third of np.from_dlpack. Unlike Tensor.numpy it does not make the memory known to
     # others, so that what was derived from a marker may still be kept.
-    return np.from_dlpack(_Lent((values,)))
+    return np.from_dlpack(_DLPackView((values,)))
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class MarkerMemo(Generic[Made]):
                 _refuse_others(leaves)
                 return make(Markers.of_leaves(shape, leaves))
             first = leaf if first is None else first
-            versions.append(leaf._version)
+            versions.append(version_of(leaf))
             weaks.append(ref(leaf))
         if first is None:
             return make(Markers.of_leaves(shape, leaves))

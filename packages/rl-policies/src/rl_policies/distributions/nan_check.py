@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import recurrent_mode
+from rl_tensordict.torch_internals import has_dispatch_modes, has_transforms
 
 
 def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
@@ -71,5 +72,4 @@ def _can_read(values: Tensor) -> bool:
     if not values.is_cpu or torch.compiler.is_compiling():
         return False
     # tracers and fake tensors are dispatch modes: they have no number to read
-    traced = torch._C._len_torch_dispatch_stack() > 0
-    return not (traced or torch._C._are_functorch_transforms_active())
+    return not (has_dispatch_modes() or has_transforms())

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_tensordict.torch_internals import version_of
+
 
 class SampleCache:
     """A sample, and the values that its log-probability is computed from."""
@@ -17,10 +19,10 @@ class SampleCache:
         self.value = value
         self.origin = origin
         # compiled code cannot compare versions: identity alone decides there
-        self.version = None if torch.compiler.is_compiling() else value._version
+        self.version = None if torch.compiler.is_compiling() else version_of(value)
 
     def holds(self, value: Tensor) -> bool:
         """Tell whether a value is the sample itself, not a copy, and unchanged since."""
         if value is not self.value:
             return False
-        return self.version is None or value._version == self.version
+        return self.version is None or version_of(value) == self.version

@@ -146,8 +146,6 @@ class Addresses(AddressCode):
         return places, earlier
 
 
-Slots = NDArray[np.int64]
-
 FREE = -1
 """The owner of an unused slot."""
 
@@ -253,7 +251,7 @@ class OverflowTable:
             self._secure(lane, top)
         return True
 
-    def take(self, lane: int, count: int) -> Slots:
+    def take(self, lane: int, count: int) -> Ints:
         """Allocates slots `[count]`, the last released ones first."""
         if not self.secure(lane, count):
             raise ValueError(
@@ -288,7 +286,7 @@ class OverflowTable:
         self._stack[base + spare] = slot
         words[_SPARE] = spare + 1
 
-    def release(self, lane: int, slots: Slots) -> None:
+    def release(self, lane: int, slots: Ints) -> None:
         """Releases slots, which no row addresses any more."""
         words, base = self._words[lane], lane * self._slots
         spare = int(words[_SPARE])
@@ -298,14 +296,14 @@ class OverflowTable:
         words[_SPARE] = spare + len(slots)
 
     def put(
-        self, slots: Slots, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
+        self, slots: Ints, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
     ) -> None:
         """Fills slots and records their owners."""
         self.rows.write(torch.from_numpy(slots).to(self.device), leaves)
         # last, so that no reader takes a half written slot for whole
         self.owners[slots] = numbers
 
-    def rebuild(self, lane: int, slots: Slots) -> None:
+    def rebuild(self, lane: int, slots: Ints) -> None:
         """Frees every slot of a lane except `slots`."""
         base, words = lane * self._slots, self._words[lane]
         top = int(slots.max()) - base + 1 if len(slots) else 0
@@ -323,7 +321,7 @@ class OverflowTable:
         for lane in range(self.lanes):
             self.take(lane, min(self._slots, max(0, count - lane * self._slots)))
 
-    def regroup(self, owners: NDArray[np.int64]) -> Slots:
+    def regroup(self, owners: NDArray[np.int64]) -> Ints:
         """Moves the first slots, filled in order of arrival, to the lanes of their owners."""
         # A lane's slots are given back to the lane, so that others must not have any of them.
         count, lanes = len(owners), owners >> LANE_SHIFT

@@ -91,10 +91,10 @@ def _for_torch(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
         moved = _aligned_bytes(block.nbytes)
         moved[:] = block
         return moved
-    return block if block.flags.writeable else np.asarray(_Lent(block))
+    return block if block.flags.writeable else np.asarray(_WritableView(block))
 
 
-class _Lent:
+class _WritableView:
     """Bytes of a read-only array, which torch would warn of."""
 
     def __init__(self, block: NDArray[np.uint8]) -> None:

@@ -127,7 +127,7 @@ class Leaf(TensorSpec):
     def _tensor(self, val: Any) -> Tensor:
         """Raise for what is no tensor, or ends in another domain dimension."""
         out: Tensor = _require_plain(val)
-        dims = self._domain_dims
+        dims = self.domain_dims
         # only the domain dimension must agree: batch sizes may be any
         if val.shape[val.ndim - dims :] != self._shape[self.ndim - dims :] or val.ndim < dims:
             raise UnfitValue(self._shape_mismatch(val.shape))

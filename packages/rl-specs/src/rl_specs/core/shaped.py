@@ -19,11 +19,11 @@ class Shaped:
     """Shape operations that a spec shares with tensors.
 
     A subclass gives `shape` and `_carry`. Where its last dimension holds the domain (the entries
-    of a one-hot vector, the columns of a multi-categorical), `_domain_dims` is 1: operations act
+    of a one-hot vector, the columns of a multi-categorical), `domain_dims` is 1: operations act
     on the dimensions before it, and it stays as it is.
     """
 
-    _domain_dims: ClassVar[int] = 0
+    domain_dims: ClassVar[int] = 0
 
     @property
     def shape(self) -> torch.Size:
@@ -62,7 +62,7 @@ class Shaped:
         """
         # sizes without the domain dimension, which no operation sees
         lead = self._lead(as_size(*shape), "expand")
-        new = len(lead) - (self.ndim - self._domain_dims)
+        new = len(lead) - (self.ndim - self.domain_dims)
         # a new leading -1 is dynamic: made with size 1 first, which any size may replace
         sizes = [1 if dim < new and size < 0 else size for dim, size in enumerate(lead)]
         out = self._apply(lambda value: value.expand(sizes), f"be expanded to {tuple(lead)}")
@@ -102,7 +102,7 @@ class Shaped:
         Raises:
             ValueError: there is no such dimension, or it holds the domain.
         """
-        lead = self.shape[: self.ndim - self._domain_dims]
+        lead = self.shape[: self.ndim - self.domain_dims]
         if dim is None:
             dims = tuple(i for i, size in enumerate(lead) if size == 1)
         else:
@@ -227,7 +227,7 @@ class Shaped:
         if any(isinstance(entry, str) for entry in entries):
             msg = f"{type(self).__name__} has no keys: got {index!r}. Index it with integers."
             raise TypeError(msg)
-        shape = self.shape[: self.ndim - self._domain_dims]
+        shape = self.shape[: self.ndim - self.domain_dims]
         _check_dynamic(entries, shape)
         return self._apply(lambda value: value[entries], f"be indexed with {index!r}")
 
@@ -248,7 +248,7 @@ class Shaped:
 
     def _apply(self, view: TensorView, what: str) -> Self:
         try:
-            return self._carry(view, self.ndim - self._domain_dims)
+            return self._carry(view, self.ndim - self.domain_dims)
         except NotImplementedError:
             raise
         except (IndexError, RuntimeError, TypeError) as error:
@@ -259,12 +259,12 @@ class Shaped:
         raise kind(f"{self._named()} cannot {what}: {why}")
 
     def _named(self) -> str:
-        kept = "; its last dimension holds the domain" if self._domain_dims else ""
+        kept = "; its last dimension holds the domain" if self.domain_dims else ""
         return f"{type(self).__name__} of shape {tuple(self.shape)}{kept}"
 
     def _lead(self, sizes: torch.Size, what: str) -> torch.Size:
         """Strip the domain dimension off new sizes, which may not change it."""
-        if not self._domain_dims:
+        if not self.domain_dims:
             return sizes
         if not sizes or sizes[-1] not in (self.shape[-1], -1):
             msg = (
@@ -287,7 +287,7 @@ class Shaped:
 
     def _free_dim(self, dim: int, what: str) -> int:
         index = self._dim(dim, self.ndim)
-        if index >= self.ndim - self._domain_dims:
+        if index >= self.ndim - self.domain_dims:
             self._refuse_domain(what)
         return index
 
@@ -298,13 +298,13 @@ class Shaped:
 
 def holds_domain(spec: Shaped) -> bool:
     """Tell whether the last dimension of a spec holds its domain."""
-    return spec._domain_dims > 0
+    return spec.domain_dims > 0
 
 
 def added_dim(spec: Shaped, dim: int, what: str) -> int:
     """Count a dimension to be added from the front; raise for one after the domain's."""
     index = spec._dim(dim, spec.ndim + 1)
-    if index > spec.ndim - spec._domain_dims:
+    if index > spec.ndim - spec.domain_dims:
         spec._refuse_domain(what)
     return index
 

@@ -215,7 +215,7 @@ class OneHot(Masked):
         tensor([False,  True, False])
     """
 
-    _domain_dims: ClassVar[int] = 1
+    domain_dims: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ class Choice(TensorSpec):
             msg = f"choices: expected one shape, dtype and device, got {forms}."
             raise ValueError(msg)
         self.choices = specs
-        object.__setattr__(self, "_domain_dims", first._domain_dims)
+        object.__setattr__(self, "domain_dims", first.domain_dims)
         self._own_ndim = first.ndim
         super().__init__(first.shape, None, first.device, first.dtype, first.domain)
 

@@ -48,7 +48,7 @@ class Masked(Leaf):
             raise ValueError(msg)
         choices = given.shape[-1] if self._choices < 0 and given.ndim else self._choices
         rows = given.reshape(choices) if given.numel() == choices else given
-        shape = (*self._safe[: self.ndim - self._domain_dims], choices)
+        shape = (*self._safe[: self.ndim - self.domain_dims], choices)
         try:
             self.mask = rows.clone().expand(shape).to(self._device)
         except RuntimeError:

@@ -52,7 +52,7 @@ class MultiCategorical(Categorical):
         6
     """
 
-    _domain_dims: ClassVar[int] = 1
+    domain_dims: ClassVar[int] = 1
     _parts: ClassVar[tuple[str, ...]] = ("nvec", "mask")
     nvec: Tensor
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rl_tensordict.arguments import check_whole
+from rl_tensordict.torch_internals import lerp_all
 
 PREFIX = "target_"
 NetworkPairs = list[tuple[nn.Module, nn.Module]]
@@ -143,7 +144,7 @@ class SoftUpdate(TargetUpdate):
             for source, target in zip(sources, targets, strict=True):
                 target.lerp_(source, self.tau.to(target.device, target.dtype))
         elif targets:
-            torch._foreach_lerp_(targets, sources, self.tau)
+            lerp_all(targets, sources, self.tau)
 
 
 class HardUpdate(TargetUpdate):

@@ -17,6 +17,7 @@ from rl_layout import Segments
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, RowWeights, States
+from rl_tensordict.torch_internals import assert_on_device
 
 
 def layer(
@@ -82,7 +83,7 @@ class Windows:
         times = numbers - owner * length
         fits = (numbers - firsts < length) & (times < steps)
         # on CUDA the device reports this later, without a host sync
-        torch._assert_async(fits.all(), f"a segment is longer than max_length, which is {length}")
+        assert_on_device(fits.all(), f"a segment is longer than max_length, which is {length}")
         grid = torch.arange(steps, device=start.device)[:, None]
         ahead = grid + length * torch.arange(columns, device=start.device)
         rows = ahead.clamp(max=size - 1)

@@ -21,6 +21,7 @@ from rl_recurrent.cells.cell import Cell, RowWeights, States
 from rl_recurrent.inputs import suspicious_rows
 from rl_recurrent.network import Network, run_layers
 from rl_tensordict import find
+from rl_tensordict.torch_internals import assert_on_device
 
 
 def unroll_static(  # noqa: PLR0913 - rows, a network, and what is wanted of it
@@ -125,7 +126,7 @@ def start_flags(batch: TensorDictBase) -> tuple[Tensor, Tensor]:
     markers = Markers.of_leaves(batch.batch_size, marker_leaves(batch))
     lost = suspicious_rows(markers)
     if lost is not None:
-        torch._assert_async(~lost.any(), "is_init is False where another trajectory starts")
+        assert_on_device(~lost.any(), "is_init is False where another trajectory starts")
     # compiled batches have none: see `runs_static`
     contradicted = None if torch.compiler.is_compiling() else contradictions(batch)
     cuts = cut_by_torch(markers, None if contradicted is None else contradicted.flatten())
