@@ -2,7 +2,8 @@
 
 Run with `nox -s "bench(rl-datasets)"`. Reading is timed from an HDF5 file in the
 page cache to the end: all episodes of Minari's iterator, the buffer of the peer with its mapped
-rows, and ours with rows, index, report and `fsync`. A second part opens datasets of two sizes.
+rows, and ours with rows, index, report and `fsync`. A second part opens datasets of two sizes, and
+draws rows and slices of them and of a buffer of rl-replay whose mapped storage has the same rows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tensordict import TensorDict
 from torchrl.data.datasets import MinariExperienceReplay as TheirReplay
 
 from rl_datasets import MinariExperienceReplay, to_minari
+from rl_replay import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
 
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)  # the peer prints every dataset
@@ -147,13 +149,22 @@ def reopen(root: Path) -> None:
     for episodes in (10, 2000):
         folder = to_minari(batch(episodes, 500), NAME, root=root / f"open-{episodes}")
         options = {"root": root / f"rows-{episodes}", "path": folder, "verbose": False}
-        data = MinariExperienceReplay(NAME, 256, **options)
+        sampled(MinariExperienceReplay(NAME, 256, **options), "rows")
+        sampled(MinariExperienceReplay(NAME, 256, slice_len=32, **options), "rows in slices of 32")
         del options["path"]
-        opened, sampled = medians_us(
-            20, lambda options=options: MinariExperienceReplay(NAME, 8, **options), data.sample
-        )
+        (opened,) = medians_us(20, lambda: MinariExperienceReplay(NAME, 8, **options))  # noqa: B023
         report(f"open {episodes * 500:,} rows", opened)
-        report(f"sample 256 of {episodes * 500:,} rows", sampled)
+
+
+def sampled(data: MinariExperienceReplay, what: str) -> None:
+    """Draw of a dataset, and of a buffer that somebody filled with the same rows."""
+    storage = LazyMemmapStorage(len(data), lossless=["observation"])
+    sampler = SliceSampler(slice_len=32) if isinstance(data.sampler, SliceSampler) else None
+    plain = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=256)
+    for begin in range(0, len(data), 100_000):
+        plain.extend(data[begin : begin + 100_000])
+    found = medians_us(1_000, data.sample, plain.sample, warm_up=50)
+    report(f"sample 256 of {len(data):,} {what}", *found, peer="mapped storage of rl-replay")
 
 
 def main() -> None:

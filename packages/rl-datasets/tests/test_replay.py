@@ -6,10 +6,12 @@ import torch
 from rl_datasets import BaseDatasetExperienceReplay
 from rl_datasets.testing import ListSource, toy_episodes
 from rl_replay import (
+    LazyMemmapStorage,
     PrioritizedSampler,
     ReplayBufferEnsemble,
     SamplerWithoutReplacement,
     SliceSampler,
+    TensorDictReplayBuffer,
 )
 
 
@@ -67,6 +69,16 @@ def test_any_sampler_and_transform_goes(make):
     changed = make(batch_size=3, transform=lambda rows: rows.set("two", rows["episode"] * 2))
     sample = changed.sample()
     assert torch.equal(sample["two"], sample["episode"] * 2)
+
+
+def test_samples_take_the_path_of_a_mapped_storage(make):
+    data = make(batch_size=4)
+    once = ["observation", ("info", "count")]
+    plain = TensorDictReplayBuffer(storage=LazyMemmapStorage(10, lossless=once), batch_size=4)
+    plain.extend(data[:])
+    of_dataset, of_plain = (str(buffer.explain()).splitlines() for buffer in (data, plain))
+    assert of_dataset[1:-1] == of_plain[1:-1]  # all but the class and the writer
+    assert "lossless" in of_dataset[-2]
 
 
 def test_datasets_go_into_an_ensemble(make):
