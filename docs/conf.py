@@ -44,7 +44,7 @@ MODULE = """## {module}
 ```
 """
 # modules that are used by their own name
-ALSO = ["functional", "keys", "reference", "synthetic", "testing"]
+ALSO = ["checkpoint", "functional", "keys", "reference", "synthetic", "testing"]
 
 
 def section(of: str, folder: Path) -> str:

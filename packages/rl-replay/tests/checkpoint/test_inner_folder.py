@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from rl_replay import (
     StorageEnsemble,
     StorageEnsembleCheckpointer,
 )
+from rl_replay.checkpoint import Archive, Folder, dump, load
 from rl_replay.checkpoint.manifest import MANIFEST, sealed
 
 
@@ -48,12 +51,14 @@ class Case:
         return [len(storage) for storage in self.storages]
 
 
-KINDS = {"apart": "storage", "members": "members", "storages": "storages"}
+FORMER = {"words": ["former"]}
+SYSTEM_CALLS = ("open", "write", "fsync", "replace", "unlink", "close", "mkdir", "rmdir")
+KINDS = ("apart", "members", "storages")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_folders_and_files_of_others_stay(tmp_path, kind):
-    kept = [tmp_path / f"{prefix}-backup" for prefix in ("storage", "members", "storages")]
+    kept = [tmp_path / name for name in ("folder-backup", "folder-", "data-1")]
     for folder in kept:
         folder.mkdir()
         (folder / "notes").write_text("mine")
@@ -65,25 +70,26 @@ def test_folders_and_files_of_others_stay(tmp_path, kind):
     one.dumps(tmp_path)
     assert all((folder / "notes").read_text() == "mine" for folder in kept)
     assert all(file.read_text() == "mine" for file in files)
-    assert len(list(tmp_path.glob(f"{KINDS[kind]}-*"))) == 2  # ours, and the one that stays
+    assert len(list(tmp_path.glob("folder-*"))) == 3  # ours, and those that stay
     two.loads(tmp_path)
     assert two.counts() == ([4, 2] if kind == "apart" else [4, 4])
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("described", [True, False])
 @pytest.mark.parametrize("name", ["..", ".", "", "elsewhere", "/tmp", None, 3, "link"])
-def test_no_folder_but_one_of_the_dump_is_read(tmp_path, kind, name):
+def test_no_folder_but_one_of_the_dump_is_read(tmp_path, kind, name, described):
     one, two = Case(kind, 4), Case(kind, 2)
     one.dumps(tmp_path / "dump")
-    (inner,) = tmp_path.glob(f"dump/{KINDS[kind]}-*")
+    (inner,) = tmp_path.glob("dump/folder-*")
     if name == "link":
         inner.rename(tmp_path / "elsewhere")
         inner.symlink_to(tmp_path / "elsewhere")
     else:
         head = json.loads((tmp_path / "dump" / MANIFEST).read_bytes().rpartition(b"\n")[0])
         for part in head["parts"].values():
-            if part.get("plain") == inner.name:
-                part["plain"] = name
+            if part.get("plain") == {"folder": inner.name}:
+                part["plain"] = {"folder": name} if described else name
         (tmp_path / "dump" / MANIFEST).write_bytes(sealed(head))
     with pytest.raises(ValueError, match="Restore it from a copy"):
         two.loads(tmp_path / "dump")
@@ -94,9 +100,98 @@ def test_no_folder_but_one_of_the_dump_is_read(tmp_path, kind, name):
 def test_a_member_is_not_read_through_a_link(tmp_path, kind):
     one, two = Case(kind, 4), Case(kind, 2)
     one.dumps(tmp_path / "dump")
-    (member,) = tmp_path.glob(f"dump/{KINDS[kind]}-*/1")
+    (member,) = tmp_path.glob("dump/folder-*/1")
     member.rename(tmp_path / "elsewhere")
     member.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="is a link"):
         two.loads(tmp_path / "dump")
     assert two.counts() == [2, 2]
+
+
+def written(text):
+    def write(folder):
+        folder.mkdir()
+        (folder / "text").write_text(text)
+
+    return write
+
+
+def text_of(parts):
+    return parts, (parts["words"] / "text").read_text()
+
+
+def test_folder_is_filled_for_the_dump_and_goes_with_it(tmp_path):
+    dump(tmp_path, {"group": {"words": Folder(written("one"))}, "count": 1})
+    former = load(tmp_path)["group"]["words"]
+    assert former.parent == tmp_path
+    dump(tmp_path, {"words": Folder(written("two"))})
+    parts, text = text_of(load(tmp_path))
+    assert text == "two"
+    assert [name for name in os.listdir(tmp_path) if name.startswith("folder-")] == [
+        parts["words"].name
+    ]
+    assert len(os.listdir(tmp_path)) == 3
+    dump(tmp_path, FORMER)  # which has no folder
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_folder_that_nothing_fills_is_empty(tmp_path):
+    dump(tmp_path, {"words": Folder(lambda folder: None)})
+    assert list(load(tmp_path)["words"].iterdir()) == []
+
+
+def test_folder_that_fails_leaves_the_former_dump_and_no_file(tmp_path):
+    dump(tmp_path, {"words": Folder(written("former"))})
+
+    def write(folder):
+        written("newer")(folder)
+        with pytest.raises(BlockingIOError, match="another dump"):
+            dump(tmp_path, FORMER)
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError):
+        dump(tmp_path, {"rows": Folder(written("too")), "words": Folder(write)})
+    assert text_of(load(tmp_path))[1] == "former"
+    assert len(os.listdir(tmp_path)) == 3
+
+
+def test_folder_that_is_gone_is_named_by_verify(tmp_path):
+    dump(tmp_path, {"words": Folder(written("one"))})
+    load(tmp_path)["words"].rename(tmp_path / "elsewhere")
+    with Archive(tmp_path) as archive, pytest.raises(ValueError, match="is missing"):
+        archive.verify()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_kill_at_any_system_call_leaves_one_of_two_folders_whole(tmp_path, killed_at):
+    seen = []
+    calls = [(os, name) for name in SYSTEM_CALLS]
+    for call in range(150):
+        folder = tmp_path / str(call)
+        dump(folder, {"words": Folder(written("former"))})
+        newer = {"words": Folder(written("newer"))}
+        came_so_far = killed_at(call, calls, partial(dump, folder, newer))
+        seen.append(text_of(load(folder))[1])
+        dump(folder, FORMER)
+        assert len(os.listdir(folder)) == 2
+        if not came_so_far:
+            break
+    assert seen[0] == "former"
+    assert seen[-1] == "newer"
+    assert sorted(seen) == seen
+
+
+@pytest.mark.parametrize("parts", [FORMER, {"words": Folder(written("newer"))}])
+def test_interrupt_behind_the_last_step_leaves_the_new_dump(tmp_path, monkeypatch, parts):
+    dump(tmp_path, {"words": ["before"]})
+    replace = os.replace
+
+    def interrupted(*names):
+        replace(*names)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dump(tmp_path, parts)
+    assert load(tmp_path)["words"] != ["before"]

@@ -286,3 +286,19 @@ def test_dump_is_loaded_from_a_renamed_folder(tmp_path):
     dump(tmp_path / "here", NEWER)
     os.rename(tmp_path / "here", tmp_path / "there")
     assert same(load(tmp_path / "there"), NEWER)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_mapped_array_is_the_one_that_is_read(tmp_path, name):
+    dtype = getattr(torch, name)
+    bits = torch.arange(35, dtype=torch.uint8)[: 35 // dtype.itemsize * dtype.itemsize]
+    raw = carrier(dtype)
+    rows = torch.arange(6, dtype=torch.uint8).repeat(dtype.itemsize).view(raw).view(dtype)
+    dump(tmp_path, {"bits": bits, "rows": rows.view(3, 2), "nothing": rows[:0]})
+    with Archive(tmp_path) as archive:
+        found, nothing = archive.mapped("rows"), archive.mapped("nothing")
+    assert (found.dtype, nothing.dtype) == (dtype, dtype)
+    assert (tuple(found.shape), tuple(nothing.shape)) == ((3, 2), (0,))
+    assert found.view(raw).tolist() == rows.view(raw).view(3, 2).tolist()
+    found.zero_()  # in this process alone
+    assert load(tmp_path)["rows"].view(raw).tolist() == rows.view(raw).view(3, 2).tolist()

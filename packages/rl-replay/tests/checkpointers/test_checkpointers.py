@@ -290,7 +290,7 @@ def test_storages_of_an_ensemble_are_kept_each_in_its_form(tmp_path):
     StorageEnsembleCheckpointer().loads(two, tmp_path)
     for mine, other in zip(one, two, strict=True):
         assert (mine.read(torch.arange(4)) == other.read(torch.arange(4))).all()
-    assert len(list(tmp_path.glob("storages-*"))) == 1
+    assert len(list(tmp_path.glob("folder-*"))) == 1
     with pytest.raises(ValueError, match="this ensemble has 1"):
         StorageEnsembleCheckpointer().loads(two[:1], tmp_path)
     with pytest.raises(TypeError, match="expected a StorageEnsemble"):

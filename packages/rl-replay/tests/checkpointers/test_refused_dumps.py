@@ -136,4 +136,4 @@ def test_a_dump_of_a_checkpointer_of_its_own_wants_one_like_it(tmp_path):
     two.storage.checkpointer = Own()
     two.loads(tmp_path)
     assert two[:].tolist() == [3, 4]
-    assert len(list(tmp_path.glob("storage-*"))) == 1
+    assert len(list(tmp_path.glob("folder-*"))) == 1

@@ -52,7 +52,7 @@ def test_a_second_dump_replaces_the_first(tmp_path):
     one.dumps(tmp_path)
     two.loads(tmp_path)
     assert [len(buffer) for buffer in two] == [6, 9, 6]
-    assert len(list(tmp_path.glob("members-*"))) == 1
+    assert len(list(tmp_path.glob("folder-*"))) == 1
 
 
 def test_the_state_of_an_ensemble_goes_through_torch_save(tmp_path):
@@ -94,7 +94,7 @@ def test_a_dump_of_an_ensemble_is_no_dump_of_a_buffer(tmp_path):
 def test_a_damaged_member_is_found_before_any_changes(tmp_path, member):
     one, two = ensemble(), ensemble(rows=2)
     one.dumps(tmp_path)
-    (folder,) = tmp_path.glob("members-*")
+    (folder,) = tmp_path.glob("folder-*")
     (data,) = [name for name in (folder / str(member)).glob("data-*") if not name.suffix]
     raw = bytearray(data.read_bytes())
     raw[3] ^= 1

@@ -1,7 +1,10 @@
-"""Buffers on disk: written alongside and swapped in, checked when read."""
+"""Folders that are replaced as a whole: written alongside and swapped in, checked when read.
 
-from rl_replay.checkpoint.parts import Chunks, Part
+Buffers are dumped by it, and other packages write what they keep beside a buffer.
+"""
+
+from rl_replay.checkpoint.parts import Chunks, Folder, Part
 from rl_replay.checkpoint.reader import Archive, load
 from rl_replay.checkpoint.writer import dump
 
-__all__ = ["Archive", "Chunks", "Part", "dump", "load"]
+__all__ = ["Archive", "Chunks", "Folder", "Part", "dump", "load"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from rl_replay.checkpoint.inner_folder import named_folder, new_folder
+from rl_replay.checkpoint.parts import Folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage
 from rl_replay.storages.checkpointer import Checkpointer
 
-_KIND = "storage"
 _NAME = "storage/folder"
 
 
@@ -20,10 +19,8 @@ def dump_apart(
     storage: Storage, checkpointer: Checkpointer, path: str, parts: Mapping[str, Any]
 ) -> None:
     """Lets a checkpointer write the rows, then writes the other parts, which name the folder."""
-    folder = Path(path)
-    with new_folder(folder, _KIND) as made:
-        checkpointer.dumps(storage, made)
-        dump(folder, {"storage": {"folder": made.name}, **parts}, is_claimed=True)
+    rows = Folder(partial(checkpointer.dumps, storage))
+    dump(path, {"storage": {"folder": rows}, **parts})
 
 
 def is_apart(archive: Archive) -> bool:
@@ -33,7 +30,7 @@ def is_apart(archive: Archive) -> bool:
 
 def load_apart(storage: Storage, archive: Archive) -> None:
     """Lets the checkpointer of a storage restore the rows that one like it wrote."""
-    folder = named_folder(archive.folder, _KIND, archive.part(_NAME))
+    folder = archive.folder_of(_NAME)
     checkpointer = storage.checkpointer
     if checkpointer is None or checkpointer.is_own:
         raise ValueError(

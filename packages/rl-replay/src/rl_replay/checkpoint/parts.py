@@ -57,9 +57,20 @@ class OtherFile:
     link: str | None = None  # Another name for it, which the next dump takes away
 
 
+@dataclass(frozen=True)
+class Folder:
+    """A folder within a dump that something else fills: it comes and goes with the dump.
+
+    It is read as the path of the folder.
+    """
+
+    write: Callable[[Path], None]  # Makes a folder that is not there yet, and fills it
+
+
 ArrayPart = torch.Tensor | NDArray[Any] | Chunks
 Part = (
     ArrayPart
+    | Folder
     | OtherFile
     | Mapping[str, Any]
     | list[Any]
@@ -70,7 +81,7 @@ Part = (
     | bool
     | None
 )
-"""A part of a dump: an array, a group of named parts, or a JSON value."""
+"""A part of a dump: an array, a folder, a group of named parts, or a JSON value."""
 
 
 Hold = Callable[[torch.Tensor], torch.Tensor]
@@ -130,7 +141,7 @@ def flat(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(part, Mapping) and part:
             yield from flat(part, f"{prefix}{name}{SEPARATOR}")
             continue
-        if not isinstance(part, torch.Tensor | np.ndarray | Chunks | Late | OtherFile):
+        if not isinstance(part, torch.Tensor | np.ndarray | Chunks | Folder | Late | OtherFile):
             _require_plain(f"{prefix}{name}", part)
         yield f"{prefix}{name}", part
 

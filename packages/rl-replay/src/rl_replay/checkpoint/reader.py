@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from rl_replay.checkpoint.inner_folder import is_folder, named_folder
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
 from rl_replay.checkpoint.other_file import checked_file, is_described
 from rl_replay.checkpoint.parts import PIECE_BYTES, SMALL_BYTES, Bytes, tree
@@ -19,14 +20,55 @@ from rl_slabs.internals import carrier, dtype_named, open_regular
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Every part of a dump, read whole and checked."""
+    """Read every part of a dump, checked.
+
+    Args:
+        path: A folder that `dump` wrote.
+
+    Returns:
+        The parts that `dump` was given, with tensors for `Chunks` and a path for each `Folder`,
+        whose files are as whoever filled it checks them.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: A dump that was truncated or altered, or of another version.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_replay.checkpoint import dump
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dump(folder, {"words": ["one", "two"], "counts": torch.tensor([3, 4])})
+        ...     load(folder)
+        {'words': ['one', 'two'], 'counts': tensor([3, 4])}
+    """
     with Archive(path) as archive:
         archive.verify()
         return archive.read()
 
 
 class Archive:
-    """A dump that is open for reading."""
+    """A dump that is open for reading, part by part.
+
+    Args:
+        path: A folder that `dump` wrote.
+
+    Attributes:
+        folder: The same, as a `Path`.
+
+    Raises:
+        FileNotFoundError: There is no dump.
+        ValueError: A dump that was truncated, or whose manifest was altered, or of another version.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_replay.checkpoint import dump
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dump(folder, {"tokens": torch.arange(5), "about": {"language": "en"}})
+        ...     with Archive(folder) as archive:
+        ...         archive.verify()
+        ...         archive.names(), archive.mapped("tokens")[-2:].tolist()
+        (['tokens', 'about/language'], [3, 4])
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.folder = Path(path)
@@ -78,6 +120,8 @@ class Archive:
         for part in self._parts.values():
             if is_described(part.get("plain")):
                 checked_file(self.folder, part["plain"])
+            if is_folder(part.get("plain")):
+                named_folder(self.folder, part["plain"])
 
     def read(self, under: str = "") -> dict[str, Any]:
         """The parts that `dump` was given, with tensors for chunks; each is checked."""
@@ -88,7 +132,8 @@ class Archive:
     def part(self, name: str) -> Any:
         """One part."""
         if name in self._parts and "plain" in self._parts[name]:
-            return self._parts[name]["plain"]
+            plain = self._parts[name]["plain"]
+            return self.folder_of(name) if is_folder(plain) else plain
         entry = self._array(name)
         dtype = dtype_named(entry["dtype"])
         bits = torch.empty(entry["shape"], dtype=carrier(dtype))
@@ -117,6 +162,24 @@ class Archive:
             if host is not target:
                 target.copy_(host)
         self._compare(name, checksum)
+
+    def folder_of(self, name: str) -> Path:
+        """The path of a `Folder`, which is within the dump and no link."""
+        return named_folder(self.folder, self._parts.get(name, {}).get("plain"))
+
+    def mapped(self, name: str) -> torch.Tensor:
+        """An array without a copy: its pages are read when they are used, and not checked.
+
+        Changes of it stay in this process. It is valid as long as it is used, also when the dump
+        was closed or replaced meanwhile.
+        """
+        entry = self._array(name)
+        dtype, shape = self.layout(name)
+        if not entry["bytes"]:
+            return torch.empty(shape, dtype=dtype)
+        where = {"offset": entry["offset"], "shape": (entry["bytes"],)}
+        found = np.memmap(self._file, np.uint8, "c", **where)
+        return torch.from_numpy(found).view(carrier(dtype)).view(dtype).view(shape)
 
     def layout(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """The dtype and the shape of an array."""

@@ -14,13 +14,20 @@ import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rl_replay.checkpoint.inner_folder import (
+    described_folder,
+    is_name,
+    new_name,
+    remove,
+    synced,
+)
 from rl_replay.checkpoint.manifest import (
     FORMAT,
     FORMAT_VERSION,
@@ -33,6 +40,7 @@ from rl_replay.checkpoint.other_file import ROWS, described_file
 from rl_replay.checkpoint.parts import (
     Bytes,
     Chunks,
+    Folder,
     Late,
     OtherFile,
     Part,
@@ -47,18 +55,44 @@ _ALIGNMENT = 64
 _SYNC_BYTES = 16 << 20
 
 
-def dump(
-    path: str | os.PathLike[str], parts: Mapping[str, Part], *, is_claimed: bool = False
-) -> None:
-    """Write parts into a folder, in place of the dump that may be there."""
-    # All of it is on the disk when this returns. Until then, and whenever it fails or is killed,
-    # the former dump is valid.
+def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
+    """Write parts into a folder, in place of the dump that may be there.
+
+    All of it is on the disk when this returns. Until then, and whenever it fails or is killed, the
+    former dump is valid. Files and folders of others in the folder stay as they are.
+
+    Args:
+        path: The folder; created if missing.
+        parts: Tensors, arrays, `Chunks` of them that are made while they are written, JSON values,
+            groups of parts, and each `Folder` that something else fills. Names have no slash.
+
+    Raises:
+        TypeError: A part that only a pickle could hold.
+        ValueError: A name with a slash in it.
+        FileExistsError: The path is a file, or a folder with a manifest of another program.
+        BlockingIOError: Another dump to the same folder is being written.
+        OSError: The disk is full, or the folder cannot be written to.
+
+    Example:
+        >>> import tempfile
+        >>> from rl_replay import LazyTensorStorage, ReplayBuffer
+        >>> from rl_replay.checkpoint import Folder, load
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(5))
+        >>> index = buffer.extend(torch.arange(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     parts = {"hashes": torch.tensor([7, 4, 9]), "rows": Folder(buffer.dumps)}
+        ...     dump(folder, {"kind": "map", "version": 1, **parts})
+        ...     found = load(folder)
+        ...     buffer.loads(found["rows"])
+        >>> found["kind"], found["hashes"]
+        ('map', tensor([7, 4, 9]))
+    """
     folder = Path(path)
     listed = list(flat(parts))
     for _, part in listed:
         if isinstance(part, torch.Tensor | np.ndarray | Chunks):
             described(part)
-    with nullcontext() if is_claimed else claimed(folder):
+    with _claimed(folder):
         _replace(folder, listed)
 
 
@@ -67,42 +101,64 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
     draft = data.with_suffix(".json")
     others: dict[Path, str | None] = {}
     try:
-        arrays, parts = parts, []
-        for part_name, part in arrays:
-            if isinstance(part, OtherFile):
-                name = folder / f"{ROWS}{uuid.uuid4().hex}{part.suffix}"
-                others[name] = part.link
-                part.write(name)
-                part = described_file(name)
-            parts.append((part_name, part))
-        found, size = _write_data(data, parts)
-        head = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "layout": "rows",  # the only one so far
-            "byteorder": sys.byteorder,
-            "data": {"file": data.name, "bytes": size},
-            "parts": found,
-        }
-        _write(draft, [np.frombuffer(sealed(head), dtype=np.uint8)])
-        # the name of the data is on the disk before a manifest that needs it can be
-        _settle(folder)
-        os.replace(draft, folder / MANIFEST)
-    except BaseException as error:
+        parts = [(name, _filled(folder, part, others)) for name, part in parts]
+        try:
+            parts = [(name, _filed(folder, part, others)) for name, part in parts]
+            _write_manifest(draft, data, parts)
+            os.replace(draft, folder / MANIFEST)
+        except OSError as error:  # what fills a folder says itself what went wrong
+            raise _failed(error, folder) from error
+    except BaseException:
         # an interrupt behind the last step comes too late to undo it
         if not is_named(folder, data.name):
-            _remove([data, draft, *others])
-        if isinstance(error, OSError):
-            raise _failed(error, folder) from error
+            remove([data, draft, *others])
         raise
     _settle(folder)
     # what else begins like that is not ours to remove
-    ours = [other for other in folder.iterdir() if _OURS.fullmatch(other.name)]
+    ours = [
+        other for other in folder.iterdir() if _OURS.fullmatch(other.name) or is_name(other.name)
+    ]
     former = [other for other in ours if other != data and other not in others]
-    _remove([*_second_names(folder, former), *former])
+    remove([*_second_names(folder, former), *former])
     for name, link in others.items():
         if link is not None:
             _link(name, folder / link)
+
+
+def _filled(folder: Path, part: Any, others: dict[Path, str | None]) -> Any:
+    """What is written of a part, which for a `Folder` is its name: `others` notes it."""
+    if not isinstance(part, Folder):
+        return part
+    name = folder / new_name()
+    others[name] = None
+    part.write(name)
+    return described_folder(name)
+
+
+def _filed(folder: Path, part: Any, others: dict[Path, str | None]) -> Any:
+    """What is written of a part, which for an `OtherFile` is its name: `others` notes it."""
+    if not isinstance(part, OtherFile):
+        return part
+    name = folder / f"{ROWS}{uuid.uuid4().hex}{part.suffix}"
+    others[name] = part.link
+    part.write(name)
+    return described_file(name)
+
+
+def _write_manifest(draft: Path, data: Path, parts: list[tuple[str, Any]]) -> None:
+    """Writes the data, then a draft of the manifest that names them."""
+    found, size = _write_data(data, parts)
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "layout": "rows",  # the only one so far
+        "byteorder": sys.byteorder,
+        "data": {"file": data.name, "bytes": size},
+        "parts": found,
+    }
+    _write(draft, [np.frombuffer(sealed(head), dtype=np.uint8)])
+    # the name of the data is on the disk before a manifest that needs it can be
+    _settle(data.parent)
 
 
 def _second_names(folder: Path, names: Iterable[Path]) -> list[Path]:
@@ -128,7 +184,7 @@ def _link(name: Path, link: Path) -> None:
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def _claimed(folder: Path) -> Iterator[None]:
     """Locks a folder against other dumps; the lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -222,16 +278,7 @@ def _write(name: Path, pieces: Iterable[Bytes]) -> None:
 
 def _settle(folder: Path) -> None:
     """Waits until the names in a folder are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(names: Iterable[Path]) -> None:
-    for name in names:
-        name.unlink(missing_ok=True)
+    synced(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _unmade(error: OSError, folder: Path) -> OSError:

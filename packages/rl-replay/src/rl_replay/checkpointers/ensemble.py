@@ -6,15 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
+from rl_replay.checkpoint.inner_folder import own_folder
+from rl_replay.checkpoint.parts import Folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.rollback import restored_on_failure
 from rl_replay.checkpoint.writer import dump
 from rl_replay.checkpointers.checkpointer import StorageCheckpointerBase
 from rl_replay.edges import folder_name
 from rl_replay.ensembles.storage import StorageEnsemble
-
-_KIND = "storages"
 
 
 class StorageEnsembleCheckpointer(StorageCheckpointerBase):
@@ -45,12 +44,13 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
         Raises:
             TypeError: No ensemble of storages.
         """
-        members, folder = _members(storage), Path(folder_name(path))
-        with new_folder(folder, _KIND) as made:
+        members = _members(storage)
+
+        def write(made: Path) -> None:
             for number, member in enumerate(members):
                 _of(member).dumps(member, made / str(number))
-            parts = {"folder": made.name, "count": len(members)}
-            dump(folder, {"storages": parts}, is_claimed=True)
+
+        dump(folder_name(path), {"storages": {"folder": Folder(write), "count": len(members)}})
 
     def loads(self, storage: Any, path: str | os.PathLike[str]) -> None:
         """Restores all storages, after every byte was checked.
@@ -71,13 +71,12 @@ class StorageEnsembleCheckpointer(StorageCheckpointerBase):
         with Archive(folder) as archive:
             if "storages/folder" not in archive.names():
                 raise ValueError(f"{folder} is no dump of several storages.")
-            name, count = archive.part("storages/folder"), archive.part("storages/count")
+            inner, count = archive.folder_of("storages/folder"), archive.part("storages/count")
         if count != len(members):
             raise ValueError(
                 f"{folder} holds {count!r} storages, and this ensemble has {len(members)}: make "
                 "one of as many."
             )
-        inner = named_folder(folder, _KIND, name)
         parts = [own_folder(inner / str(number)) for number in range(len(members))]
         for member, part in zip(members, parts, strict=True):
             if _of(member).is_own:  # what others write is theirs to check

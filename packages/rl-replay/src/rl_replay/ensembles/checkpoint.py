@@ -9,14 +9,13 @@ from typing import Any, Protocol
 import torch
 
 from rl_replay.buffer.replay_buffer import ReplayBuffer
-from rl_replay.checkpoint.inner_folder import named_folder, new_folder, own_folder
+from rl_replay.checkpoint.inner_folder import own_folder
+from rl_replay.checkpoint.parts import Folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.rollback import restored_on_failure
 from rl_replay.checkpoint.writer import dump
 from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_transforms import Compose
-
-_KIND = "members"
 
 
 class EnsembleState(Protocol):
@@ -78,12 +77,13 @@ def load_state(ensemble: EnsembleState, state: Mapping[str, Any]) -> None:
 
 def dump_ensemble(ensemble: EnsembleState, path: str) -> None:
     """Writes every buffer to a folder of its own, then the names of the folders in one step."""
-    folder = Path(path)
-    with new_folder(folder, _KIND) as made:
+
+    def write(made: Path) -> None:
         for number, buffer in enumerate(ensemble):
             buffer.dumps(made / str(number))
-        state = {**_own_state(ensemble), "members": made.name, "count": len(ensemble)}
-        dump(folder, {"ensemble": state}, is_claimed=True)
+
+    state = {**_own_state(ensemble), "members": Folder(write), "count": len(ensemble)}
+    dump(path, {"ensemble": state})
 
 
 def load_ensemble(ensemble: EnsembleState, path: str) -> None:
@@ -92,9 +92,8 @@ def load_ensemble(ensemble: EnsembleState, path: str) -> None:
         if "ensemble/members" not in archive.names():
             raise ValueError(f"{path} is no dump of an ensemble: load it into what wrote it.")
         archive.verify()
-        state = archive.read("ensemble")
+        state, members = archive.read("ensemble"), archive.folder_of("ensemble/members")
     _require_as_many(ensemble, state.get("count"), path)
-    members = named_folder(Path(path), _KIND, state["members"])
     folders = [own_folder(members / str(number)) for number in range(len(ensemble))]
     for folder in folders:
         with Archive(folder) as archive:
