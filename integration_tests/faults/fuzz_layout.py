@@ -63,4 +63,8 @@ POOLS: dict[str, Pool] = {
     "trajectory_key": each(None, ("collector", "traj_ids")),
     "done_key": each(None, "done"),
 }
-CHANGES = {"step_mdp": "writes into next_tensordict where one is given"}
+CHANGES = {
+    "step_mdp": "writes into next_tensordict where one is given",
+    "Flat2TED().__call__": "writes into out where one is given",
+    "Nested2TED().__call__": "the same",
+}

@@ -164,3 +164,13 @@ def test_a_quantized_leaf_is_refused():
     batch.set("coarse", coarse).set(("next", "coarse"), coarse)
     with pytest.raises(TypeError, match=r"expected dense numbers, got torch\.qint8"):
         TED2Flat()(batch)
+
+
+def test_keys_of_a_codec_that_are_none_are_named():
+    one, listed = (TED2Flat(done_keys=keys)(trajectories([2, 3])) for keys in ("done", ["done"]))
+    assert (one == listed).all()
+    for bad in (2, [3], {"a": 1}, torch.tensor([2, 3])):
+        with pytest.raises(TypeError, match="done_keys: expected"):
+            TED2Flat(done_keys=bad)
+    with pytest.raises(TypeError, match="path: expected the name of a folder, got"):
+        TED2Flat()(trajectories([2]), torch.tensor([0.0]))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, as_tuple, build, nest, require
+from rl_tensordict.arguments import check_type
 
 MARKERS: tuple[NestedKey, ...] = (
     keys.IS_INIT,
@@ -100,7 +101,9 @@ class NamedModule(TensorDictModuleBase):  # type: ignore[misc]
         Raises:
             TypeError: an input is no tensor, unknown, or given twice; or there is none.
         """
-        made = self.forward(self._of_arguments(args, given, tuple(settings)), **settings)
+        check_type("args", args, tuple | list, "a tuple of tensors, in the order of in_keys")
+        check_type("given", given, Mapping, "a dictionary of tensors by name")
+        made = self.forward(self._of_arguments(tuple(args), given, tuple(settings)), **settings)
         found = tuple(require(made, key) for key in self.out_keys)
         return found[0] if len(found) == 1 else found
 

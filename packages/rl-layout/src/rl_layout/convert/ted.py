@@ -29,10 +29,11 @@ from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from rl_layout import keys
+from rl_layout.arguments import check_keys
 from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
 from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
-from rl_tensordict.arguments import check_collection
+from rl_tensordict.arguments import check_collection, check_type
 from rl_tensordict.types import LeafTensors
 
 
@@ -51,6 +52,9 @@ class TED2Flat:
             none, since what repeats is found by comparison.
         reward_keys: further leaves that are.
 
+    Raises:
+        TypeError: these are no keys.
+
     Example:
         >>> from rl_layout.synthetic import trajectories
         >>> flat = TED2Flat()(batch := trajectories([2, 3]))
@@ -67,8 +71,8 @@ class TED2Flat:
         reward_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         self.done_key = done_key
-        named = [*(done_keys or ()), *(reward_keys or ())]
-        self._apart = frozenset(as_tuple(key)[-1] for key in named)
+        named = [*_listed("done_keys", done_keys), *_listed("reward_keys", reward_keys)]
+        self._apart = frozenset(key[-1] for key in named)
         self.shift_key = shift_key
         self.is_full_key = is_full_key
         self.shift = 0
@@ -115,6 +119,7 @@ class TED2Flat:
         return packed if path is None else self._kept(packed, path)
 
     def _kept(self, packed: TensorDict, path: str | os.PathLike[str]) -> TensorDict:
+        check_type("path", path, str | os.PathLike, "the name of a folder")
         kept: TensorDict = packed.memmap(os.fspath(path))
         return kept
 
@@ -130,6 +135,15 @@ class TED2Flat:
                 self.is_full_key: torch.tensor(self.is_full),
             }
         )
+
+
+def _listed(name: str, given: Any) -> list[tuple[str, ...]]:
+    """Some keys, of which one may come by itself."""
+    given = [given] if isinstance(given, str) else given
+    check_type(name, given, Sequence | None, "a list of keys")
+    listed = [*(given or ())]
+    check_keys(**{name: listed})
+    return [as_tuple(key) for key in listed]
 
 
 class Flat2TED:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_layout import Segments
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_type
 
 MeanOver = Literal["token", "sequence", "sequence_sum", "group"]
 
@@ -41,6 +41,7 @@ def token_mean(
 
     Raises:
         ValueError: there is no such mean, a shape does not fit, or groups are missing.
+        TypeError: values are no tensor, or segments no `Segments`.
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([1, 3]))
@@ -49,6 +50,8 @@ def token_mean(
         [2.25, 3.5]
     """
     check_choice("over", over, get_args(MeanOver))
+    check_type("values", values, Tensor, "a tensor, a value of each token")
+    check_type("segments", segments, Segments, "Segments")
     if over == "group" and groups is None:
         msg = "groups: expected the group of each token for over='group', got None."
         raise ValueError(msg)
