@@ -124,6 +124,11 @@ def test_other_addresses_are_refused(tmp_path):
         fetch("http://127.0.0.1:9/x", tmp_path / "y")
 
 
+def test_the_address_of_a_file_of_the_hub_is_quoted():
+    address = HubDataset("owner/name", endpoint="http://hub").address("a b.npz")
+    assert address == "http://hub/datasets/owner/name/resolve/main/a%20b.npz"
+
+
 def test_a_dataset_of_the_hub_is_downloaded_at_one_commit(server, tmp_path):
     large = b"large" * 100
     sha = hashlib.sha256(large).hexdigest()

@@ -23,11 +23,7 @@ class Table(NamedTuple):
 
 
 def read_arff(path: Path) -> Table:
-    """The columns of a table. Categories are counted in alphabetical order.
-
-    Raises:
-        ValueError: A line that does not fit the header, or no data; it says which line.
-    """
+    """The columns of a table. Categories are counted in alphabetical order."""
     columns: list[tuple[str, list[str] | None]] = []
     cells: list[list[str]] = []
     with path.open(encoding="utf-8", newline="") as file:

@@ -26,11 +26,7 @@ def import_parquet() -> tuple[Any, Any]:
 
 
 def open_parquet(path: Path) -> Any:
-    """A Parquet file, to be read.
-
-    Raises:
-        ValueError: It is damaged or ends too early.
-    """
+    """A Parquet file, to be read."""
     pa, pq = import_parquet()
     try:
         return pq.ParquetFile(path)
@@ -47,11 +43,7 @@ def damaged(path: Path, error: Exception) -> ValueError:
 
 
 def read_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]:
-    """Record batches of some columns.
-
-    Raises:
-        ValueError: The file is damaged.
-    """
+    """Record batches of some columns."""
     pa, _ = import_parquet()
     with open_parquet(path) as file:
         try:
@@ -61,11 +53,7 @@ def read_batches(path: Path, columns: Sequence[str], rows: int) -> Iterator[Any]
 
 
 def to_array(column: Any, shape: Sequence[int]) -> Array:
-    """Rows of numbers, `[N, *shape]`, of a column of numbers or of lists, of any depth.
-
-    Raises:
-        ValueError: Lists of other lengths, or rows that are missing.
-    """
+    """Rows of numbers, `[N, *shape]`, of a column of numbers or of lists, of any depth."""
     pa, _ = import_parquet()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     rows, values = len(column), column

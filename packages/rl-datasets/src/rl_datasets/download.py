@@ -29,26 +29,8 @@ _GONE = (401, 403, 404, 410)
 def fetch(
     url: str, target: Path, *, sha256: str | None = None, size: int | None = None, bar: bool = True
 ) -> Path:
-    """Download a file, continuing where a connection was cut, in this call or an earlier one.
-
-    An unfinished download has the suffix `.part`; it gets its name once it is complete.
-
-    Args:
-        url: Where the file is, over http or https.
-        target: The name that it gets. A file of that name is taken as it is.
-        sha256: The hash that it must have, hexadecimal.
-        size: How many bytes it must have.
-        bar: Show progress, where tqdm is installed.
-
-    Returns:
-        `target`.
-
-    Raises:
-        ValueError: Another hash or size, or an address of another kind; the file is removed.
-        FileNotFoundError: The server has no such file, or refuses access to it.
-        ConnectionError: The server cannot be reached, or cut the connection five times without
-            sending anything.
-    """
+    """Download a file, continuing where a connection was cut, in this call or an earlier one."""
+    # An unfinished download has the suffix `.part`; it gets its name once it is complete.
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"downloads go over http or https, got {url!r}.")
     if target.exists():
@@ -81,17 +63,11 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubDataset:
-    """A dataset on the hub, at one revision.
+    """A dataset on the hub, at one revision."""
 
-    Attributes:
-        name: Its owner and name, as `"owner/name"`.
-        revision: A branch, a tag or a commit.
-        endpoint: The address of the hub; `$HF_ENDPOINT` where it is set.
-
-    Example:
-        >>> HubDataset("owner/name").address("a b.npz")
-        'https://huggingface.co/datasets/owner/name/resolve/main/a%20b.npz'
-    """
+    # name: Its owner and name, as `"owner/name"`.
+    # revision: A branch, a tag or a commit.
+    # endpoint: The address of the hub; `$HF_ENDPOINT` where it is set.
 
     name: str
     revision: str = "main"
@@ -108,11 +84,7 @@ class HubDataset:
         return HubDataset(self.name, str(found["sha"]), self.endpoint)
 
     def files(self, prefix: str = "") -> list[HubFile]:
-        """The files whose paths begin with a folder.
-
-        Raises:
-            FileNotFoundError: There is no such dataset, or no such folder.
-        """
+        """The files whose paths begin with a folder."""
         folder = f"/{urllib.parse.quote(prefix)}" if prefix else ""
         url: str | None = (
             f"{self.endpoint}/api/datasets/{self.name}/tree/{self.revision}{folder}?recursive=true"
@@ -131,13 +103,7 @@ class HubDataset:
     def fetch(
         self, folder: Path, prefix: str = "", *, wanted: Callable[[str], bool] | None = None
     ) -> None:
-        """Download the files below a folder of the dataset, each checked by size and hash.
-
-        Args:
-            folder: Where they go, under their paths.
-            prefix: The folder of the dataset; all of them unless given.
-            wanted: Which paths.
-        """
+        """Download the files below a folder of the dataset, each checked by size and hash."""
         dataset = self.pinned()
         for file in dataset.files(prefix):
             if wanted is None or wanted(file.path):
@@ -145,12 +111,7 @@ class HubDataset:
                 fetch(dataset.address(file.path), target, sha256=file.sha256, size=file.size)
 
     def fetch_folder(self, folder: Path, prefix: str, suffix: str) -> None:
-        """Download the files of one folder of the dataset, with a suffix, under their names in it.
-
-        Raises:
-            FileNotFoundError: There is no such folder, or none of its files has the suffix; it
-                names the closest folders that have some.
-        """
+        """Download the files of one folder of the dataset that have a suffix."""
         dataset = self.pinned()
         files = [file for file in dataset.files() if file.path.endswith(suffix)]
         chosen = [file for file in files if file.path.startswith(f"{prefix}/")]
@@ -164,11 +125,7 @@ class HubDataset:
 
 
 def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCKETS) -> None:
-    """Download the files below a prefix of a public bucket of Google Cloud, under their names.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Download the files below a prefix of a public bucket of Google Cloud, under their names."""
     token, files = "", []
     while True:
         query = urllib.parse.urlencode({"prefix": prefix, "pageToken": token})
@@ -185,16 +142,7 @@ def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCK
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of a name that an archive or a server gave, which must not lead out of a folder.
-
-    Raises:
-        ValueError: It leads elsewhere.
-
-    Example:
-        >>> inside(Path("data"), "../else")
-        Traceback (most recent call last):
-        ValueError: '../else' leads out of data: refused.
-    """
+    """The path of a name that an archive or a server gave, which must not lead out of a folder."""
     target = folder / name
     if not target.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{name!r} leads out of {folder}: refused.")

@@ -10,11 +10,7 @@ from rl_tensordict.types import Array
 
 
 def decode_image(content: bytes) -> Array:
-    """An encoded frame, uint8 `[height, width, channels]`.
-
-    Raises:
-        ImportError: Pillow is not installed.
-    """
+    """An encoded frame, uint8 `[height, width, channels]`."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:

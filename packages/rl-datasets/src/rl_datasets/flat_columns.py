@@ -15,11 +15,7 @@ BLOCK_ROWS = 16_384
 
 
 def require_length(columns: Mapping[Any, Any], rows: int, of: object, place: object) -> None:
-    """Raises where a column has another number of rows.
-
-    Raises:
-        ValueError: It names the column, and both lengths.
-    """
+    """Raises where a column has another number of rows."""
     for key, column in columns.items():
         found = column.shape[0] if column.shape else 0
         if found != rows:
@@ -27,12 +23,7 @@ def require_length(columns: Mapping[Any, Any], rows: int, of: object, place: obj
 
 
 def bounds_of(ends: Flags) -> Ints:
-    """Where episodes begin, and where the last one ends, int64 `[episodes + 1]`.
-
-    Example:
-        >>> bounds_of(np.array([False, True, False]))
-        array([0, 2, 3])
-    """
+    """Where episodes begin, and where the last one ends, int64 `[episodes + 1]`."""
     found = np.flatnonzero(ends) + 1
     bounds: Ints = np.concatenate([[0], found[found < len(ends)], [len(ends)]])
     return bounds
@@ -41,13 +32,7 @@ def bounds_of(ends: Flags) -> Ints:
 def parts(
     columns: Mapping[Key, Any], bounds: Ints, first: int = 0
 ) -> Iterator[tuple[int, dict[Key, Array]]]:
-    """The rows of each episode, with the row that it begins at.
-
-    Args:
-        columns: Arrays, or datasets of a file that are read by slices.
-        bounds: As `bounds_of` makes them.
-        first: How many episodes to pass over.
-    """
+    """The rows of each episode, with the row that it begins at."""
     number = first
     while number < len(bounds) - 1:
         begin = int(bounds[number])
@@ -60,12 +45,7 @@ def parts(
 
 
 def only_file(path: Path, pattern: str) -> Path:
-    """The file itself, or the only one in a folder that fits a pattern.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: There are several.
-    """
+    """The file itself, or the only one in a folder that fits a pattern."""
     if path.is_file():
         return path
     found = sorted(path.rglob(pattern))

@@ -17,16 +17,10 @@ _BROKEN = (EOFError, OSError, zlib.error, zipfile.BadZipFile, ValueError)
 
 
 class NpyStream:
-    """The array of a gzipped `.npy` file, whose rows are read in order; never a pickle.
+    """The array of a gzipped `.npy` file, whose rows are read in order; never a pickle."""
 
-    Another open file may be given instead, as of an archive.
-
-    Attributes:
-        shape: Of the whole array.
-
-    Raises:
-        ValueError: The file is damaged, or holds objects.
-    """
+    # Another open file may be given instead, as of an archive.
+    # shape: Of the whole array.
 
     def __init__(self, path: Path, file: IO[bytes] | None = None) -> None:
         self.path = path
@@ -49,11 +43,7 @@ class NpyStream:
             )
 
     def read(self, rows: int) -> Array:
-        """The next rows.
-
-        Raises:
-            ValueError: The file ends too early; it says at which byte of the array.
-        """
+        """The next rows."""
         wanted = rows * math.prod(self.shape[1:]) * self.dtype.itemsize
         begin = self._file.tell()
         try:

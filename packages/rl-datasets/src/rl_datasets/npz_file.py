@@ -22,11 +22,7 @@ class NpzFile:
         return name in self.names
 
     def stream(self, name: str) -> NpyStream:
-        """An array, to be read row by row and closed.
-
-        Raises:
-            ValueError: There is no such array, or it is damaged.
-        """
+        """An array, to be read row by row and closed."""
         if name not in self.names:
             raise ValueError(f"{self.path} has no array {name!r}, but {sorted(self.names)}.")
         return NpyStream(self.path / name, self._archive.open(f"{name}.npy"))
@@ -43,11 +39,7 @@ class NpzFile:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[NpzFile]:
-    """A `.npz` file.
-
-    Raises:
-        ValueError: It is none, or ends too early; it says how long it is.
-    """
+    """A `.npz` file."""
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile as error:

@@ -167,11 +167,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
 
 def fetch_table(name: str, version: int, folder: Path, *, endpoint: str = ADDRESS) -> Path:
-    """Download a table of OpenML by its name and version.
-
-    Raises:
-        FileNotFoundError: There is no such table.
-    """
+    """Download a table of OpenML by its name and version."""
     api = f"{endpoint}/api/v1/json/data"
     listed = _json(f"{api}/list/data_name/{name}/data_version/{version}")
     number = listed["data"]["dataset"][0]["did"]

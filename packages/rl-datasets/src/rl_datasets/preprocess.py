@@ -54,11 +54,7 @@ class Preprocess:
         generator: torch.Generator | None,
         threads: int | None,
     ) -> Preprocess:
-        """What a caller asks for, checked.
-
-        Raises:
-            ValueError: Arguments that exclude each other, or that have no such value.
-        """
+        """What a caller asks for, checked."""
         check_choice("by", by, ["rows", "trajectory"])
         if dim != 0:
             raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")

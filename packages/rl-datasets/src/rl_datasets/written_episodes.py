@@ -25,22 +25,9 @@ _MARKS |= {keys.NEXT_DONE, keys.STEPS_TO_NEXT_OBS}
 def episodes_of(
     data: Steps, *, drop_missing: bool = False, keep_missing: bool = False
 ) -> Iterator[Episode]:
-    """The trajectories of some steps, each observation once.
-
-    A leaf that is there before and after a step is an observation; the last one of a trajectory is
-    what its last row has under `"next"`.
-
-    Args:
-        data: A buffer; a batch; or batches, as a collector makes them, whose pieces of a
-            trajectory follow each other and have the same id.
-        drop_missing: Leave out the last step of a trajectory whose next observation is missing, so
-            that the observation before it is the last one.
-        keep_missing: Keep such steps, and leave out the observation after them.
-
-    Raises:
-        ValueError: A next observation is missing, or differs from the observation of the next row.
-        TypeError: Something without steps.
-    """
+    """The trajectories of some steps, each observation once."""
+    # A leaf that is there before and after a step is an observation; the last one of a trajectory
+    # is what its last row has under `"next"`.
     for number, rows in enumerate(_trajectories(data)):
         episode = _episode(rows, number, drop=drop_missing, keep=keep_missing)
         if len(episode):

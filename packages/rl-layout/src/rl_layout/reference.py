@@ -15,19 +15,8 @@ from rl_tensordict import NestedKey
 
 
 def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
-    """List the segments of a batch, one row after another.
-
-    Args:
-        batch: a TED tensordict ``[N]`` or ``[*B, T]``.
-
-    Returns:
-        First row, length and kind (0 cut, 1 truncated, 2 terminated) of each segment.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> segments(trajectories([2, 3]))
-        [(0, 2, 2), (2, 3, 2)]
-    """
+    """List the segments of a batch, one row after another."""
+    # batch: a TED tensordict ``[N]`` or ``[*B, T]``.
     flat, num_steps = batch.reshape(-1), batch.batch_size[-1]
     contradicted = contradictions(batch) or [False] * len(flat)
     found: list[tuple[int, int, int]] = []
@@ -44,21 +33,8 @@ def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
 
 
 def continues(rows: TensorDictBase, i: int, j: int) -> bool:
-    """Say whether row j continues row i, by every marker that there is.
-
-    Args:
-        rows: TED rows ``[N]``.
-        i: a row.
-        j: another row.
-
-    Returns:
-        True where no marker cuts between them.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> continues(trajectories([2, 3]), 0, 1), continues(trajectories([2, 3]), 1, 2)
-        (True, False)
-    """
+    """Say whether row j continues row i, by every marker that there is."""
+    # rows: TED rows ``[N]``.
     same = _read(rows, keys.TRAJ_IDS, lambda ids: bool(ids[i] == ids[j]), True)
     step = _read(rows, keys.TRAJ_STEP, lambda steps: bool(steps[j] == steps[i] + 1), True)
     fresh = _read(rows, keys.IS_INIT, lambda flag: bool(flag[j]), False)
@@ -153,17 +129,9 @@ def _far(flat: TensorDictBase, i: int) -> int:
 
 
 class ListRowSource:
-    """The rows of one batch as a row source, numbered from 0.
+    """The rows of one batch as a row source, numbered from 0."""
 
-    Args:
-        rows: TED rows ``[N]``.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> source = ListRowSource(trajectories([2, 3]))
-        >>> source.after(torch.tensor([0, 1]), 1)
-        (tensor([1, 1]), tensor([ True, False]))
-    """
+    # rows: TED rows ``[N]``.
 
     def __init__(self, rows: TensorDictBase) -> None:
         self._rows = rows

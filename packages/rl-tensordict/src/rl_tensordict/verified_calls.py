@@ -21,12 +21,11 @@ RunCalls: TypeAlias = Callable[[Values], Values]
 
 
 class Layers:
-    """The layers of networks, called one after another without what torch does around a call.
+    """The layers of networks, called one after another without what torch does around a call."""
 
-    That takes longer than a product of a small layer. It is left out where nothing is to happen
-    there: no hook, no compiled call. `torch.nn.Sequential` is such a network on one tensor; a class
-    that derives from it says so by `runs_layers = True`.
-    """
+    # That takes longer than a product of a small layer. It is left out where nothing is to happen
+    # there: no hook, no compiled call. `torch.nn.Sequential` is such a network on one tensor; a
+    # class that derives from it says so by `runs_layers = True`.
 
     def __init__(self) -> None:
         self._networks: list[tuple[Any, tuple[Any, ...]]] = []  # live layers, and as they were

@@ -43,19 +43,9 @@ def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:
 
 
 def next_rows(batch: TensorDictBase) -> Tensor:
-    """Find the row that holds each row's next observation, by the markers alone.
-
-    Args:
-        batch: TED rows ``[N]``.
-
-    Returns:
-        int64 ``[N]``; -1 where no row is proved to hold it.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> next_rows(trajectories([2, 3]))
-        tensor([ 1, -1,  3,  4, -1])
-    """
+    """Find the row that holds each row's next observation, by the markers alone."""
+    # batch: TED rows ``[N]``.
+    # returns: int64 ``[N]``; -1 where no row is proved to hold it.
     found = []
     for row in range(len(batch)):
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
@@ -68,23 +58,11 @@ def next_rows(batch: TensorDictBase) -> Tensor:
 def cat_frames(
     batch: TensorDictBase, key: NestedKey, num_frames: int, constant: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Lay the last frames of each row side by side along the last dimension, row by row.
-
-    Args:
-        batch: TED rows ``[N]`` with ``traj_step``, all real.
-        key: frames ``[N, ..., D]``.
-        num_frames: how many, F.
-        constant: what represents frames that there never were; the oldest one if None.
-
-    Returns:
-        Stacks ``[N, ..., F * D]``, and where a frame that there was is not in the batch, bool
-        ``[N]``.
-
-    Example:
-        >>> from rl_layout.testing import trajectories
-        >>> cat_frames(trajectories([2]), "observation", 2)[0].tolist()
-        [[7.0, 0.0, 7.0, 0.0], [7.0, 0.0, 7.0, 1.0]]
-    """
+    """Lay the last frames of each row side by side along the last dimension, row by row."""
+    # batch: TED rows ``[N]`` with ``traj_step``, all real.
+    # key: frames ``[N, ..., D]``.
+    # returns: Stacks ``[N, ..., F * D]``, and where a frame that there was is not in the batch,
+    #     bool ``[N]``.
     stacks, missing = [], []
     for row in range(len(batch)):
         held = [row]

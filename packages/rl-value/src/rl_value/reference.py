@@ -188,24 +188,9 @@ def grpo(
     groups: list[int] | None = None,
     over: str = "token",
 ) -> Tensor:
-    """Compute the clipped objective of some sequences, one token after the other.
-
-    Args:
-        log_prob: float ``[t]`` of each sequence, of its actions that count alone.
-        before: float ``[t]`` of each, when they were sampled.
-        advantage: a number for each sequence.
-        epsilon: how far a ratio may go below and above 1.
-        groups: the group of each sequence, for ``over="group"``.
-        over: ``"token"``, ``"sequence"``, ``"sequence_sum"`` or ``"group"``.
-
-    Returns:
-        A scalar.
-
-    Example:
-        >>> zero = [torch.zeros(2), torch.zeros(1)]
-        >>> grpo(zero, zero, [3.0, -1.0], (0.2, 0.2), over="sequence")
-        tensor(-1.)
-    """
+    """Compute the clipped objective of some sequences, one token after the other."""
+    # log_prob: float ``[t]`` of each sequence, of its actions that count alone.
+    # before: float ``[t]`` of each, when they were sampled.
     parts: dict[int, list[Tensor]] = {}
     for place, (now, then, gain) in enumerate(zip(log_prob, before, advantage, strict=True)):
         for token in range(len(now)):

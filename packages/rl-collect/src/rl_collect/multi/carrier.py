@@ -9,11 +9,10 @@ from rl_workers import WorkerPool
 
 
 class Carrier(Protocol):
-    """Starts workers, each of which holds one object, and carries calls of its methods.
+    """Starts workers, each of which holds one object, and carries calls of its methods."""
 
-    One call is pending at a time in each worker; `wait` and `receive` take the replies. Tensors
-    of batches and weights do not pass through it where `shares_memory` is true.
-    """
+    # One call is pending at a time in each worker; `wait` and `receive` take the replies. Tensors
+    # of batches and weights do not pass through it where `shares_memory` is true.
 
     @property
     def pids(self) -> list[int]:
@@ -57,13 +56,7 @@ class Carrier(Protocol):
 
 
 class Processes(WorkerPool):
-    """Workers in processes of this machine.
-
-    Example:
-        >>> with Processes([list], start_method="fork") as carrier:
-        ...     carrier.shares_memory(0)
-        True
-    """
+    """Workers in processes of this machine."""
 
     def describe(self, index: int) -> str:
         """The worker as messages call it."""

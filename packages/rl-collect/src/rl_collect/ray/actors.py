@@ -32,11 +32,10 @@ class _Actor:
 
 
 class Actors:
-    """Workers in actors, each with resources of its own; see `Carrier`.
+    """Workers in actors, each with resources of its own; see `Carrier`."""
 
-    No tensordict passes through Ray: calls and replies are bytes, a batch from another machine is
-    one block, and on this machine workers attach to the memory of this process.
-    """
+    # No tensordict passes through Ray: calls and replies are bytes, a batch from another machine is
+    # one block, and on this machine workers attach to the memory of this process.
 
     # an actor is never restarted by Ray itself: a new one would not have been told what all are
     # told, and a repeated call would write its rows twice

@@ -15,14 +15,7 @@ _TUPLE = "_index_"
 
 
 def leaf_spaces(space: SpaceRecord, prefix: KeyPath = ()) -> Iterator[tuple[KeyPath, SpaceRecord]]:
-    """The spaces of the leaves of a space, by their paths in a file.
-
-    Example:
-        >>> box = {"type": "Box", "dtype": "float32", "shape": [3]}
-        >>> pair = {"type": "Tuple", "subspaces": [box, {"type": "Discrete", "n": 2, "start": 0}]}
-        >>> [path for path, _ in leaf_spaces({"type": "Dict", "subspaces": {"a": box, "b": pair}})]
-        [('a',), ('b', '_index_0'), ('b', '_index_1')]
-    """
+    """The spaces of the leaves of a space, by their paths in a file."""
     if space["type"] == "Dict":
         for name, one in space["subspaces"].items():
             yield from leaf_spaces(one, (*prefix, name))
@@ -73,11 +66,7 @@ def nested(leaves: Mapping[KeyPath, SpaceRecord]) -> dict[str, Any]:
 
 
 def plain_space(space: Any) -> dict[str, Any]:
-    """A space of Gymnasium as Minari writes it; one that is written so already as it is.
-
-    Raises:
-        TypeError: A space that Minari does not know.
-    """
+    """A space of Gymnasium as Minari writes it; one that is written so already as it is."""
     if isinstance(space, str):
         return dict(json.loads(space))
     if type(space) is dict:

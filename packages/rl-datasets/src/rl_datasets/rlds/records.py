@@ -28,13 +28,8 @@ class Record(NamedTuple):
 
 
 def records(path: Path) -> Iterator[tuple[Record, memoryview]]:
-    """The records of a file, whose lengths are checked; `read` checks their content.
-
-    The file is mapped, so that of a content only what is looked at is read.
-
-    Raises:
-        ValueError: The file is damaged or ends too early; it says after which byte.
-    """
+    """The records of a file, whose lengths are checked; `read` checks their content."""
+    # The file is mapped, so that of a content only what is looked at is read.
     size = path.stat().st_size
     if not size:
         return
@@ -55,11 +50,7 @@ def records(path: Path) -> Iterator[tuple[Record, memoryview]]:
 
 
 def read(file: BinaryIO, record: Record) -> bytes:
-    """The content of a record.
-
-    Raises:
-        ValueError: Its checksum is another one.
-    """
+    """The content of a record."""
     file.seek(record.begin)
     content = file.read(record.size)
     (crc,) = struct.unpack("<I", file.read(_FOOT))

@@ -10,16 +10,12 @@ _LOOK_S = 1.0  # a dead thread notifies no waiter, so look for it
 
 
 class Pace:
-    """Counts rows that are written to a ring and drawn of it, and lets either side wait.
+    """Counts rows that are written to a ring and drawn of it, and lets either side wait."""
 
-    Each row is drawn `draws` times on average before another one takes its place:
-
-        written - capacity <= drawn / draws      as the writer sees it
-        drawn <= draws * written                 as samples see it
-
-    Attributes:
-        waited_s: Seconds that samples waited.
-    """
+    # Each row is drawn `draws` times on average before another one takes its place:
+    #   written - capacity <= drawn / draws      as the writer sees it
+    #   drawn <= draws * written                 as samples see it
+    # waited_s: Seconds that samples waited.
 
     def __init__(self, capacity: int, draws: float) -> None:
         self.capacity, self.draws = capacity, draws
@@ -69,13 +65,7 @@ class Pace:
             self._changed.notify_all()
 
     def take(self, rows: int, writer: threading.Thread, timeout: float | None = None) -> bool:
-        """Waits until so many rows may be drawn; False where the stream has ended.
-
-        Raises:
-            ValueError: More rows than can ever be drawn at once.
-            RuntimeError: The stream was closed, or the writer is a thread of another process.
-            TimeoutError: The rows did not come in time.
-        """
+        """Waits until so many rows may be drawn; False where the stream has ended."""
         if 2 * rows > self.capacity * self.draws:  # else both sides could wait for each other
             raise ValueError(
                 f"{rows} rows at {self.draws:g} draws per row need a ring of "

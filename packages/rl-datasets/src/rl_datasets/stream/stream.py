@@ -61,11 +61,7 @@ class StreamWriter(RoundRobinWriter):
         self.thread: threading.Thread | None = None
 
     def check(self, count: int) -> None:
-        """Raises in any other thread.
-
-        Raises:
-            RuntimeError: Always, there.
-        """
+        """Raises in any other thread."""
         del count
         if threading.current_thread() is not self.thread:
             raise RuntimeError(
@@ -74,20 +70,14 @@ class StreamWriter(RoundRobinWriter):
 
 
 class Stream:
-    """Episodes of a source, written to the ring of a buffer in the background.
+    """Episodes of a source, written to the ring of a buffer in the background."""
 
-    A source that fits into the ring is read once. The first episodes are read when it is made, so
-    that files which cannot be read are an error there.
-
-    Attributes:
-        storage: The ring.
-        writer: The writer of its buffer.
-        report: What was found so far; an episode is counted once.
-        pace: Who waits for whom.
-
-    Raises:
-        ValueError: There is no step, or an error in the first file.
-    """
+    # A source that fits into the ring is read once. The first episodes are read when it is made, so
+    # that files which cannot be read are an error there.
+    # storage: The ring.
+    # writer: The writer of its buffer.
+    # report: What was found so far; an episode is counted once.
+    # pace: Who waits for whom.
 
     def __init__(self, source: EpisodeSource, dataset: str, options: StreamOptions) -> None:
         self._source, self._epochs = source, options.epochs

@@ -77,12 +77,9 @@ class AgentGroup:
     def shown(
         self, seen: Mapping[str, Any], acting: Sequence[str], going: Sequence[str]
     ) -> TensorDictBase:
-        """What the agents see, which of them act, and which of those that are in wait.
-
-        Zeros for agents that saw nothing yet.
-
-        An action mask allows everything to agents that do not act, whose actions are ignored.
-        """
+        """What the agents see, which of them act, and which of those that are in wait."""
+        # Zeros for agents that saw nothing yet.
+        # An action mask allows everything to agents that do not act, whose actions are ignored.
         leaves = {
             key: np.array(self.observation.get(keys.as_key(key)).zero().numpy())
             for key, _, _ in self.writers

@@ -38,11 +38,10 @@ NO_SIZES = torch.Size()
 
 @dataclass(frozen=True)
 class EnvLayout:
-    """Key and spec of each leaf of an environment's data, by its part in a step.
+    """Key and spec of each leaf of an environment's data, by its part in a step."""
 
-    Rewards and flags are named without `"next"`. `lead` are leading batch sizes in front of the
-    environment's own, which one that is not batch-locked accepts.
-    """
+    # Rewards and flags are named without `"next"`. `lead` are leading batch sizes in front of the
+    # environment's own, which one that is not batch-locked accepts.
 
     batch_size: torch.Size  # [*B]
     observation: SpecLeaves

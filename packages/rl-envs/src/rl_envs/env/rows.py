@@ -39,25 +39,17 @@ class EnvRows:
 
     @explain_arguments
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
-        """Split into the environment to bind or step, and the transforms of its finished rows.
-
-        `in_keys` is what the policy reads, None where that is not known. `apply_deferred` applies
-        the transforms, without rows that are only reset.
-        """
+        """Split into the environment to bind or step, and the transforms of its finished rows."""
+        # `in_keys` is what the policy reads, None where that is not known. `apply_deferred` applies
+        # the transforms, without rows that are only reset.
         return cast("Environment", self), Compose()
 
     @explain_arguments
     def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start trajectories and write their first root into numpy rows.
-
-        Args:
-            rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
-                outside the mask are left as they are.
-            mask: bool `[*B, 1]`, the rows to reset; all where None.
-
-        Raises:
-            RuntimeError: as for `reset`.
-        """
+        """Start trajectories and write their first root into numpy rows."""
+        # rows: arrays `[*B, ...]` by key: those of `observation_spec` and the done flags. Rows
+        #     outside the mask are left as they are.
+        # mask: bool `[*B, 1]`, the rows to reset; all where None.
         env = cast("Environment", self)
         which = ... if mask is None else mask[..., 0]
         for key, _ in env.layout.done:
@@ -67,31 +59,19 @@ class EnvRows:
 
     @explain_arguments
     def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows.
-
-        Args:
-            root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
-                not changed.
-            after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags.
-                What it has no array for is dropped.
-
-        Raises:
-            RuntimeError: as for `step`.
-        """
+        """Take one step, from numpy rows into numpy rows."""
+        # root: arrays `[*B, ...]` by key: actions, and what else the environment reads. They are
+        #     not changed.
+        # after: arrays `[*B, ...]` by key without `"next"`: observations, rewards, done flags. What
+        #     it has no array for is dropped.
         bind_rows(cast("Environment", self), root, after).step(0)
 
     @explain_arguments
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
-        """Bind the columns of a batch, to step through them in place.
-
-        Args:
-            root: arrays `[*B, T, ...]` by key. T may be one more than in `after`, to hold the root
-                that follows the last step.
-            after: arrays `[*B, T, ...]` by key without `"next"`; `("done",)` is among them.
-
-        Returns:
-            What resets into and steps from column to column.
-        """
+        """Bind the columns of a batch, to step through them in place."""
+        # root: arrays `[*B, T, ...]` by key. T may be one more than in `after`, to hold the root
+        #     that follows the last step.
+        # after: arrays `[*B, T, ...]` by key without `"next"`; `("done",)` is among them.
         return RowBinding(cast("Environment", self), root, after)
 
     def binding_settings(self) -> Any:

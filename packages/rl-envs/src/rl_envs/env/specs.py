@@ -18,11 +18,10 @@ DERIVED = ("layout", "_one_column")
 
 
 class EnvSpecs:
-    """The specs of an environment, locked.
+    """The specs of an environment, locked."""
 
-    Each setter takes one spec, which gets the usual key, or a `Composite` of several. Reward and
-    done specs without a last dimension of size 1 are given one, and the done specs are completed.
-    """
+    # Each setter takes one spec, which gets the usual key, or a `Composite` of several. Reward and
+    # done specs without a last dimension of size 1 are given one, and the done specs are completed.
 
     batch_size: torch.Size
     device: torch.device

@@ -19,12 +19,7 @@ _warned: WeakSet[nn.Module] = WeakSet()
 
 
 def warn_of_narrow_actions(env: Environment, policy: Any) -> None:
-    """Warn, once for each, of samplers whose default bounds leave out a part of the action space.
-
-    Args:
-        env: its action spec says what may be played.
-        policy: anything; only modules are looked at.
-    """
+    """Warn once of each sampler whose default bounds leave out a part of the action space."""
     if not isinstance(policy, nn.Module):
         return
     spec = env.full_action_spec

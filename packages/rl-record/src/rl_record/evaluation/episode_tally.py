@@ -9,11 +9,10 @@ from rl_record.evaluation.evaluation import Evaluation
 
 
 class EpisodeTally:
-    """Counts the first `num_episodes` episodes of each of E rows, and nothing after them.
+    """Counts the first `num_episodes` episodes of each of E rows, and nothing after them."""
 
-    The number is fixed beforehand: were the first episodes of all rows counted that end, short ones
-    would be too many.
-    """
+    # The number is fixed beforehand: were the first episodes of all rows counted that end, short
+    # ones would be too many.
 
     def __init__(self, num_rows: int, num_episodes: int) -> None:
         self.num_episodes = num_episodes

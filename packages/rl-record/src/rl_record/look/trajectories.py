@@ -16,11 +16,10 @@ Whole = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Which rows are one trajectory, and how each ends.
+    """Which rows are one trajectory, and how each ends."""
 
-    A piece is a run of neighbouring rows (`rl_layout.Segments`). Pieces of one id whose steps
-    follow each other are one trajectory, wherever they are stored.
-    """
+    # A piece is a run of neighbouring rows (`rl_layout.Segments`). Pieces of one id whose steps
+    # follow each other are one trajectory, wherever they are stored.
 
     starts: Whole  # int64 [P], the first flat row of each piece, trajectory by trajectory
     piece_lengths: Whole  # int64 [P]

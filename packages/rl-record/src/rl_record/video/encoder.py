@@ -12,11 +12,9 @@ from rl_record.video.animated_png import write_animation
 
 
 def encode(frames: Tensor, path: Path, fps: float) -> Path:
-    """Write frames, uint8 ``[T, C, H, W]``, and return the file.
-
-    H.264 in mp4 where imageio-ffmpeg is installed, else an animated PNG. The file is written under
-    another name and renamed, so that a file that is there can be played.
-    """
+    """Write frames, uint8 ``[T, C, H, W]``, and return the file."""
+    # H.264 in mp4 where imageio-ffmpeg is installed, else an animated PNG. The file is written
+    # under another name and renamed, so that a file that is there can be played.
     path.parent.mkdir(parents=True, exist_ok=True)
     is_mp4 = find_spec("imageio_ffmpeg") is not None
     # appended, since a name may hold a dot

@@ -180,11 +180,9 @@ class _Backward:
         dh: Tensor,
         carried: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Turn the factors of a piece into the gradients of its gates, in place.
-
-        dh ``[R, H]`` becomes the whole gradient of h. Returned: the gradients of the first step's
-        gates, and the direct gradient of the last state before that step.
-        """
+        """Turn the factors of a piece into the gradients of its gates, in place."""
+        # dh ``[R, H]`` becomes the whole gradient of h. Returned: the gradients of the first step's
+        # gates, and the direct gradient of the last state before that step.
         later, carry = carried
         running, gradients_ = len(later), self.cell.gradients_
         outer = None if self.dc is None else self._output_gradient(1, piece)

@@ -79,11 +79,9 @@ class BatchMaker:
         return self._parts.local.lock
 
     def plain_rows(self) -> Rows | None:
-        """The rows, if a batch is nothing but copies of some and they lie in private memory.
-
-        Then an ensemble gathers those of several buffers into one block, and so saves to stack
-        them.
-        """
+        """The rows, if a batch is nothing but copies of some and they lie in private memory."""
+        # Then an ensemble gathers those of several buffers into one block, and so saves to stack
+        # them.
         parts, storage = self._parts, self._parts.storage
         is_changed = parts.transform.changes or parts.collate is not None
         if parts.local.prefetch is not None or is_changed or self._contiguous or self._pins:

@@ -19,11 +19,10 @@ GivenPart = TypeVar("GivenPart")
 
 
 class BufferParts:
-    """Storage, sampler, writer, transforms, collate function and generator of a buffer.
+    """Storage, sampler, writer, transforms, collate function and generator of a buffer."""
 
-    Whoever changes them holds the lock in `local`. Each change raises the count that tells which
-    prefetched batches are stale.
-    """
+    # Whoever changes them holds the lock in `local`. Each change raises the count that tells which
+    # prefetched batches are stale.
 
     def __init__(  # noqa: PLR0913 - the parts that the seeds name
         self,

@@ -30,12 +30,11 @@ class SharedPair(NamedTuple):
 
 @dataclass
 class CompactRows:
-    """The rows of a store by trajectory.
+    """The rows of a store by trajectory."""
 
-    A leaf under `"next"` that equals the root's of the next row bit for bit, wherever one row
-    continues another, is kept once: a row for each step, and one more for each trajectory. The rows
-    where it does not are exceptions, whose values are kept as well.
-    """
+    # A leaf under `"next"` that equals the root's of the next row bit for bit, wherever one row
+    # continues another, is kept once: a row for each step, and one more for each trajectory. The
+    # rows where it does not are exceptions, whose values are kept as well.
 
     store: RowStore
     positions: Ints  # The position of each row, by trajectory, int64 [N]

@@ -99,11 +99,9 @@ def fill_store(
     positions: Ints,
     write: Callable[[Any], None],
 ) -> None:
-    """Fills a cleared store of rows like `schema` from a dump with compact rows.
-
-    Each row by age has a position, -1 if left out. `write` writes into a store whose rows depend
-    on each other.
-    """
+    """Fills a cleared store of rows like `schema` from a dump with compact rows."""
+    # Each row by age has a position, -1 if left out. `write` writes into a store whose rows depend
+    # on each other.
     with _opened(archive, len(positions)) as source:
         if isinstance(store, PlainRows):
             put_rows(source, store.rows, positions)

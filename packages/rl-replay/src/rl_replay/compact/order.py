@@ -13,23 +13,18 @@ from rl_tensordict.types import Flags, Ints
 
 @dataclass(frozen=True)
 class CompactOrder:
-    """Trajectories end to end, in the order of their first rows.
+    """Trajectories end to end, in the order of their first rows."""
 
-    A trajectory is a run of rows that each continue the one before, as the links say, not the
-    flags: what is cut by the end of a ring is cut here.
-    """
+    # A trajectory is a run of rows that each continue the one before, as the links say, not the
+    # flags: what is cut by the end of a ring is cut here.
 
     lengths: Ints  # Rows of each trajectory, int64 [S]
     order: NDArray[np.int32] | None  # The place of each row by age; None where it is the same [N]
 
     @classmethod
     def of_links(cls, back: NDArray[np.int32], counts: Sequence[int]) -> CompactOrder:
-        """The order of rows, lane by lane and the oldest first, by the distance to the row before.
-
-        Args:
-            back: The distances, 0 for rows that continue none, `[N]`.
-            counts: Rows of each lane.
-        """
+        """The order of rows, lane by lane, the oldest first, by distances to the row before."""
+        # back: The distances, 0 for rows that continue none, `[N]`.
         rows = np.arange(len(back), dtype=np.int32)
         begins = np.repeat(np.cumsum([0, *counts[:-1]]), counts).astype(np.int32)
         before = rows - back

@@ -11,11 +11,10 @@ from rl_tensordict.types import Ints
 
 
 class LeastWeight:
-    """The lowest weight above 0, kept while leaves change.
+    """The lowest weight above 0, kept while leaves change."""
 
-    A row of the lowest weight is drawn in at most one of N draws, and overwritten once in a
-    revolution of the ring: so the search among all rows is rare.
-    """
+    # A row of the lowest weight is drawn in at most one of N draws, and overwritten once in a
+    # revolution of the ring: so the search among all rows is rare.
 
     def __init__(self) -> None:
         self._position, self._weight = -1, 0.0

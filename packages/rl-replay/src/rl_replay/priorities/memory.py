@@ -30,14 +30,7 @@ class Assigned(NamedTuple):
 
 
 class PriorityMemory:
-    """Priorities by position, and the tree of their weights.
-
-    Args:
-        room: Positions of rows, at most.
-        alpha: How much priorities matter: 0 for uniform draws.
-        eps: What is added to each priority.
-        shared: Whether processes that are given it have the same priorities.
-    """
+    """Priorities by position, and the tree of their weights."""
 
     def __init__(self, room: int, *, alpha: float, eps: float, shared: bool = False) -> None:
         layout = TreeLayout.of(room)
@@ -135,11 +128,9 @@ class PriorityMemory:
         tree.loops.allow(*arrays, positions, row_ids, weights, allowed)
 
     def take_in(self, begin: int, row_id: int, priorities: Singles) -> None:
-        """Sets rows that follow each other, where the word is an older row's or empty.
-
-        A word that has the id already is another process's, which may know more, and a younger one
-        that of a row which has taken the place meanwhile.
-        """
+        """Sets rows that follow each other, where the word is an older row's or empty."""
+        # A word that has the id already is another process's, which may know more, and a younger
+        # one that of a row which has taken the place meanwhile.
         tree, arrays = self.tree, (self.priorities, self.startable)
         few = len(priorities)
         weights = np.zeros(few, np.float32) if self.length else self.weights_of(priorities)

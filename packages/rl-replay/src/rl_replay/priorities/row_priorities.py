@@ -44,15 +44,11 @@ def no_first_priorities(_begin: int, _end: int) -> None:
 
 
 class RowPriorities:
-    """The priorities of the rows of one ring.
+    """The priorities of the rows of one ring."""
 
-    A row's id and weight are in one word of the tree. Writers of rows do nothing: before rows are
-    drawn or updated, `catch_up` compares the window with the one it saw last. The word of a row
-    that was not drawn yet has the highest priority that any row ever had.
-
-    Args:
-        memory: Where the priorities are.
-    """
+    # A row's id and weight are in one word of the tree. Writers of rows do nothing: before rows are
+    # drawn or updated, `catch_up` compares the window with the one it saw last. The word of a row
+    # that was not drawn yet has the highest priority that any row ever had.
 
     def __init__(self, memory: PriorityMemory) -> None:
         self.memory = memory  # where the priorities are
@@ -113,12 +109,10 @@ class RowPriorities:
         *,
         highest_of_stored: bool = False,
     ) -> None:
-        """Takes in the rows that were written and dropped since the last call.
-
-        `epoch` counts how often any process dropped or loaded all rows. New rows have the
-        priorities they were written with, as `read_first` gives them, or the highest: so far, or
-        `highest_of_stored`.
-        """
+        """Takes in the rows that were written and dropped since the last call."""
+        # `epoch` counts how often any process dropped or loaded all rows. New rows have the
+        # priorities they were written with, as `read_first` gives them, or the highest: so far, or
+        # `highest_of_stored`.
         window, memory = ring.window(), self.memory
         known = self._cleared == memory.board[CLEARED] and epoch == memory.board[EPOCH]
         if known and (window is self.seen or window == self.seen):

@@ -58,18 +58,14 @@ class TreeLayout:
 
 
 class PriorityTree:
-    """Leaves of one 64-bit word each, and sums of them, in memory that may be shared.
+    """Leaves of one 64-bit word each, and sums of them, in memory that may be shared."""
 
-    A word holds the lower half of a row id + 1 and a weight, so that one store changes both and no
-    reader sees one of them without the other. Sums are computed from their children, never added
-    to. They lead a draw to a leaf, and its probability is computed from the weights on the way: it
-    is the true one, also where another process is about to change them.
-
-    Args:
-        layout: The sizes of the levels.
-        words: uint64 `[layout.leaves]`, zeros at first.
-        sums: float64 `[layout.begins[-1]]`, zeros at first.
-    """
+    # A word holds the lower half of a row id + 1 and a weight, so that one store changes both and
+    # no reader sees one of them without the other. Sums are computed from their children, never
+    # added to. They lead a draw to a leaf, and its probability is computed from the weights on the
+    # way: it is the true one, also where another process is about to change them.
+    # words: uint64 `[layout.leaves]`, zeros at first.
+    # sums: float64 `[layout.begins[-1]]`, zeros at first.
 
     def __init__(
         self, layout: TreeLayout, words: NDArray[np.uint64], sums: NDArray[np.float64]

@@ -18,11 +18,10 @@ from rl_slabs import Window
 
 
 class BestRows:
-    """The rows with the highest ranks; each is a trajectory of its own.
+    """The rows with the highest ranks; each is a trajectory of its own."""
 
-    Rows that are replaced get other row ids, and so do all others, since the ids of a ring are
-    consecutive: a sample that comes back later writes to none of them.
-    """
+    # Rows that are replaced get other row ids, and so do all others, since the ids of a ring are
+    # consecutive: a sample that comes back later writes to none of them.
 
     def __init__(self, rank: RankKey) -> None:
         self.rank = rank

@@ -36,11 +36,10 @@ class Finished:
 
 
 class BestTrajectories:
-    """The trajectories with the highest ranks that fit together, each whole.
+    """The trajectories with the highest ranks that fit together, each whole."""
 
-    A trajectory waits in memory of its own until its last step has come. Then it takes the room of
-    trajectories that are worse, the worst first, if those have enough; else it is dropped.
-    """
+    # A trajectory waits in memory of its own until its last step has come. Then it takes the room
+    # of trajectories that are worse, the worst first, if those have enough; else it is dropped.
 
     def __init__(self, rank: RankKey) -> None:
         self.rank = rank

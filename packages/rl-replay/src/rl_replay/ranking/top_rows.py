@@ -21,13 +21,12 @@ class RankedRows(NamedTuple):
 
 
 class TopRows:
-    """The ranks of the stored rows, by position, and the worst of them in order.
+    """The ranks of the stored rows, by position, and the worst of them in order."""
 
-    A row is better than another if its rank is higher, or equal and it came before. Ranks are in
-    one array; another one holds the positions of the worst rows, the worst first, about the square
-    root of all. So to replace a row costs a search there, and all rows are looked at only when it
-    is used up.
-    """
+    # A row is better than another if its rank is higher, or equal and it came before. Ranks are in
+    # one array; another one holds the positions of the worst rows, the worst first, about the
+    # square root of all. So to replace a row costs a search there, and all rows are looked at only
+    # when it is used up.
 
     def __init__(self, capacity: int) -> None:
         self.ranks: Ranks = np.zeros(capacity)

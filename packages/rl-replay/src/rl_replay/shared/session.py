@@ -216,11 +216,9 @@ class SharedSession(Session):
             )
 
     def empty(self) -> None:
-        """Drops every row.
-
-        Rows with other keys are stored elsewhere: processes that have the storage already are
-        refused from then on, and want to be given it again.
-        """
+        """Drops every row."""
+        # Rows with other keys are stored elsewhere: processes that have the storage already are
+        # refused from then on, and want to be given it again.
         self.sync()
         memory = self.memory
         if self.table is None:

@@ -213,11 +213,9 @@ class RowTable:
             links.keys = usual
 
     def recover(self, ring: Ring, span: Span | None, *, touched: bool) -> bool:
-        """Restores the rows after an interrupted write; whether its links are to be relearned.
-
-        Where no byte was written the old rows can be read again. Else they are gone: the ring
-        never gives out that they stand.
-        """
+        """Restores the rows after an interrupted write; whether its links are to be relearned."""
+        # Where no byte was written the old rows can be read again. Else they are gone: the ring
+        # never gives out that they stand.
         if span is None:
             return False
         if not touched:

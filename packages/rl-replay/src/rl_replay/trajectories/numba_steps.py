@@ -26,11 +26,9 @@ from rl_slabs.internals import LANE_MASK, LANE_SHIFT
 
 @njit(nogil=True, cache=True)
 def walk(words, piece_of, pieces, trajectories, capacity, numbers, far):
-    """Each row's trajectory and offset, the row `far` steps on, and whether it is there.
-
-    Both are -1 for a row that does not stand or is not real. False comes last where a row is in
-    another piece than the one it is looked for from.
-    """
+    """Each row's trajectory and offset, the row `far` steps on, and whether it is there."""
+    # Both are -1 for a row that does not stand or is not real. False comes last where a row is in
+    # another piece than the one it is looked for from.
     count, lanes, last = len(numbers), len(words), len(pieces) - 1
     slots, offsets = np.full(count, -1), np.full(count, -1)
     reached, there, inside = numbers.copy(), np.zeros(count, np.bool_), True

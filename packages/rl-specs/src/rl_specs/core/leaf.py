@@ -17,12 +17,11 @@ from rl_tensordict import UnfitValue
 
 
 class Leaf(TensorSpec):
-    """A spec of one tensor.
+    """A spec of one tensor."""
 
-    A family gives `_sample`, `_contains` and `_nearest`, and names in `_parts` the tensors it
-    holds (bounds, masks). Each has the shape `[*spec.shape without the domain dimension, *rest]`,
-    so that views, moves, copies and comparisons are written once, here.
-    """
+    # A family gives `_sample`, `_contains` and `_nearest`, and names in `_parts` the tensors it
+    # holds (bounds, masks). Each has the shape `[*spec.shape without the domain dimension, *rest]`,
+    # so that views, moves, copies and comparisons are written once, here.
 
     _parts: ClassVar[tuple[str, ...]] = ()
     _device: torch.device

@@ -19,13 +19,7 @@ NumpyColumns = dict[str, NDArray[Any]]
 
 
 def write_columns(folder: Path, arrays: Mapping[str, NDArray[Any]], about: dict[str, Any]) -> None:
-    """Write arrays beside a folder, and put them in its place once all is on the disk.
-
-    Args:
-        folder: where they are afterwards. One that is there already stays: it has the same key.
-        arrays: by name.
-        about: what else the manifest says, as JSON.
-    """
+    """Write arrays beside a folder, and put them in its place once all is on the disk."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -46,17 +40,7 @@ def write_columns(folder: Path, arrays: Mapping[str, NDArray[Any]], about: dict[
 
 
 def read_columns(folder: Path) -> tuple[NumpyColumns, dict[str, Any]] | None:
-    """Map the arrays of a folder; None where there are none of this format.
-
-    Args:
-        folder: what `write_columns` was given.
-
-    Returns:
-        Arrays by name, whose changes never reach the files, and what the manifest says besides.
-
-    Raises:
-        ValueError: a file has another size than the manifest says.
-    """
+    """Map the arrays of a folder; None where there are none of this format."""
     path = folder / MANIFEST
     if not path.exists():
         return None

@@ -58,12 +58,7 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
 
 
 def content_hash(columns: ListColumns) -> str:
-    """Hash every value of some columns: 32 hexadecimal digits.
-
-    Example:
-        >>> content_hash({"text": ["ab", "c"]}) == content_hash({"text": ["a", "bc"]})
-        False
-    """
+    """Hash every value of some columns: 32 hexadecimal digits."""
     state = blake2b(digest_size=16)
     for name, values in sorted(columns.items()):
         state.update(json.dumps([name, len(values)]).encode())
@@ -76,19 +71,7 @@ def content_hash(columns: ListColumns) -> str:
 
 
 def plain_text(value: Any, tokenizer: Any) -> str:
-    """A text, of a list of messages too.
-
-    Args:
-        value: a string, or messages with ``role`` and ``content``.
-        tokenizer: its chat template writes messages.
-
-    Raises:
-        TypeError: it is neither, or the tokenizer has no chat template.
-
-    Example:
-        >>> plain_text("hello", None)
-        'hello'
-    """
+    """A text, of a list of messages too."""
     if isinstance(value, str):
         return value
     is_chat = isinstance(value, Sequence) and all(
@@ -107,18 +90,7 @@ def plain_text(value: Any, tokenizer: Any) -> str:
 
 
 def prompt_columns(columns: ListColumns) -> ListColumns:
-    """Name the columns of prompts ``prompt`` and ``label``, whatever they are called.
-
-    Args:
-        columns: with ``prompt``, and with ``label`` or ``completion``.
-
-    Raises:
-        KeyError: there is no prompt.
-
-    Example:
-        >>> prompt_columns({"prompt": ["a"], "completion": ["b"]})
-        {'prompt': ['a'], 'label': ['b']}
-    """
+    """Name the columns of prompts ``prompt`` and ``label``, whatever they are called."""
     if "prompt" not in columns:
         msg = f"there is no column 'prompt': there are {sorted(columns)}."
         raise KeyError(msg)
@@ -128,24 +100,7 @@ def prompt_columns(columns: ListColumns) -> ListColumns:
 
 
 def pair_texts(columns: ListColumns, min_length: int = 0) -> ListColumns:
-    """Write both texts of each pair after its prompt: all chosen ones, then all rejected ones.
-
-    Args:
-        columns: with ``chosen`` and ``rejected``, and with ``prompt`` where those do not hold it.
-        min_length: leave out pairs of which one has fewer words, and those of two equal texts;
-            0 for none.
-
-    Returns:
-        One column ``text``, twice as long.
-
-    Raises:
-        KeyError: a column is missing.
-        ValueError: there are not as many rejected texts as chosen ones.
-
-    Example:
-        >>> pair_texts({"prompt": ["a "], "chosen": ["b"], "rejected": ["c"]})
-        {'text': ['a b', 'a c']}
-    """
+    """Write both texts of each pair after its prompt: all chosen ones, then all rejected ones."""
     for name in ("chosen", "rejected"):
         if name not in columns:
             msg = f"there is no column {name!r}: there are {sorted(columns)}."

@@ -173,15 +173,7 @@ class TokenizedDatasetLoader:
 def tokenized(
     texts: ListColumns, process: Callable[[ListColumns], Any]
 ) -> tuple[NumpyColumns, int]:
-    """Tokenise examples, and leave out those that are not valid.
-
-    Args:
-        texts: columns of equal lengths.
-        process: tokenises some of them at once.
-
-    Returns:
-        Arrays by name, and how many were left out.
-    """
+    """Tokenise examples, and leave out those that are not valid."""
     count = len(next(iter(texts.values()), []))
     rows: list[list[int]] = []
     others: dict[str, list[Any]] = {}

@@ -81,12 +81,9 @@ def flat_tokens(
 
 
 def markers(lengths: Tensor, ids: Tensor) -> dict[str, Any]:
-    """The markers of trajectories that lie end to end.
-
-    Args:
-        lengths: int64 ``[S]``.
-        ids: int64 ``[S]``.
-    """
+    """The markers of trajectories that lie end to end."""
+    # lengths: int64 ``[S]``.
+    # ids: int64 ``[S]``.
     starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
     steps = torch.arange(len(starts)) - starts
     group = {

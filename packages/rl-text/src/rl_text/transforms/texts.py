@@ -13,12 +13,7 @@ from rl_tensordict.arguments import shown
 
 
 def texts_of(value: Any) -> tuple[list[str], torch.Size]:
-    """The texts of an entry, one after the other, and the shape that they are in.
-
-    Example:
-        >>> texts_of(NonTensorStack("a", "b"))
-        (['a', 'b'], torch.Size([2]))
-    """
+    """The texts of an entry, one after the other, and the shape that they are in."""
     if isinstance(value, str):
         return [value], torch.Size([])
     if isinstance(value, Tensor) or not hasattr(value, "batch_size"):

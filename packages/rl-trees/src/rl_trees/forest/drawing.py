@@ -12,13 +12,11 @@ WIDTH, HEIGHT, RADIUS = 72, 64, 16
 
 @dataclass(frozen=True)
 class Drawing:
-    """Where the vertices of a tree are.
+    """Where the vertices of a tree are."""
 
-    Attributes:
-        places: Column and level of each vertex; a parent is above the middle of its children.
-        lines: Pairs of vertices, and whether the first step to the second one.
-        labels: What is written at each vertex.
-    """
+    # places: Column and level of each vertex; a parent is above the middle of its children.
+    # lines: Pairs of vertices, and whether the first step to the second one.
+    # labels: What is written at each vertex.
 
     places: dict[int, tuple[float, int]]
     lines: list[tuple[int, int, bool]]

@@ -28,25 +28,17 @@ class Tally(NamedTuple):
 
 
 class Graph:
-    """Steps as a graph: a node for each observation, an edge for each observation, action, result.
+    """A node for each observation, an edge for each observation, action and result."""
 
-    All columns are flat and numbered by node or by edge. Observations and actions are stored once,
-    as the keys of two tables; what else a step produced is a row of a storage.
-
-    Args:
-        observations: The layout of an observation.
-        actions: The layout of an action.
-        max_size: The most edges.
-
-    Attributes:
-        nodes: The table of observations.
-        edges: The table of parent, child and action.
-        links: The edges that leave each node.
-        steps: Rewards, done flags and other results, a row for each edge.
-        count: int64 `[edges]`, how often a step was taken.
-        reward: float64 `[edges]`, the sum of its rewards.
-        done: bool `[edges]`, whether the step ended an episode.
-    """
+    # All columns are flat and numbered by node or by edge. Observations and actions are stored
+    # once, as the keys of two tables; what else a step produced is a row of a storage.
+    # nodes: The table of observations.
+    # edges: The table of parent, child and action.
+    # links: The edges that leave each node.
+    # steps: Rewards, done flags and other results, a row for each edge.
+    # count: int64 `[edges]`, how often a step was taken.
+    # reward: float64 `[edges]`, the sum of its rewards.
+    # done: bool `[edges]`, whether the step ended an episode.
 
     def __init__(self, observations: KeyLayout, actions: KeyLayout, max_size: int) -> None:
         self.observations, self.actions = observations, actions
@@ -69,20 +61,10 @@ class Graph:
         return self.edges.words[:, 1].view(np.int64)
 
     def extend(self, ends: Words, actions: Words, results: TensorDictBase, tally: Tally) -> Ints:
-        """Adds steps `[N]`.
-
-        Args:
-            ends: Observations before all steps, then after all steps, uint64 `[2N, ...]`.
-            actions: uint64 `[N, ...]`.
-            results: What else the steps produced.
-            tally: Their rewards and ends.
-
-        Returns:
-            The nodes before the steps, int64 `[N]`.
-
-        Raises:
-            RuntimeError: More edges than fit; nothing is written.
-        """
+        """Adds steps `[N]`."""
+        # ends: Observations before all steps, then after all steps, uint64 `[2N, ...]`.
+        # actions: uint64 `[N, ...]`.
+        # returns: The nodes before the steps, int64 `[N]`.
         before, known_nodes = len(self.edges), len(self.nodes)
         nodes, _ = self.nodes.insert(ends, self.nodes.hash(ends))
         parents, children = nodes[: len(actions)], nodes[len(actions) :]

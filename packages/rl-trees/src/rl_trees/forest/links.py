@@ -13,16 +13,13 @@ NONE = -1
 
 
 class EdgeLinks:
-    """The edges that leave each node, in the order in which they came.
+    """The edges that leave each node, in the order in which they came."""
 
-    A node has its first and last edge and how many there are, an edge the one that follows it at
-    the same node. So new edges cost what they are, and so do the edges of some nodes.
-
-    Attributes:
-        first: int64 `[nodes]`, -1 if no edge leaves a node.
-        degree: int64 `[nodes]`, how many do.
-        sibling: int64 `[edges]`, the next edge of the same node, or -1.
-    """
+    # A node has its first and last edge and how many there are, an edge the one that follows it at
+    # the same node. So new edges cost what they are, and so do the edges of some nodes.
+    # first: int64 `[nodes]`, -1 if no edge leaves a node.
+    # degree: int64 `[nodes]`, how many do.
+    # sibling: int64 `[edges]`, the next edge of the same node, or -1.
 
     def __init__(self) -> None:
         self.first = np.empty(0, np.int64)
@@ -31,13 +28,8 @@ class EdgeLinks:
         self.sibling = np.empty(0, np.int64)
 
     def append(self, begin: int, parents: Ints, nodes: int) -> None:
-        """Adds the edges `begin`, `begin + 1`, ... that leave some nodes.
-
-        Args:
-            begin: How many edges there are.
-            parents: int64 `[n]`.
-            nodes: How many nodes there are, the new ones included.
-        """
+        """Adds the edges `begin`, `begin + 1`, ... that leave some nodes."""
+        # parents: int64 `[n]`.
         self.first = grown(self.first, nodes, NONE)
         self.last = grown(self.last, nodes, NONE)
         self.degree = grown(self.degree, nodes, 0)

@@ -12,23 +12,20 @@ from rl_trees.forest.graph import Graph
 
 @dataclass(frozen=True)
 class Vertices:
-    """Vertices and arcs of a tree, as flat columns.
+    """Vertices and arcs of a tree, as flat columns."""
 
-    A vertex is a place where actions branch, where steps end, or, where steps are not merged,
-    every node. An arc is a run of edges from one vertex to another. Each vertex is expanded once,
-    however many arcs lead to it.
-
-    Attributes:
-        graph: Nodes and edges.
-        node: int64 `[V]`, the node at each vertex; vertex 0 is the root.
-        terminal: bool `[V]`, whether the step to it ended an episode.
-        first_arc: int64 `[V]`, the first arc that leaves it.
-        num_arcs: int64 `[V]`, how many leave it; they follow each other.
-        target: int64 `[A]`, the vertex that an arc leads to.
-        begin: int64 `[A + 1]`, where the edges of each arc begin in `path`.
-        path: int64, the edges of all arcs.
-        root_path: int64, the edges from the observation asked for to vertex 0.
-    """
+    # A vertex is a place where actions branch, where steps end, or, where steps are not merged,
+    # every node. An arc is a run of edges from one vertex to another. Each vertex is expanded once,
+    # however many arcs lead to it.
+    # graph: Nodes and edges.
+    # node: int64 `[V]`, the node at each vertex; vertex 0 is the root.
+    # terminal: bool `[V]`, whether the step to it ended an episode.
+    # first_arc: int64 `[V]`, the first arc that leaves it.
+    # num_arcs: int64 `[V]`, how many leave it; they follow each other.
+    # target: int64 `[A]`, the vertex that an arc leads to.
+    # begin: int64 `[A + 1]`, where the edges of each arc begin in `path`.
+    # path: int64, the edges of all arcs.
+    # root_path: int64, the edges from the observation asked for to vertex 0.
 
     graph: Graph
     node: Ints
@@ -46,14 +43,7 @@ class Vertices:
 
 
 def vertices_from(graph: Graph, node: int, *, max_depth: int | None, compact: bool) -> Vertices:
-    """Gathers what is reached from a node.
-
-    Args:
-        graph: Nodes and edges.
-        node: Where to begin.
-        max_depth: Levels below the root; all if None.
-        compact: Merge steps between which nothing branches.
-    """
+    """Gathers what is reached from a node."""
     root = np.array([node])
     root_path, places, terminal = np.empty(0, np.int64), root, np.zeros(1, np.bool_)
     if compact and graph.links.degree[node] == 1:
@@ -101,11 +91,9 @@ def _joined(parts: list[Ints]) -> Ints:
 
 
 def _runs(graph: Graph, edges: Ints, *, compact: bool) -> tuple[Ints, Ints]:
-    """The edges of arcs that begin with some edges, end to end, and how many each arc has.
-
-    All arcs go on by one edge at a time. An arc that goes round in a circle ends where it is at a
-    node for the second time.
-    """
+    """The edges of arcs that begin with some edges, end to end, and how many each arc has."""
+    # All arcs go on by one edge at a time. An arc that goes round in a circle ends where it is at a
+    # node for the second time.
     if not compact:
         return edges, np.ones(len(edges), np.int64)
     owners, steps = [np.arange(len(edges))], [edges]

@@ -37,11 +37,9 @@ def mixed(a, b, c, d):
 
 @njit(**_options)
 def hash_words(words, length, key):
-    """Hashes rows of padded words; arguments and result as in `numpy_rounds`.
-
-    Rows are hashed in blocks: loops over all lanes of a block, in one array and of a constant
-    length, are vectorised.
-    """
+    """Hashes rows of padded words; arguments and result as in `numpy_rounds`."""
+    # Rows are hashed in blocks: loops over all lanes of a block, in one array and of a constant
+    # length, are vectorised.
     hashes, lanes = np.empty(len(words), np.uint64), np.zeros(5 * BLOCK, np.uint64)
     for begin in range(0, len(words), BLOCK):
         rows = min(BLOCK, len(words) - begin)

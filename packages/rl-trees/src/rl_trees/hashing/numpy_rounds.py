@@ -11,16 +11,10 @@ INITIAL = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646
 
 
 def hash_words(words: Words, length: int, key: Words) -> Words:
-    """Hashes rows of padded words.
-
-    Args:
-        words: uint64 `[N, W]`, the bytes of each row and zeros.
-        length: Bytes of a row without the padding; `length // 8 + 1` words are hashed.
-        key: uint64 `[2]`.
-
-    Returns:
-        uint64 `[N]`.
-    """
+    """Hashes rows of padded words."""
+    # words: uint64 `[N, W]`, the bytes of each row and zeros.
+    # key: uint64 `[2]`.
+    # returns: uint64 `[N]`.
     rows, whole = len(words), length // 8
     state = [np.full(rows, word, np.uint64) for word in INITIAL]
     for place, part in enumerate((0, 1, 0, 1)):

@@ -32,11 +32,7 @@ def write_dump(
     arrays: dict[str, NDArray[Any]],
     storage: Storage | None,
 ) -> None:
-    """Writes a folder; one that is there is valid until the new one is complete.
-
-    Raises:
-        NotImplementedError: A storage of any objects, which only pickles could keep.
-    """
+    """Writes a folder; one that is there is valid until the new one is complete."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"data-{uuid.uuid4().hex}"
@@ -59,12 +55,7 @@ def write_dump(
 
 
 def read_dump(path: str | os.PathLike[str], kind: str) -> Dump:
-    """Reads a folder that `write_dump` wrote.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is of another kind, or was altered.
-    """
+    """Reads a folder that `write_dump` wrote."""
     folder = Path(path)
     try:
         document = json.loads((folder / DOCUMENT).read_text(encoding="utf-8"))

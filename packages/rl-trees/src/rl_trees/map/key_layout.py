@@ -55,11 +55,7 @@ class KeyLayout:
         return -(-sum(entry.width for entry in self.entries) // 8)
 
     def encode(self, columns: Sequence[torch.Tensor]) -> Words:
-        """Keys as words `[N, width]`.
-
-        Raises:
-            ValueError: Columns of another dtype or shape.
-        """
+        """Keys as words `[N, width]`."""
         for entry, x in zip(self.entries, columns, strict=True):
             if x.dtype != entry.dtype or tuple(x.shape[1:]) != entry.shape:
                 given = KeyEntry(entry.key, x.dtype, tuple(x.shape[1:]))
@@ -89,11 +85,7 @@ class KeyLayout:
 
     @classmethod
     def from_json(cls, entries: Any) -> KeyLayout:
-        """The layout that `to_json` gave.
-
-        Raises:
-            ValueError: Something else.
-        """
+        """The layout that `to_json` gave."""
         try:
             return cls(tuple(_entry(*entry) for entry in entries))
         except (TypeError, AttributeError) as error:
@@ -115,11 +107,7 @@ def _entry(key: Any, dtype: Any, shape: Any) -> KeyEntry:
 def columns_of(
     tensordict: TensorDictBase, names: Sequence[NestedKey], *, canonical: bool = False
 ) -> list[torch.Tensor]:
-    """The entries of a key as columns `[N, ...]`, with all batch dimensions in one.
-
-    Raises:
-        KeyError: An entry that is missing, with those that there are.
-    """
+    """The entries of a key as columns `[N, ...]`, with all batch dimensions in one."""
     columns = []
     for name in names:
         x = tensordict.get(name, None)

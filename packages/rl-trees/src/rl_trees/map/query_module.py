@@ -201,15 +201,8 @@ def _single(hash_module: HashFunction | Sequence[HashFunction] | None) -> HashFu
 
 
 def require_known(known: torch.Tensor, batch: torch.Size) -> None:
-    """Raises if a key is unknown.
-
-    Args:
-        known: bool `[N]`.
-        batch: The batch dimensions of these rows.
-
-    Raises:
-        KeyError: With the index of the first one.
-    """
+    """Raises if a key is unknown."""
+    # known: bool `[N]`.
     if bool(known.all()):
         return
     first = int((~known).int().argmax())

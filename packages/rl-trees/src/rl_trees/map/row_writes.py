@@ -15,15 +15,7 @@ from rl_trees.table.key_table import KeyTable
 def write_rows(
     storage: Storage, table: KeyTable, rows: Ints, added: Flags, values: TensorDictBase
 ) -> None:
-    """Stores the last value `[N]` of each row: new rows in order, then changes of others.
-
-    Args:
-        storage: Holds the rows that were in the table before the insert.
-        table: The table that numbered the rows.
-        rows: As the insert returned them.
-        added: As the insert returned them.
-        values: As many.
-    """
+    """Stores the last value `[N]` of each row: new rows in order, then changes of others."""
     if added.all():
         storage.extend(values)
         return

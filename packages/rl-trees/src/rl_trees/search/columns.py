@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 
 class SearchColumns(NamedTuple):
-    """Nodes and edges of B trees of at most N nodes with A actions.
+    """Nodes and edges of B trees of at most N nodes with A actions."""
 
-    An edge is a node and an action, whether there is a child or not. Rows of nodes are filled as
-    nodes are added, so nothing has to be cleared but the root.
-    """
+    # An edge is a node and an action, whether there is a child or not. Rows of nodes are filled as
+    # nodes are added, so nothing has to be cleared but the root.
 
     child: NDArray[np.int32]  # [B, N, A], the node that an edge leads to, or -1
     visits: NDArray[np.int32]  # [B, N, A], backups through an edge

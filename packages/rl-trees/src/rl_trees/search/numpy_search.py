@@ -20,11 +20,8 @@ from rl_trees.search.columns import (
 
 
 def select(c: SearchColumns, rule: Rule, count: int) -> tuple[Ints, Ints]:
-    """Walks down to `count` edges without a child in each tree, or to nodes that are done.
-
-    Returns:
-        Nodes and actions, int64 `[B, count]`.
-    """
+    """Walks down to `count` edges without a child in each tree, or to nodes that are done."""
+    # returns: Nodes and actions, int64 `[B, count]`.
     trees = np.arange(len(c.size))
     nodes, actions = np.empty((2, len(trees), count), np.int64)
     for turn in range(count):

@@ -17,20 +17,11 @@ _LEAST_SLOTS = 16
 
 
 class KeyTable:
-    """Numbers different keys 0, 1, ... in the order in which they come.
+    """Numbers different keys 0, 1, ... in the order in which they come."""
 
-    Open addressing with linear probing: slots hold rows, and a row holds the whole key, which is
-    compared. A hash only says where the search begins, so equal hashes of different keys cost time
-    and nothing else. At most half of the slots are occupied.
-
-    Args:
-        width: 64-bit words of a key.
-        max_size: The most keys; any number if None.
-
-    Attributes:
-        width: As given.
-        max_size: As given.
-    """
+    # Open addressing with linear probing: slots hold rows, and a row holds the whole key, which is
+    # compared. A hash only says where the search begins, so equal hashes of different keys cost
+    # time and nothing else. At most half of the slots are occupied.
 
     def __init__(self, width: int, max_size: int | None = None) -> None:
         self.width = width
@@ -59,37 +50,23 @@ class KeyTable:
         self._places: Ints = np.empty(0, np.int64)  # scratch of `latest`
 
     def hash(self, words: Words) -> Words:
-        """Hashes of keys, uint64 `[N]`, equal on every machine.
-
-        Args:
-            words: uint64 `[N, width]`.
-        """
+        """Hashes of keys, uint64 `[N]`, equal on every machine."""
+        # words: uint64 `[N, width]`.
         hashes: Words = self._probe.hash_words(words)
         return hashes
 
     def find(self, words: Words, hashes: Words) -> Ints:
-        """The rows of keys, int64 `[N]`; -1 for keys that are not there.
-
-        Args:
-            words: uint64 `[N, width]`.
-            hashes: uint64 `[N]`, a function of the words.
-        """
+        """The rows of keys, int64 `[N]`; -1 for keys that are not there."""
+        # words: uint64 `[N, width]`.
+        # hashes: uint64 `[N]`, a function of the words.
         found: Ints = self._probe.find(self._slots, self._words, self._hashes, words, hashes)
         return found
 
     def insert(self, words: Words, hashes: Words) -> tuple[Ints, Flags]:
-        """Adds keys that are not there.
-
-        Args:
-            words: uint64 `[N, width]`; equal keys are one.
-            hashes: uint64 `[N]`, a function of the words.
-
-        Returns:
-            The rows of all keys, int64 `[N]`, and which of them were added, bool `[N]`.
-
-        Raises:
-            RuntimeError: More keys than `max_size`; nothing is added.
-        """
+        """Adds keys that are not there."""
+        # words: uint64 `[N, width]`; equal keys are one.
+        # hashes: uint64 `[N]`, a function of the words.
+        # returns: The rows of all keys, int64 `[N]`, and which of them were added, bool `[N]`.
         self._require_room(words, hashes)
         self._reserve(self._count + len(words))
         table = (self._slots, self._words, self._hashes, self._count)
@@ -98,11 +75,8 @@ class KeyTable:
         return rows, added
 
     def latest(self, rows: Ints) -> Flags:
-        """Which places of a batch are the last ones with their row, bool `[N]`.
-
-        Args:
-            rows: int64 `[N]`, as `insert` returned them.
-        """
+        """Which places of a batch are the last ones with their row, bool `[N]`."""
+        # rows: int64 `[N]`, as `insert` returned them.
         places = np.arange(len(rows))
         self._places[rows] = places  # of several places of a row the last one is left
         latest: Flags = self._places[rows] == places

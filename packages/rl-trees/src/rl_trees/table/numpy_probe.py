@@ -53,14 +53,9 @@ def find(slots: Ints, stored: Words, stored_hashes: Words, words: Words, hashes:
 def insert(
     slots: Ints, stored: Words, stored_hashes: Words, count: int, words: Words, hashes: Words
 ) -> tuple[Ints, Flags]:
-    """Adds keys in the order of the batch; `stored` has room for them.
-
-    Equal keys take the same steps, so the first of them is the one that claims a slot. A claim is
-    -2 minus the place in the batch until the number of its row is known.
-
-    Returns:
-        The rows of all keys, and which were added.
-    """
+    """Adds keys in the order of the batch; `stored` has room for them."""
+    # Equal keys take the same steps, so the first of them is the one that claims a slot. A claim is
+    # -2 minus the place in the batch until the number of its row is known.
     rows = np.full(len(words), EMPTY, np.int64)
     twins = np.full(len(words), EMPTY, np.int64)  # the place of an equal key that was first
     place, mask = first_slots(hashes, len(slots)), len(slots) - 1

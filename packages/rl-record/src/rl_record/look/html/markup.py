@@ -18,13 +18,7 @@ Content = str | Iterable["Content"] | None
 
 
 def tag(name: str, /, *content: Content, **attributes: object) -> Markup:
-    """An element; None among its content or attributes is left out.
-
-    Args:
-        name: of the element.
-        *content: text, which is escaped, `Markup`, or lists of both.
-        **attributes: ``class_`` is ``class``, ``data_rows`` is ``data-rows``; True has no value.
-    """
+    """An element; None among its content or attributes is left out."""
     head = name
     for key, value in attributes.items():
         if value is None or value is False:

@@ -58,12 +58,10 @@ def scan(
     precision: str = "auto",
     projection: Projection | None = None,
 ) -> States:
-    """Run a cell over flat rows, every segment from its own initial states.
-
-    Tensors: the inputs' sums of the gates [M, G * H] with all biases but b_hn, w_hh [G * H, H],
-    b_hn [H] (None in an LSTM), and the states [S, H]. With projection (x, w_ih, bias), "state"
-    computes the sums again in backward.
-    """
+    """Run a cell over flat rows, every segment from its own initial states."""
+    # Tensors: the inputs' sums of the gates [M, G * H] with all biases but b_hn, w_hh [G * H, H],
+    # b_hn [H] (None in an LSTM), and the states [S, H]. With projection (x, w_ih, bias), "state"
+    # computes the sums again in backward.
     gates: Any = tensors[0]
     check_gates(gates, segments)
     if precision == "auto" and not gates.is_cuda:
