@@ -64,12 +64,14 @@ def test_numbers_of_every_kind_become_python_numbers(logger, sink):
         "column": torch.tensor([[1.5]], dtype=torch.float64),
         "half": torch.tensor(0.5, dtype=torch.bfloat16),
         "trained": torch.tensor(4.0, requires_grad=True),
+        "mark": torch.tensor([True]),
     }
     logger.log_metrics(given, step=5)
     logger.flush()
     values = {"float": 0.5, "int": 3, "flag": 1, "numpy": 0.25, "array": 7}
-    values |= {"scalar": 2, "column": 1.5, "half": 0.5, "trained": 4.0}
+    values |= {"scalar": 2, "column": 1.5, "half": 0.5, "trained": 4.0, "mark": 1}
     assert sink.events[0].values == values
+    assert {type(value) for value in sink.events[0].values.values()} == {int, float}
     assert sink.events[0].step == 5
 
 
@@ -135,6 +137,18 @@ def test_caller_does_not_wait_for_the_sink(logger, sink):
     sink.may_write.set()
     logger.flush()
     assert len(sink.events) == 1000
+
+
+def test_who_flushes_or_closes_does_not_wait_until_the_thread_looks_again(monkeypatch, sink):
+    monkeypatch.setattr("rl_record.loggers.logger.LULL_S", 1000)
+    logger = Logger("run", sink)
+    for step in range(3):
+        logger.log_scalar("a", step)
+        logger.flush(timeout_s=30)
+        assert len(sink.events) == step + 1
+    logger.log_scalar("a", 3)
+    logger.close(timeout_s=30)
+    assert (len(sink.events), sink.closed) == (4, 1)
 
 
 def test_error_of_a_sink_is_raised_once_by_the_next_call(logger, sink):

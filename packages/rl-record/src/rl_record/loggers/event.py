@@ -86,16 +86,17 @@ class Sink(Protocol):
 
 
 def taken(name: str, value: object) -> object:
-    """A number as it is now: tensors are copied where they lie, without waiting for a device."""
-    if type(value) is float:
-        return value
+    """A number as it is now; one on a device is copied there, without waiting for the device."""
     if isinstance(value, int | np.bool_ | Integral) and int(value).bit_length() < FLOAT_BITS:
         return int(value)
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-        return value.detach().clone()
+        if not value.is_cpu:
+            return value.detach().clone()
+        value = value.item()  # takes a third of the time of a copy
+        return int(value) if isinstance(value, bool) else value
     if isinstance(value, np.ndarray) and value.size == 1:
         return taken(name, value[(0,) * value.ndim])
-    if isinstance(value, Real) and not isinstance(value, Integral):
+    if type(value) is float or (isinstance(value, Real) and not isinstance(value, Integral)):
         return float(value)
     got = type(value).__name__
     if isinstance(value, Integral):

@@ -34,12 +34,14 @@ from rl_record.loggers.event import (
 from rl_record.loggers.run_folder import check_inside, written
 from rl_tensordict.arguments import check_integer, check_number, check_type, check_whole, shown
 
+LULL_S = 0.1  # between two looks into the queue
+
 
 class Logger:
     """Takes what a training loop logs, and hands it to a sink in a thread of its own.
 
-    The loop pays for the hand-over: numbers are kept as they are, a tensor of one element is copied
-    on its device and read in the thread. What a sink raises is raised by the next call.
+    The loop pays for the hand-over: numbers are kept as they are, a tensor of a device is copied
+    there and read in the thread. What a sink raises is raised by the next call.
 
     Steps are counted by the caller: frames, updates, whatever is the same for all that belongs
     together. Without a step, an entry gets the one after the last.
@@ -103,7 +105,9 @@ class Logger:
         except AttributeError:
             check_type("metrics", metrics, Mapping, "numbers by name")
             raise
-        values = {name: taken(name, value) for name, value in entries}
+        values = {
+            name: value if type(value) is float else taken(name, value) for name, value in entries
+        }
         with self._writer.lock:  # several threads may log
             step = self._step(step)
             last, backwards = self._last_of, False
@@ -271,6 +275,7 @@ class WriterThread:
         self.num_written, self.not_finite = 0, Counter[str]()
         self.error: Exception | None = None  # of the sink, until somebody is told
         self.thread: threading.Thread | None = None
+        self.is_awaited = threading.Event()  # by a caller that flushes or closes
         self.pid, self.is_closed, self.lock = os.getpid(), False, threading.RLock()
 
     def put(self, event: Event) -> None:
@@ -293,6 +298,7 @@ class WriterThread:
         if self.thread is not None and not self.is_closed:
             reached = threading.Event()
             self.queue.put(reached)
+            self.is_awaited.set()
             if not reached.wait(timeout_s):
                 raise TimeoutError(self._lateness(timeout_s))
         self._raise()
@@ -304,6 +310,7 @@ class WriterThread:
         with self.lock:
             self.is_closed = True
             self.queue.put(_END)
+            self.is_awaited.set()
         if self.thread is None:
             self.sink.close()
         elif threading.current_thread() is not self.thread:  # garbage is collected there too
@@ -350,6 +357,11 @@ class WriterThread:
             for event in found:
                 if isinstance(event, threading.Event):
                     event.set()
+            if (
+                not ends
+            ):  # entries that come meanwhile wake no thread, which costs their caller more
+                self.is_awaited.wait(LULL_S)
+                self.is_awaited.clear()  # before the queue is read, as it is set after an entry
 
     def _try(self, call: Callable[..., None], *arguments: Any) -> None:
         """Call; the first error is kept, and raised where the next entry is logged."""
