@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from bench import medians_us, report, session, table
+from tensordict import TensorDict
 from torch.utils.tensorboard import SummaryWriter
 
-from rl_record import CSVLogger, JSONLLogger, Logger, TensorboardLogger
+from rl_record import CSVLogger, JSONLLogger, Logger, TensorboardLogger, VideoRecorder
 
 RUNS = 500
 NAMES = [f"loss/{number}" for number in range(10)]
@@ -65,6 +67,34 @@ def by_tensorboard(folder: Path) -> Callable[[], object]:
     return call
 
 
+def dumped(logger: Logger) -> float:
+    """Microseconds that a loop pays for a recorder's frames."""
+    recorder, frame = VideoRecorder(logger, "large"), torch.zeros(400, 600, 3, dtype=torch.uint8)
+    recorder.render = lambda: frame
+    seen = TensorDict()
+    for _ in range(500):
+        recorder.reset(seen)
+    (took,) = medians_us(1, recorder.dump, warm_up=0)
+    logger.flush(600)
+    return took
+
+
+def longest_steps(logger: Logger) -> list[float]:
+    """Microseconds of the slowest step of a loop: alone, and while a video is encoded."""
+    found = []
+    for frames in (0, 500):
+        if frames:
+            logger.log_video("meanwhile", FRAMES[:frames])
+        took = []
+        for _ in range(500):
+            begin = time.perf_counter()
+            step()
+            took.append(time.perf_counter() - begin)
+        found.append(max(took) * 1e6)
+        logger.flush(600)
+    return found
+
+
 def main() -> None:
     """Print the medians."""
     folder = Path(tempfile.mkdtemp())
@@ -77,7 +107,11 @@ def main() -> None:
     found = medians_us(RUNS, *calls, shuffle=True, before=[step] * len(calls))
     table("ten scalars", dict(zip(titles, found, strict=True)), titles[0])
     (video,) = medians_us(5, lambda: loggers[0].log_video("play", FRAMES), warm_up=1)
-    report("a video of 500 frames of 48 x 64", video)
+    report("a video of 500 frames of 48 x 64, copied", video)
+    report("500 frames of 400 x 600, recorded", dumped(loggers[0]))
+    alone, meanwhile = longest_steps(loggers[0])
+    report("the longest of 500 steps", alone)
+    report("the same while 500 frames are encoded", meanwhile)
     for logger in loggers:
         logger.close(600)
 

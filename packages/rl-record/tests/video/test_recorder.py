@@ -1,9 +1,11 @@
+import threading
+
 import pytest
 import torch
 
 from rl_envs import TransformedEnv
 from rl_envs.testing import EpisodeStepEnv
-from rl_record import JSONLLogger, VideoRecorder, read_run
+from rl_record import JSONLLogger, Logger, Video, VideoRecorder, read_run
 from rl_specs import Bounded, Composite, Unbounded
 
 ACTION = torch.tensor([True, False])
@@ -68,6 +70,31 @@ def test_rendered_frames_are_kept_out_of_the_data(logger):
     batch = TransformedEnv(env, recorder).rollout(2)
     assert "pixels" not in batch
     assert len(recorder.frames) == 3
+
+
+def test_dump_hands_over_the_frames_that_it_kept():
+    class Halted:
+        def __init__(self):
+            self.may_write, self.videos = threading.Event(), []
+
+        def write(self, events):
+            self.may_write.wait(30)
+            self.videos += [event for event in events if isinstance(event, Video)]
+
+        def close(self):
+            pass
+
+    with Logger("run", sink := Halted()) as logger:
+        recorder = VideoRecorder(logger)
+        TransformedEnv(Pictures(), recorder).rollout(2)
+        kept = list(recorder.frames)
+        logger.log_scalar("first", 1)  # the thread waits in it
+        recorder.dump(step=7)
+        kept[1].fill_(77)  # the same memory
+        sink.may_write.set()
+    (video,) = sink.videos
+    assert video.frames.shape == (3, 3, 4, 5)
+    assert video.frames[:, 0, 0, 0].tolist() == [0, 77, 2]
 
 
 def test_dump_logs_a_file_and_forgets(logger, tmp_path):

@@ -52,6 +52,21 @@ class Video:
 
 
 @dataclass(frozen=True)
+class SingleFrames:
+    """Frames that the thread makes one tensor of, on their way to it."""
+
+    name: str
+    frames: Sequence[Tensor]  # uint8 [C, H, W] each
+    step: int
+    fps: float
+    time: float
+
+    def as_video(self) -> Video:
+        """What sinks are given."""
+        return Video(self.name, torch.stack(list(self.frames)), self.step, self.fps, self.time)
+
+
+@dataclass(frozen=True)
 class RunSettings:
     """What a run was started with."""
 

@@ -26,6 +26,7 @@ from rl_record.loggers.event import (
     Number,
     Rewind,
     RunSettings,
+    SingleFrames,
     Sink,
     Video,
     numbers,
@@ -146,14 +147,20 @@ class Logger:
         self._writer.put(Histogram(name, copy, bins, self._step(step), time.time()))
 
     def log_video(
-        self, name: str, video: Tensor | Path | str, step: int | None = None, *, fps: float = 30.0
+        self,
+        name: str,
+        video: Tensor | Sequence[Tensor] | Path | str,
+        step: int | None = None,
+        *,
+        fps: float = 30.0,
     ) -> None:
         """Log a video; frames are encoded in the thread that writes.
 
         Args:
             name: what it shows.
             video: frames, uint8 ``[T, C, H, W]`` or ``[1, T, C, H, W]`` with 1, 3 or 4 channels,
-                which are copied; or a file that an encoder has made.
+                which are copied; or a list of frames ``[C, H, W]``, which are not copied and must
+                not change any more; or a file that an encoder has made.
             step: when it was; the step after the last one by default.
             fps: frames a second.
 
@@ -168,6 +175,10 @@ class Logger:
         if not 0 < fps < inf:
             msg = f"{name!r}: expected a number of frames a second above 0, got fps={fps}."
             raise ValueError(msg)
+        if isinstance(video, list | tuple) and video and isinstance(video[0], Tensor):
+            single = _single_frames(name, video)
+            self._writer.put(SingleFrames(name, single, self._step(step), fps, time.time()))
+            return
         frames = _existing(video) if isinstance(video, Path | str) else _frames(name, video)
         self._writer.put(Video(name, frames, self._step(step), float(fps), time.time()))
 
@@ -271,14 +282,14 @@ class WriterThread:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self.queue: SimpleQueue[Event | threading.Event] = SimpleQueue()
+        self.queue: SimpleQueue[Event | SingleFrames | threading.Event] = SimpleQueue()
         self.num_written, self.not_finite = 0, Counter[str]()
         self.error: Exception | None = None  # of the sink, until somebody is told
         self.thread: threading.Thread | None = None
         self.is_awaited = threading.Event()  # by a caller that flushes or closes
         self.pid, self.is_closed, self.lock = os.getpid(), False, threading.RLock()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: Event | SingleFrames) -> None:
         """Hand an event over; raises what the sink raised before."""
         self._require_own_process()
         with self.lock:
@@ -370,12 +381,14 @@ class WriterThread:
         except Exception as error:
             self.error = self.error or error
 
-    def _write(self, events: Sequence[Event]) -> None:
+    def _write(self, events: Sequence[Event | SingleFrames]) -> None:
         self.sink.write([self._read(event) for event in events])
         self.num_written += len(events)
 
-    def _read(self, event: Event) -> Event:
-        """An event with numbers in the place of tensors."""
+    def _read(self, event: Event | SingleFrames) -> Event:
+        """An event with numbers in the place of tensors, or with one tensor for single frames."""
+        if isinstance(event, SingleFrames):
+            return event.as_video()
         if not isinstance(event, Metrics):
             return event
         values = numbers(event.values)
@@ -386,7 +399,7 @@ class WriterThread:
 _END = threading.Event()
 
 
-def _is_metrics(event: Event) -> bool:
+def _is_metrics(event: Event | SingleFrames) -> bool:
     return isinstance(event, Metrics)
 
 
@@ -407,15 +420,32 @@ def _existing(path: Path | str) -> Path:
     return found
 
 
-def _frames(name: str, video: Tensor) -> Tensor:
+def _single_frames(name: str, video: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Frames ``[C, H, W]``, as they are."""
+    _check_frames(name, video[0][None])
+    shape = video[0].shape
+    for place, frame in enumerate(video):
+        alike = isinstance(frame, Tensor) and frame.shape == shape and frame.dtype == torch.uint8
+        if not alike:
+            msg = f"{name!r}: expected frames alike, uint8 {list(shape)} as the first one, "
+            msg += f"got {shown(frame)} as frame {place}."
+            raise ValueError(msg)
+    return tuple(frame.detach() for frame in video)
+
+
+def _frames(name: str, video: Any) -> Tensor:
     """Frames ``[T, C, H, W]``, copied."""
     frames = _tensor(name, video, "frames of uint8, or a file")
+    frames = frames[0] if frames.ndim == 5 and len(frames) == 1 else frames
+    _check_frames(name, frames)
+    return frames.detach().clone()
+
+
+def _check_frames(name: str, frames: Tensor) -> None:
     if frames.dtype != torch.uint8:
         msg = f"{name!r}: expected frames of uint8, got {frames.dtype}. Multiply by 255 and cast."
         raise TypeError(msg)
-    frames = frames[0] if frames.ndim == 5 and len(frames) == 1 else frames
     if frames.ndim != 4 or frames.shape[1] not in (1, 3, 4) or not frames.numel():
         expected = "[T, C, H, W] with 1, 3 or 4 channels"
-        msg = f"{name!r}: expected frames {expected}, got {list(video.shape)}."
+        msg = f"{name!r}: expected frames {expected}, got {list(frames.shape)}."
         raise ValueError(msg)
-    return frames.detach().clone()
