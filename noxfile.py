@@ -41,7 +41,7 @@ BUILT: set[str] = set()  # packages whose wheels this process has built
 # imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
 HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
-HEAVY += ["imageio_ffmpeg", "minari", "pyarrow", "tensorboard", "trackio", "wandb"]
+HEAVY += ["av", "imageio_ffmpeg", "minari", "pyarrow", "tensorboard", "trackio", "wandb"]
 HEAVY += ["datasets", "tokenizers", "transformers"]
 
 # files whose examples need an extra, which they name

@@ -96,7 +96,12 @@ def save_tables(folder, rows, version, lengths):
 
 def opened(tmp_path, **options):
     return LeRobotExperienceReplay(
-        "me/some", path=tmp_path / "files", root=tmp_path / "r", verbose=False, **options
+        "me/some",
+        path=tmp_path / "files",
+        root=tmp_path / "r",
+        verbose=False,
+        decode_video=False,
+        **options,
     )
 
 

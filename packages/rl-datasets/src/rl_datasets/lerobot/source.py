@@ -13,6 +13,7 @@ from rl_datasets.arrow_columns import read_batches, to_array
 from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
 from rl_datasets.flat_columns import BLOCK_ROWS
+from rl_datasets.lerobot.videos import Videos
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.types import Array, KeyPath
@@ -32,6 +33,7 @@ class LeRobotSource(EpisodeSource):
     Args:
         folder: The folder with `meta/info.json`.
         key_map: Other keys for features, `{"observation.state": "observation"}`.
+        decode_video: Whether frames of videos are columns; they are left out otherwise.
 
     Raises:
         FileNotFoundError: There are no such files.
@@ -40,7 +42,13 @@ class LeRobotSource(EpisodeSource):
 
     format = "lerobot"
 
-    def __init__(self, folder: Path, *, key_map: Mapping[str, NestedKey] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        key_map: Mapping[str, NestedKey] | None = None,
+        decode_video: bool = False,
+    ) -> None:
         super().__init__()
         self.folder = folder
         self.info = _read_info(folder)
@@ -49,13 +57,12 @@ class LeRobotSource(EpisodeSource):
         if not self._data:
             raise FileNotFoundError(f"there is no .parquet file in {folder / 'data'}.")
         self._key_map = {name: as_tuple(key) for name, key in (key_map or {}).items()}
-        own = {name: tuple(path) for name, path in self.info.get(KEYS, {}).items()}
-        self.features = {
-            name: self._key_map.get(name, own.get(name, tuple(name.split("."))))
-            for name in self.info["features"]
-            if self._is_read(name)
-        }
+        self._videos = Videos(folder, self.info) if decode_video else None
+        keys = feature_keys(self.info, self._key_map)
+        self.features = {name: key for name, key in keys.items() if self._is_read(name)}
+        self._video_keys = {name: keys[name] for name in self._videos.names} if self._videos else {}
         self.metadata = {name: one for name, one in self.info.items() if name != KEYS}
+        self.metadata["folder"] = str(folder.absolute())
         self.metadata["tasks"] = _tasks(folder)
         self._lengths = _lengths(folder)
         self._note()
@@ -74,8 +81,9 @@ class LeRobotSource(EpisodeSource):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keys of features."""
-        return {"key_map": {name: list(path) for name, path in self._key_map.items()}}
+        """The keys of features, and whether videos are among them."""
+        found: dict[str, Any] = {name: list(path) for name, path in self._key_map.items()}
+        return {"key_map": found, **({"video": True} if self._videos else {})}
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes by frames that follow each other."""
@@ -105,8 +113,17 @@ class LeRobotSource(EpisodeSource):
                 seen[key] = np.concatenate([rows[name], *end])
             else:
                 columns[key] = rows[name]
+        for name, key in self._video_keys.items():
+            seen[key] = self._frames(name, rows, number)
         _set_flags(columns, len(rows["frame_index"]))
         return Episode(seen, columns, place, number)
+
+    def _frames(self, name: str, rows: dict[str, Array], number: int) -> Array:
+        """The frames of a video that an episode has."""
+        assert self._videos is not None  # there is a key
+        count = len(rows["frame_index"])
+        times = rows["timestamp"].reshape(count).astype(np.float64)
+        return self._videos.frames(name, np.full(count, number), times)
 
     def _runs(self) -> Iterator[tuple[int, dict[str, Array]]]:
         """Rows of one episode each, which may go on in the next table."""
@@ -148,8 +165,10 @@ class LeRobotSource(EpisodeSource):
 
     def _is_read(self, name: str) -> bool:
         dtype = self.info["features"][name]["dtype"]
-        if dtype == "video":
-            self.left_out[name] = "frames of a video are not decoded"
+        if dtype == "video" and self._videos:
+            self.lossy[key_text(tuple(name.split(".")))] = "its frames are those of a video"
+        elif dtype == "video":
+            self.left_out[name] = "its frames stay in the videos"
         elif dtype == "string":
             self.left_out[name] = "text is no number"
         elif dtype == "image":
@@ -178,6 +197,14 @@ class LeRobotSource(EpisodeSource):
             for row, number in enumerate(batch.column("episode_index").to_pylist()):
                 found[number] = {name: one[row : row + 1] for name, one in columns.items()}
         return found
+
+
+def feature_keys(info: Mapping[str, Any], key_map: Mapping[str, KeyPath]) -> dict[str, KeyPath]:
+    """The key of each feature: by a map, as `to_lerobot` noted it, or split at its dots."""
+    own = {name: tuple(path) for name, path in info.get(KEYS, {}).items()}
+    return {
+        name: key_map.get(name, own.get(name, tuple(name.split(".")))) for name in info["features"]
+    }
 
 
 def _set_flags(columns: dict[KeyPath, Array], steps: int) -> None:
