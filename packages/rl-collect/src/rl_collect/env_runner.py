@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from rl_collect.inputs.random_actions import RandomActions
 from rl_envs import EnvBase, PolicyPlan, RolloutPlayer, RolloutRequest, policy_plan
 from rl_layout import keys
+from rl_tensordict.types import Array, KeyPath
 
 
 class EnvRunner:
@@ -50,6 +52,11 @@ class EnvRunner:
     def has_copied(self) -> bool:
         """Whether the last batch is a copy of columns, which lie on the CPU."""
         return self._holder is not None
+
+    @property
+    def columns(self) -> Mapping[KeyPath, Array]:
+        """Arrays `[*B, room, ...]` that the last batch is a copy of; none where it is none."""
+        return {} if self._holder is None else self._holder.arrays
 
     @property
     def root(self) -> TensorDictBase | None:

@@ -25,7 +25,7 @@ from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
 from rl_tensordict import find, put, put_leaves
-from rl_tensordict.types import Flags
+from rl_tensordict.types import Array, Flags, KeyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,14 +48,16 @@ class BatchAssembler:
         is_profiled = options.profile
         self._play = in_range("rl_collect.rollout", runner.play, is_on=is_profiled)
         self._mark = in_range("rl_collect.marks", self._marked, is_on=is_profiled)
-        self._move, self._storing, self._random_frames = store, storing, options.random_frames
+        self._move, self._random_frames = store, options.random_frames
+        self._stays = storing.type == "cpu"  # where columns are copied
         self._stored = in_range("rl_collect.store", self._moved, is_on=is_profiled)
         self.num_steps = options.num_steps(env)
         self._with_ids = options.track_traj_ids
         self._cuts_episodes = options.cuts_episodes
         self._reward_keys = [(keys.NEXT, *keys.as_tuple(key)) for key in env.reward_keys]
+        self._every_row = (slice(None),) * len(env.batch_size)
         self._ids = TrajectoryIds(env.batch_size, options.producer)
-        self._groups = GroupStarts(env.done_groups)
+        self._groups, self._has_done = GroupStarts(env.done_groups), () in env.done_groups
         # whose next step begins a trajectory in the middle of an episode
         self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
         num_envs = max(env.batch_size.numel(), 1)
@@ -230,32 +232,40 @@ class BatchAssembler:
 
     def _marked(self, batch: TensorDictBase) -> Flags:
         """Write the markers, in place, and count; returns the steps that end a trajectory."""
-        over = ends_of(batch)
+        columns, view = self._runner.columns, torch.from_numpy
+        if columns and self._has_done:
+            over: Flags = columns[keys.NEXT_DONE][..., : batch.batch_size[-1], 0].copy()
+        else:
+            over = ends_of(batch)
         found, version = self._ids.mark(over), np.empty(over.shape, np.int64)
         version[...] = self.policy_version
-        markers = {keys.POLICY_VERSION[1]: torch.from_numpy(version)}
+        markers = {keys.POLICY_VERSION[1]: view(version)}
         if self._with_ids:
-            markers[keys.TRAJ_IDS[1]] = torch.from_numpy(found.ids)
-            markers[keys.TRAJ_STEP[1]] = torch.from_numpy(found.steps)
+            markers[keys.TRAJ_IDS[1]] = view(found.ids)
+            markers[keys.TRAJ_STEP[1]] = view(found.steps)
         if self._cuts_episodes:
             markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
-        is_init = torch.from_numpy(found.is_init[..., None])
-        device = self._env.device  # a batch of an environment elsewhere does not name it
-        if device.type != "cpu":
-            is_init = is_init.to(device)
-            markers = {name: leaf.to(device) for name, leaf in markers.items()}
+        is_init = view(found.is_init[..., None])
+        if not columns:
+            device = self._env.device  # a batch of an environment elsewhere does not name it
+            if device.type != "cpu":
+                is_init = is_init.to(device)
+                markers = {name: leaf.to(device) for name, leaf in markers.items()}
         put(batch, (keys.IS_INIT,), is_init)
         put_leaves(batch, keys.TRAJ_IDS[0], markers)
         if self._groups.are_there:
             self._groups.mark(batch)
         self.frames += over.size
-        self.episodes.add(self._rewards(batch), over)
+        self.episodes.add(self._rewards(batch, columns), over)
         return over
 
-    def _rewards(self, batch: TensorDictBase) -> Any:
+    def _rewards(self, batch: TensorDictBase, columns: Mapping[KeyPath, Array]) -> Any:
         """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
         if len(self._reward_keys) == 1:
-            return find(batch, self._reward_keys[0]).cpu().numpy()
+            key = self._reward_keys[0]
+            if columns:
+                return columns[key][(*self._every_row, slice(batch.batch_size[-1]))]
+            return find(batch, key).cpu().numpy()
         found = [find(batch, key).cpu() for key in self._reward_keys]
         return torch.cat([one.flatten(batch.ndim) for one in found], -1).numpy()
 
@@ -283,7 +293,7 @@ class BatchAssembler:
     def _moved(self, batch: TensorDictBase) -> TensorDictBase:
         if self._options.compact_obs:
             batch = compact(batch, list(self._env.observation_spec.keys(True, True)))
-        if self._runner.has_copied and self._storing.type == "cpu":
+        if self._stays and self._runner.has_copied:
             return batch
         return self._move(batch)
 

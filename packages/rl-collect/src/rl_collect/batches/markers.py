@@ -19,6 +19,8 @@ from rl_tensordict.types import Flags, KeyPath
 
 Numbers = NDArray[np.int64]
 
+LEAST = np.iinfo(np.int64).min  # looked up once: it takes longer than the markers of a step
+
 PRODUCER_BITS = 31
 COUNTER_BITS = 32
 
@@ -82,6 +84,8 @@ class TrajectoryIds:
         self.producer, self.begun = producer, 0
         # of the step to come, for each environment
         self._fresh: Flags = np.ones(batch_size, dtype=bool)
+        self._begins = True  # whether any of them is fresh
+        self._last: Marks | None = None  # of a batch without beginnings, which the next one resembles
         self._ids: Numbers = np.zeros(batch_size, dtype=np.int64)
         self._steps: Numbers = np.zeros(batch_size, dtype=np.int64)
 
@@ -105,7 +109,7 @@ class TrajectoryIds:
         """
         if not isinstance(rows, bool | np.bool_):
             rows = as_flags(rows, self._fresh.shape, "rows")
-        self._fresh = np.array(self._fresh | rows)
+        self._set_fresh(np.array(self._fresh | rows))
 
     def mark(self, over: Flags) -> Marks:
         """Give the steps that follow the last ones their markers.
@@ -118,25 +122,41 @@ class TrajectoryIds:
         """
         if not has_flags(over, self._fresh.shape):
             over = as_flags(over, (*self._fresh.shape, -1), "over")
+        if not (self._begins or b"\1" in over[..., :-1].tobytes()):
+            return self._continued(over)
         is_init = np.empty(over.shape, bool)
         is_init[..., 0] = self._fresh
         is_init[..., 1:] = over[..., :-1]
         number = _count_to(over.shape[-1])
-        if b"\1" not in is_init.tobytes():  # every row continues: a count, and the ids of before
-            ids, steps = np.empty(over.shape, np.int64), np.empty(over.shape, np.int64)
-            ids[...], steps[...] = self._ids[..., None], self._steps[..., None]
-            steps += number
-            self._fresh, self._steps = over[..., -1].copy(), self._steps + len(number)
-            return Marks(is_init, ids, steps)
         # where the trajectory of each step began: one under way did so before this batch
-        begun = np.where(is_init, number, np.iinfo(np.int64).min)
+        begun = np.where(is_init, number, LEAST)
         begun[..., 0] = np.where(self._fresh, 0, -self._steps)
         steps = number - np.maximum.accumulate(begun, axis=-1)
         ids = self._number(is_init)
         # numbers, if there is no dimension, are arrays all the same
-        self._fresh = np.array(over[..., -1])
+        self._set_fresh(np.array(over[..., -1]))
         self._ids, self._steps = np.array(ids[..., -1]), np.array(steps[..., -1] + 1)
         return Marks(is_init, ids, steps)
+
+    def _continued(self, over: Flags) -> Marks:
+        """The markers of steps that all continue: the ids of before, and a count."""
+        last, shape = self._last, over.shape
+        if last is not None and last.ids.shape == shape:
+            last = Marks(last.is_init, last.ids, last.steps + _count_of(shape[-1]))
+        else:
+            ids, steps = np.empty(shape, np.int64), np.empty(shape, np.int64)
+            ids[...], steps[...] = self._ids[..., None], self._steps[..., None]
+            last = Marks(np.zeros(shape, bool), ids, steps + _count_to(shape[-1]))
+        self._last, self._steps = last, self._steps + shape[-1]
+        if b"\1" in over.tobytes():
+            self._set_fresh(np.array(over[..., -1]))
+        # what is handed out belongs to the caller
+        return Marks(last.is_init.copy(), last.ids.copy(), last.steps.copy())
+
+    def _set_fresh(self, fresh: Flags) -> None:
+        """Note whose next step begins a trajectory; the ids of the last steps end with that."""
+        self._fresh, self._begins = fresh, bool(fresh.any())
+        self._last = None
 
     def _number(self, is_init: Flags) -> Numbers:
         """The id of every step: that of the last beginning at or before it."""
@@ -187,7 +207,8 @@ class TrajectoryIds:
             )
             raise ValueError(msg)
         self.producer, self.begun = state["producer"], state["begun"]
-        self._fresh, self._ids, self._steps = found["fresh"], found["ids"], found["steps"]
+        self._ids, self._steps = found["ids"], found["steps"]
+        self._set_fresh(found["fresh"])
 
 
 def has_flags(over: Any, batch_size: tuple[int, ...]) -> bool:
@@ -205,13 +226,19 @@ def _count_to(stop: int) -> Numbers:
     return np.arange(stop)
 
 
+@lru_cache(maxsize=8)
+def _count_of(number: int) -> Numbers:
+    # numpy adds an array at half the cost of a number
+    return np.array([number])
+
+
 def ends_of(batch: TensorDictBase) -> Flags:
     """Find the steps that end a trajectory, bool `[*B, T]`."""
     # The root's done flag decides. If there is none, a trajectory is over when everyone in every
     # group is done at the same step.
     root = find(batch, keys.NEXT_DONE)
     if isinstance(root, Tensor) and root.shape == (*batch.batch_size, 1):
-        flags: Flags = root.cpu().numpy()
+        flags: Flags = (root if root.is_cpu else root.cpu()).numpy()
         return flags[..., 0]
     found = [root] if root is not None else _group_flags(batch)
     if not found:

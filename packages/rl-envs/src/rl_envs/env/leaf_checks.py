@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from math import isnan
+from functools import lru_cache, partial
+from math import isnan, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -230,6 +230,8 @@ def _all(flags: Array) -> bool:
 
 
 def _holds_no_nan(array: Array) -> bool:
+    if array.size == 1:
+        return not isnan(array.item())
     # a sum of squares is NaN where a number is, and takes less than a search
     return not isnan(np.vdot(array, array))
 
@@ -243,6 +245,8 @@ def _below(spec: Categorical, array: Array) -> bool:
 
 
 def _one_hot(array: Array) -> bool:
+    if array.ndim == 2 and len(array) == 1:  # one row, searched as bytes
+        return array.tobytes().count(1) == 1
     rows = array.size // array.shape[-1]
     if np.count_nonzero(array) != rows:
         return False
@@ -263,5 +267,19 @@ def _interval_test(spec: Bounded) -> ArrayTest:
     if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
         least, most = low.flat[0].item(), high.flat[0].item()
     if is_symmetric:
-        return lambda array: _all(np.abs(array) <= most)
+        most_of = _spread(most)
+        return lambda array: _all(np.abs(array) <= most_of(array.shape))
     return lambda array: _all((array >= least) & (array <= most))
+
+
+def _spread(bound: Any) -> Callable[[tuple[int, ...]], Any]:
+    """Return a function that repeats a bound for the rows of an array, if those are few."""
+    # numpy compares a few rows with as many in half the time that it takes to broadcast one
+    if not isinstance(bound, np.ndarray):
+        return lambda _: bound
+
+    @lru_cache(maxsize=4)
+    def spread(shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(bound, shape).copy() if prod(shape) <= FEW else bound
+
+    return spread

@@ -217,12 +217,16 @@ def branch(
     names: list[str | None] | None = None,
 ) -> TensorDict:
     """Make a tensordict of nested leaves, or of copies of them."""
-    entries: dict[str, Any] = {}
-    for name, one in tree.items():
-        if isinstance(one, np.ndarray):
-            entries[name] = torch.from_numpy(one.copy())
-        elif isinstance(one, Tensor):
-            entries[name] = one.clone() if copy else one
-        else:
-            entries[name] = branch(one, sizes, copy)
+    view, kind = torch.from_numpy, np.ndarray
+    entries = {
+        name: view(one.copy()) if type(one) is kind else _entry(one, sizes, copy)
+        for name, one in tree.items()
+    }
     return build_flat(entries, sizes, names)
+
+
+def _entry(one: Any, sizes: torch.Size, copy: bool) -> Any:
+    """A leaf that is a tensor, or a group."""
+    if isinstance(one, Tensor):
+        return one.clone() if copy else one
+    return branch(one, sizes, copy)

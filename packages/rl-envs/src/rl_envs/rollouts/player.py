@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -262,6 +263,15 @@ class RolloutPlayer:
     def holds_root(self) -> bool:
         """Whether the columns hold the root after the last batch."""
         return self._columns is not None and self._columns.has_next_root
+
+    @property
+    def arrays(self) -> Mapping[KeyPath, Array]:
+        """The columns `[*B, room, ...]` that the last batch is a copy of; none where it is none.
+
+        Returns:
+            Arrays by key, whose first steps are those of the batch. The next batch overwrites them.
+        """
+        return {} if self._columns is None else self._columns.columns.arrays
 
     def next_root(self) -> TensorDictBase:
         """Copy the root `[*B]` that the columns hold.
