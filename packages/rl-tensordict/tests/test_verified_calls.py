@@ -12,6 +12,8 @@ from tensordict.nn import (
     set_interaction_type,
 )
 from torch import nn
+from torch.nn.utils import parametrize as parametrizations
+from torch.nn.utils import prune as pruning
 
 from rl_tensordict import VerifiedCalls, leaves
 
@@ -285,6 +287,22 @@ def calls_of_modules(calls):
     return len(found)
 
 
+def lookups_of_parameters(calls):
+    """How many parameters are looked for by torch's `__getattr__` of modules."""
+    run, found = calls.bound(), []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code is nn.Module.__getattr__.__code__:
+            found.append(frame)
+
+    sys.setprofile(note)
+    try:
+        run(dict(VALUES))
+    finally:
+        sys.setprofile(None)
+    return len(found)
+
+
 class Marked(nn.Sequential):
     runs_layers = True
 
@@ -299,6 +317,7 @@ def test_layers_of_a_plain_network_are_called_without_what_torch_does_around_a_c
     network = kind(*deep())
     calls = bound_network(network)
     assert calls_of_modules(calls) == 0
+    assert lookups_of_parameters(calls) == 0
     assert torch.equal(action_of(calls), network(VALUES["observation",]))
     assert calls.bound() is calls.bound()
 
@@ -337,6 +356,11 @@ def test_hooks_that_are_added_later_are_called_from_the_next_binding_on(add):
     assert torch.equal(action_of(calls), before)
 
 
+class Negative(nn.Module):
+    def forward(self, weight):
+        return -weight
+
+
 def replace_layer(network):
     network[2][0] = nn.Linear(5, 5)
 
@@ -349,7 +373,15 @@ def replace_forward(network):
     network[0].forward = lambda seen: seen.new_ones(2, 5)
 
 
-@pytest.mark.parametrize("change", [replace_layer, add_layer, replace_forward])
+def parametrize(network):
+    parametrizations.register_parametrization(network[0], "weight", Negative())
+
+
+def prune(network):
+    pruning.random_unstructured(network[2][0], "weight", amount=3)
+
+
+@pytest.mark.parametrize("change", [replace_layer, add_layer, replace_forward, parametrize, prune])
 def test_layers_that_change_are_called_as_they_are_from_the_next_binding_on(change):
     network = deep()
     calls = bound_network(network)
@@ -359,10 +391,23 @@ def test_layers_that_change_are_called_as_they_are_from_the_next_binding_on(chan
     assert not torch.equal(action_of(calls), before)
 
 
-def test_new_weights_act_at_once():
+def fill(network):
+    with torch.no_grad():
+        network[0].weight.fill_(0.3)
+
+
+def replace_weight(network):
+    network[0].weight = nn.Parameter(torch.full((5, 3), 0.3))
+
+
+def remove_bias(network):
+    network[0].register_parameter("bias", None)
+
+
+@pytest.mark.parametrize("change", [fill, replace_weight, remove_bias, parametrize])
+def test_new_weights_act_at_once(change):
     network = deep()
     calls = bound_network(network)
     run = calls.bound()
-    with torch.no_grad():
-        network[0].weight.fill_(0.3)
+    change(network)
     assert torch.equal(run(dict(VALUES))["action",], network(VALUES["observation",]))

@@ -90,3 +90,16 @@ def test_a_counter_that_is_used_up_is_an_error():
     ids.begun = 1 << 32
     with pytest.raises(OverflowError, match="start another"):
         ids.mark(np.array([False]))
+
+
+def test_marks_that_the_caller_changes_are_none_of_the_next_batch():
+    ids, goes_on = TrajectoryIds((2,), producer=0), np.zeros((2, 3), dtype=bool)
+    for first in (0, 3, 6, 9):
+        marks = ids.mark(goes_on)
+        assert marks.ids.tolist() == [[0, 0, 0], [1, 1, 1]]
+        assert marks.steps.tolist() == [[first, first + 1, first + 2]] * 2
+        assert marks.is_init.any() == (first == 0)
+        marks.ids.fill(7)
+        marks.steps.fill(7)
+        marks.is_init.fill(True)
+        assert not ids.fresh.any()

@@ -82,6 +82,21 @@ def test_members_of_the_usual_specs_pass_the_quick_test(name):
     assert all(passes(array_test(SPECS[name]), SPECS[name].rand()) for _ in range(20))
 
 
+@pytest.mark.parametrize("rows", [(), (1,), (4,), (2000,), (3, 2)])
+@pytest.mark.parametrize("name", ["floats", "own bounds", "symmetric", "one hot"])
+def test_one_bad_number_among_rows_fails_the_quick_test(name, rows):
+    spec = {**SPECS, "symmetric": Bounded(-LOWS.abs() - 1, LOWS.abs() + 1)}[name]
+    test, bad = array_test(spec), {"floats": torch.nan, "one hot": 1}.get(name, 50.0)
+    torch.manual_seed(0)
+    for _ in range(2):
+        value = spec.rand(rows)
+        assert passes(test, value)
+        for place in {0, len(value.view(-1)) - 1, len(value.view(-1)) // 2}:
+            wrong = value.clone()
+            wrong.view(-1)[place] = bad
+            assert passes(test, wrong) == torch.equal(wrong, value)
+
+
 @pytest.mark.parametrize("name", ["masked", "masked one hot", "one hot", "several", "floats"])
 def test_the_quick_test_of_choices_ignores_masks(name):
     spec = SPECS[name]

@@ -13,7 +13,7 @@ from rl_policies import (
     SamplingModule,
     TanhNormal,
 )
-from rl_policies.distributions.fast_sampling import can_draw, direct_draw
+from rl_policies.distributions.fast_sampling import FEW, can_draw, direct_draw
 from rl_specs import Bounded
 
 LOW, HIGH = torch.tensor([-1.9, 0.0, 5.0]), torch.tensor([0.8, 1.0, 7.0])
@@ -41,6 +41,24 @@ def assert_same_log_prob(kind, found, wanted):
     # torch's Categorical subtracts a logsumexp, where log_softmax rounds once
     eps = 4 * torch.finfo(found.dtype).eps if kind is Categorical else 0.0
     torch.testing.assert_close(found, wanted, rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2, FEW, FEW + 1])
+@pytest.mark.parametrize(
+    ("kind", "kwargs"), [(OneHotCategorical, {"dtype": torch.bool}), (Categorical, {})]
+)
+def test_one_row_is_drawn_as_a_row_among_others(kind, kwargs, count, dtype):
+    draw, logits = direct_draw(kind, ["logits"], kwargs), torch.randn(30, count, dtype=dtype)
+    for seed, row in enumerate(3 * logits):
+        torch.manual_seed(seed)
+        found, after = draw(row), torch.get_rng_state()
+        torch.manual_seed(seed)
+        wanted = draw(row[None])
+        assert torch.equal(after, torch.get_rng_state())
+        for one, other in zip(found, wanted, strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

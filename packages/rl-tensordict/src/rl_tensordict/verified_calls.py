@@ -37,7 +37,9 @@ class Layers:
         found: list[Any] = []
         if not isinstance(function, nn.Sequential) or not self._add(function, found):
             return function
-        forwards = tuple([layer.forward for layer in found])
+        forwards = tuple(
+            [_linear(layer) if type(layer) is nn.Linear else layer.forward for layer in found]
+        )
 
         def run(value: Tensor, *more: Tensor) -> Any:
             if more:
@@ -93,6 +95,21 @@ def _is_plain(module: nn.Module) -> bool:
     has_hooks = any(state.get(name, True) for name in hooks)
     is_own = "forward" in state or type(module).__call__ is not nn.Module.__call__
     return not (has_hooks or is_own or state.get("_compiled_call_impl"))
+
+
+def _linear(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """The `forward` of a layer, without torch's search for its parameters, which takes as long."""
+    state, product, forward = layer.__dict__, nn.functional.linear, layer.forward
+
+    def run(value: Tensor) -> Tensor:
+        try:
+            parameters = state["_parameters"]
+            weight, bias = parameters["weight"], parameters["bias"]
+        except KeyError:  # kept elsewhere, as by parametrizations
+            return forward(value)
+        return product(value, weight, bias)
+
+    return run
 
 
 class VerifiedCalls:

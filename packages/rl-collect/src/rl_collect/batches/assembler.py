@@ -57,7 +57,9 @@ class BatchAssembler:
         self._reward_keys = [(keys.NEXT, *keys.as_tuple(key)) for key in env.reward_keys]
         self._every_row = (slice(None),) * len(env.batch_size)
         self._ids = TrajectoryIds(env.batch_size, options.producer)
-        self._groups, self._has_done = GroupStarts(env.done_groups), () in env.done_groups
+        self._groups = GroupStarts(env.done_groups)
+        done = env.full_done_spec.get(keys.DONE) if () in env.done_groups else None
+        self._has_done = done is not None and done.shape == (*env.batch_size, 1)
         # whose next step begins a trajectory in the middle of an episode
         self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
         num_envs = max(env.batch_size.numel(), 1)

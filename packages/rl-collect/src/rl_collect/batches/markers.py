@@ -85,7 +85,9 @@ class TrajectoryIds:
         # of the step to come, for each environment
         self._fresh: Flags = np.ones(batch_size, dtype=bool)
         self._begins = True  # whether any of them is fresh
-        self._last: Marks | None = None  # of a batch without beginnings, which the next one resembles
+        self._last: Marks | None = (
+            None  # of a batch without beginnings, which the next one resembles
+        )
         self._ids: Numbers = np.zeros(batch_size, dtype=np.int64)
         self._steps: Numbers = np.zeros(batch_size, dtype=np.int64)
 

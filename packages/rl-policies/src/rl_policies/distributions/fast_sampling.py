@@ -12,17 +12,20 @@ from functools import cache, partial
 from math import isnan
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Categorical
 
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, placed
-from rl_policies.distributions.nan_check import refuse_nan, refuse_nan_density
+from rl_policies.distributions.nan_check import can_look, refuse_nan, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
 
 Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+FEW = 64  # choices that are drawn from by numpy
+NAN_LOGITS = "cannot draw from these logits: some are nan. Look at the weights of the policy."
 FULL = (torch.float32, torch.float64)  # distributions compute narrower dtypes in float32
 
 
@@ -69,6 +72,10 @@ def can_draw(*parameters: Any) -> bool:
 def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Draw as `OneHotCategorical`: vectors ``[*B, n]``, log-probabilities ``[*B]``; refuse NaN."""
     log_probs = logits.log_softmax(-1)
+    if dtype is torch.bool and _is_one_row(log_probs):
+        choice, log_prob = _one_choice(log_probs)
+        refuse_nan(log_prob)
+        return torch.from_numpy(_places_to(len(log_probs)) == choice), log_prob
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index)
     refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
@@ -82,14 +89,33 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as torch's `Categorical`: int64 ``[*B]``, log-probabilities ``[*B]``; raise for NaN."""
     log_probs = logits.log_softmax(-1)
+    if _is_one_row(log_probs):
+        choice, log_prob = _one_choice(log_probs)
+        if isnan(log_prob.item()):
+            raise RuntimeError(NAN_LOGITS)
+        return torch.from_numpy(choice), log_prob
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index).squeeze(-1)
     # log_softmax spreads a NaN over its row, and the sum over rows: one number to read
     if isnan(float(log_prob if log_prob.numel() == 1 else log_prob.sum())):
-        msg = "cannot draw from these logits: some are nan. Look at the weights of the policy."
-        raise RuntimeError(msg)
+        raise RuntimeError(NAN_LOGITS)
     return index.squeeze(-1), log_prob
+
+
+def _is_one_row(log_probs: Tensor) -> bool:
+    """Whether log-probabilities are those of one environment, a few numbers on the CPU."""
+    return log_probs.ndim == 1 and len(log_probs) <= FEW and can_look(log_probs)
+
+
+def _one_choice(log_probs: Tensor) -> tuple[Any, Tensor]:
+    """Draw as from several rows: the choice, an array without dimensions, and its log-probability.
+
+    Between the steps of an environment an operation of torch takes several times that of numpy.
+    """
+    chances, noise = log_probs.exp(), torch.empty_like(log_probs).exponential_()
+    choice = np.array((chances.numpy() / noise.numpy()).argmax())
+    return choice, torch.from_numpy(log_probs.numpy()[choice, ...])
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,6 +163,11 @@ def _log_density(surprise: Tensor, constant: float) -> Tensor:
     log_density = _number(whole, total.dtype) - total
     refuse_nan_density(log_density)
     return log_density
+
+
+@cache
+def _places_to(stop: int) -> Any:
+    return np.arange(stop)
 
 
 @cache
