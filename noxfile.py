@@ -27,6 +27,7 @@ PACKAGES = {
 EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
 FEWER_STEPS = {
     "a2c_pendulum": ["--steps", "100000"],
+    "dqn_atari_path": ["--steps", "3200"],
     "dqn_recurrent_slices": ["--steps", "4096"],
     "grpo_tiny": ["--steps", "20"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
