@@ -11,7 +11,6 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import RayCollector
-from rl_collect.ray.cluster import configs_of, wanted_by
 from rl_envs.testing import CountingEnv
 
 
@@ -19,20 +18,6 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'rl-collect\[ray\]'"):
         RayCollector([CountingEnv], frames_per_batch=2)
-
-
-def test_each_worker_has_its_options():
-    assert configs_of(None, 2) == [{"num_cpus": 1}] * 2
-    assert configs_of([{"num_gpus": 1}, {"num_cpus": 3}], 2) == [
-        {"num_cpus": 1, "num_gpus": 1},
-        {"num_cpus": 3},
-    ]
-    with pytest.raises(ValueError, match="a list of 2, one for each worker"):
-        configs_of([{}], 2)
-    assert wanted_by({"num_cpus": 2, "num_gpus": 0, "resources": {"far": 1}}) == {
-        "CPU": 2,
-        "far": 1,
-    }
 
 
 def test_a_device_that_a_worker_does_not_reserve_is_refused():

@@ -14,11 +14,12 @@ from rl_collect.multi.carrier import Carrier
 from rl_collect.multi.multi_collector import MultiCollector
 from rl_collect.multi.options import WorkerMakers, check_picklable
 from rl_collect.ray.actors import Actors
-from rl_collect.ray.cluster import (
+from rl_workers.ray_cluster import (
     Config,
     configs_of,
     import_ray,
     join_cluster,
+    pickled,
     require_resources,
 )
 
@@ -88,13 +89,16 @@ class RayCollector(MultiCollector):
         check_picklable(self.policy, None)
         configs = configs_of(self._remote_configs, len(make))
         _check_devices(self.policy, options.options, configs)
-        ray = import_ray()
-        pickled = [_pickled(index, one, ray.cloudpickle) for index, one in enumerate(make)]
+        ray = import_ray(
+            "rl-collect",
+            "On one machine MultiSyncCollector and MultiAsyncCollector do without it.",
+        )
+        made = [_pickled(index, one, ray.cloudpickle) for index, one in enumerate(make)]
         join_cluster(ray, self._ray_init_config)
         require_resources(ray, configs[: options.min_workers])
         reaches_all = getattr(buffer, "reaches_other_nodes", False)
         return Actors(
-            pickled,
+            made,
             configs,
             timeout_s=options.timeout_s,
             needs_memory=options.workers_write and not reaches_all,
@@ -123,28 +127,10 @@ class RayCollector(MultiCollector):
 
 
 def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:
-    """What makes a worker, for another process; a part that cannot be pickled is named."""
-    try:
-        pickled: bytes = cloudpickle.dumps(make)
-    except Exception:
-        env, policy, options = make.args
-        parts = {"create_env_fn": env, "policy": policy, **options}
-        for name, part in parts.items():
-            _require_picklable(name, part, index, cloudpickle)
-        raise
-    return pickled
-
-
-def _require_picklable(name: str, part: Any, index: int, cloudpickle: Any) -> None:
-    try:
-        cloudpickle.dumps(part)
-    except Exception as error:
-        called = getattr(part, "__qualname__", type(part).__name__)
-        msg = (
-            f"{name} of worker {index}, {called}, cannot be pickled on its way to an actor "
-            f"({type(error).__name__}: {error}): make what it holds inside the function."
-        )
-        raise TypeError(msg) from error
+    """What makes a worker, for another process."""
+    env, policy, options = make.args
+    parts = {"create_env_fn": env, "policy": policy, **options}
+    return pickled(cloudpickle, make, parts, f"worker {index}")
 
 
 def _check_devices(policy: Any, options: Mapping[str, Any], configs: Sequence[Config]) -> None:

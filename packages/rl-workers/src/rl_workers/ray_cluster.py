@@ -1,4 +1,4 @@
-"""The cluster that workers run on: joined, and asked for resources."""
+"""A cluster of Ray: joined, asked for resources, and what is sent to its actors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ CONNECT_S = 5.0
 Config = Mapping[str, Any]
 
 
-def import_ray() -> Any:
-    """Ray's module, or what to install."""
+def import_ray(extra: str, instead: str) -> Any:
+    """Ray's module; without it, an error that says what to install and what to use instead."""
     try:
         import ray
     except ModuleNotFoundError as error:
-        msg = (
-            "collectors on Ray need Ray: pip install 'rl-collect[ray]'. On one machine "
-            "MultiSyncCollector and MultiAsyncCollector do without it."
-        )
+        msg = f"Ray is not installed: pip install '{extra}[ray]'. {instead}"
         raise ModuleNotFoundError(msg, name="ray") from error
     return ray
 
@@ -64,6 +61,29 @@ def configs_of(remote_configs: Config | Sequence[Config] | None, count: int) -> 
         )
         raise ValueError(msg)
     return [{"num_cpus": 1, **one} for one in given]
+
+
+def pickled(cloudpickle: Any, make: Any, parts: Mapping[str, Any], owner: str) -> bytes:
+    """What an actor is made by; where it cannot be pickled, the part that is why is named."""
+    try:
+        found: bytes = cloudpickle.dumps(make)
+    except Exception:
+        for name, part in parts.items():
+            _require_picklable(cloudpickle, name, part, owner)
+        raise
+    return found
+
+
+def _require_picklable(cloudpickle: Any, name: str, part: Any, owner: str) -> None:
+    try:
+        cloudpickle.dumps(part)
+    except Exception as error:
+        called = getattr(part, "__qualname__", type(part).__name__)
+        msg = (
+            f"{name} of {owner}, {called}, cannot be pickled on its way to an actor "
+            f"({type(error).__name__}: {error}): make what it holds inside the function."
+        )
+        raise TypeError(msg) from error
 
 
 def wanted_by(config: Config) -> dict[str, float]:
