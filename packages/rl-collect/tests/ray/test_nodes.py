@@ -10,8 +10,8 @@ from torch import nn
 
 from rl_collect import RayCollector
 from rl_envs.testing import CountingEnv, EpisodeStepEnv
-from rl_layout import check_layout
-from rl_replay import LazyTensorStorage, ReplayBuffer
+from rl_layout import Segments, check_layout
+from rl_replay import LazyTensorStorage, RayReplayBuffer, ReplayBuffer, SliceSampler
 
 pytestmark = pytest.mark.ray
 FAR = {"num_cpus": 1, "resources": {"far": 1}}
@@ -90,6 +90,26 @@ def test_a_buffer_in_the_memory_of_this_machine_is_not_for_workers_elsewhere(clu
     with RayCollector([CountingEnv] * 2, remote_configs=HERE, **options) as collector:
         collector.next()
     assert len(buffer) >= 2
+
+
+@pytest.mark.parametrize("whole", [None, 1])
+def test_workers_of_all_machines_write_to_a_buffer_in_an_actor(cluster, whole):
+    storage = functools.partial(LazyTensorStorage, 4000, lossless=True)
+    parts = {"storage": storage, "sampler": SliceSampler(slice_len=4), "batch_size": 32}
+    options = {"frames_per_batch": 24, "total_frames": 480, "trajs_per_batch": whole}
+    with RayReplayBuffer(**parts) as buffer:
+        places = {"remote_configs": [HERE, FAR], "replay_buffer": buffer}
+        with RayCollector([EPISODES] * 2, sync=True, **places, **options) as collector:
+            assert list(collector) == [None] * 20
+            held = sum(one["unfinished_frames"] for one in collector.stats()["workers"])
+            assert len(buffer) == 480 - held
+        rows, sample = buffer[:], buffer.sample()
+        assert len(rows) == 480  # what was not whole is cut at the end
+        assert not check_layout(rows.exclude("index")).findings
+        assert len((rows["collector", "traj_ids"] >> 32).unique()) == 2
+        assert torch.equal(rows["observation"][:, 1], rows["collector", "traj_step"])
+        assert torch.equal(rows["next", "observation"][:, 1], rows["collector", "traj_step"] + 1)
+        assert Segments.of(sample).lengths.tolist() == [4] * 8
 
 
 def test_the_stream_goes_on_when_a_node_is_lost_and_a_new_one_takes_part(cluster):

@@ -20,6 +20,7 @@ from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_replay.ensembles.storage import StorageEnsemble
 from rl_replay.ensembles.writer import WriterEnsemble
 from rl_replay.ranking.max_value_writer import TensorDictMaxValueWriter
+from rl_replay.ray.ray_replay_buffer import RayReplayBuffer
 from rl_replay.read_dump import read_dump
 from rl_replay.samplers import (
     ConsumingSampler,
@@ -63,6 +64,7 @@ __all__ = [
     "PrioritizedSampler",
     "PrioritizedSliceSampler",
     "RandomSampler",
+    "RayReplayBuffer",
     "ReplayBuffer",
     "ReplayBufferEnsemble",
     "RoundRobinWriter",

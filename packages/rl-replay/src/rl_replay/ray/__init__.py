@@ -1,0 +1,1 @@
+"""Buffers in actors of Ray, for programs on several machines."""
