@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,6 +132,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     Args:
         name: One of seven tasks, `"adult_onehot"`.
         batch_size: Rows of a sample, unless `sample` says otherwise.
+        root: The folder of all datasets.
         options: As for `BaseDatasetExperienceReplay`.
 
     Raises:
@@ -144,10 +146,16 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 
     family = "openml"
 
-    def __init__(self, name: str, batch_size: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        batch_size: int | None = None,
+        root: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
         if all(options.get(one) is None for one in ("sampler", "num_slices", "slice_len")):
             options["sampler"] = SamplerWithoutReplacement()
-        super().__init__(name, batch_size, **options)
+        super().__init__(name, batch_size, root=root, **options)
         self.max_outcome_val = len(self.metadata["choices"]) - 1
 
     @classmethod

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import torch
 from tensordict import TensorDictBase
 
+from rl_datasets.arguments import require_known, sampler_of
 from rl_datasets.convert import convert
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import DatasetFolder, root_of, unknown_id
@@ -23,8 +24,6 @@ from rl_replay import (
     ImmutableDatasetWriter,
     LazyMemmapStorage,
     Sampler,
-    SliceSampler,
-    SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
     TensorStorage,
     Writer,
@@ -68,7 +67,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         num_slices: Slices of a sample, for a `SliceSampler` that is made here.
         slice_len: Steps of a slice, likewise.
         strict_length: Whether such a sampler leaves out trajectories that are shorter.
-        replacement: Whether it may draw a slice again in an epoch.
+        replacement: Whether a slice, or a row, may be drawn again in an epoch; a sampler without
+            replacement is made if not.
         parts: What a `TensorDictReplayBuffer` takes: `sampler`, `transform`, `writer`, `prefetch`,
             `collate_fn`, `pin_memory`, `generator`, `priority_key`.
 
@@ -108,21 +108,25 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         batch_size: int | None = None,
         *,
         root: str | os.PathLike[str] | None = None,
-        download: Download = True,
+        download: Download | None = True,
         path: str | os.PathLike[str] | None = None,
         streaming: bool | StreamOptions = False,
         split_trajs: bool = False,
         num_slices: int | None = None,
         slice_len: int | None = None,
         strict_length: bool = True,
-        replacement: bool = True,
+        replacement: bool | None = True,
         sampler: Sampler | None = None,
         writer: Writer | None = None,
         verbose: bool = True,
         **parts: Any,
     ) -> None:
-        if not isinstance(download, bool):
+        if download is not None and not isinstance(download, bool):
             check_choice("download", download, ["force"])
+        require_known(type(self), parts)
+        sampler = sampler_of(
+            sampler, num_slices, slice_len, strict=strict_length, again=replacement
+        )
         self.dataset_id = dataset_id
         self._verbose = verbose
         self._folder = DatasetFolder.of(root, self.family, dataset_id)
@@ -132,19 +136,11 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             raise unknown_id(dataset_id, known, self.family)
         if download == "force":
             self._folder.drop(files=files is None)
-        if num_slices is not None or slice_len is not None:
-            if sampler is not None:
-                raise ValueError(
-                    "num_slices and slice_len make a sampler, and one was given: leave them out."
-                )
-            sampler = (SliceSampler if replacement else SliceSamplerWithoutReplacement)(
-                num_slices=num_slices, slice_len=slice_len, strict_length=strict_length
-            )
         if streaming:
             _require_streamable(split_trajs=split_trajs, writer=writer, **parts)
-            storage, writer = self._read_ahead(self._found(download, files), streaming)
+            storage, writer = self._read_ahead(self._found(download is not False, files), streaming)
         else:
-            storage = self._opened(download, files, sampler, split_trajs=split_trajs)
+            storage = self._opened(download is not False, files, sampler, split_trajs=split_trajs)
         parts |= {"storage": storage, "sampler": sampler, "batch_size": batch_size}
         super().__init__(writer=writer or ImmutableDatasetWriter(), **parts)
         if self._stream is not None:
@@ -361,7 +357,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         return self._stream.storage, self._stream.writer
 
     def _opened(
-        self, download: Download, path: Path | None, sampler: Sampler | None, *, split_trajs: bool
+        self, download: bool, path: Path | None, sampler: Sampler | None, *, split_trajs: bool
     ) -> TensorStorage:
         """The rows on the disk, which are made if they are not there."""
         self._convert(download, path)
@@ -370,7 +366,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         rows = _opened(self._folder.rows, self.report)
         return _padded(rows) if split_trajs else rows
 
-    def _convert(self, download: Download, path: Path | None) -> None:
+    def _convert(self, download: bool, path: Path | None) -> None:
         """Makes the rows, unless they are there."""
         folder = self._folder
         if path is None and folder.is_converted:
@@ -384,7 +380,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if self._verbose:
             print(DatasetReport.load(folder.rows))  # noqa: T201 - asked for by the user
 
-    def _found(self, download: Download, path: Path | None) -> EpisodeSource:
+    def _found(self, download: bool, path: Path | None) -> EpisodeSource:
         """The episodes of the files, which are downloaded if they are missing."""
         if path is not None:
             if not path.exists():
@@ -394,7 +390,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             self._download(download)
         return self.source(self._folder.files)
 
-    def _download(self, download: Download) -> None:
+    def _download(self, download: bool) -> None:
         folder = self._folder
         if not download:
             raise FileNotFoundError(
