@@ -1,8 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-policies", "rl-record", "rl-replay", "rl-value",
-#     "gymnasium[classic-control]", "matplotlib", "tensordict", "torch",
+#     "rl-collect", "rl-envs", "rl-policies", "rl-record", "rl-replay", "rl-transforms",
+#     "rl-value", "gymnasium[classic-control]", "matplotlib", "tensordict", "torch",
 # ]
 # ///
 """SAC on a pendulum: an actor, two critics in one module, and an entropy that finds its weight.
@@ -10,6 +10,7 @@
     python examples/sac_pendulum.py
     python examples/sac_pendulum.py --seeds 0 1 2 3 4
     python examples/sac_pendulum.py --steps 30000 --resume      # from its checkpoint
+    python examples/sac_pendulum.py --env HalfCheetah-v5 --steps 300000   # gymnasium[mujoco]
 
 Four pendulums are played side by side; for each step of theirs the networks take one step on rows
 drawn from all that were played. Curves go to a logger, a checkpoint is kept with the buffer, and
@@ -22,6 +23,7 @@ import argparse
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule
@@ -33,9 +35,10 @@ from rl_policies import MLP, ProbabilisticActor, TanhNormal, ValueOperator
 from rl_record import Evaluator, JSONLLogger, VideoRecorder, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_transforms import DoubleToFloat
 from rl_value import SACLoss, SoftUpdate
 
-ENV = "Pendulum-v1"
+PENDULUM = "Pendulum-v1"
 EPISODES = 20  # of an evaluation
 
 
@@ -43,10 +46,12 @@ EPISODES = 20  # of an evaluation
 class Settings:
     """What a run is."""
 
+    env: str = PENDULUM
     seed: int = 0
     num_envs: int = 4
     steps_per_batch: int = 20  # of all environments together; so many updates follow
     first_steps: int = 500  # with random actions, and no updates
+    capacity: int = 100_000  # steps in the buffer
     batch_size: int = 128
     cells: int = 64  # of each of two layers
     learning_rate: float = 2e-3
@@ -55,9 +60,25 @@ class Settings:
     steps_per_evaluation: int = 1000
 
 
-def make_env(num_envs: int) -> EnvBase:
-    """Make pendulums that are played side by side."""
-    return SerialEnv(num_envs, lambda: GymEnv(ENV))
+# for tasks of MuJoCo: those of Haarnoja et al., arXiv:1812.05905, but for fewer random actions
+LARGE: dict[str, Any] = {"first_steps": 1000, "capacity": 1_000_000, "batch_size": 256}
+LARGE |= {"cells": 256, "learning_rate": 3e-4, "gamma": 0.99, "tau": 0.005}
+LARGE |= {"steps_per_evaluation": 5000}
+
+
+def settings_for(env: str, seed: int) -> Settings:
+    """Those of the pendulum, or of larger tasks."""
+    return Settings(env, seed) if env == PENDULUM else Settings(env, seed, **LARGE)
+
+
+def make_game(name: str, **options: Any) -> TransformedEnv:
+    """Make an environment whose observations are float32."""
+    return TransformedEnv(GymEnv(name, **options), DoubleToFloat(["observation"]))
+
+
+def make_env(name: str, num_envs: int) -> EnvBase:
+    """Make environments that are played side by side."""
+    return SerialEnv(num_envs, lambda: make_game(name))
 
 
 class Run:
@@ -66,23 +87,23 @@ class Run:
     def __init__(self, settings: Settings, folder: Path, *, resume: bool = False) -> None:
         torch.manual_seed(settings.seed)
         self.settings, self.folder = settings, folder
-        env, cells = make_env(settings.num_envs), [settings.cells] * 2
-        net = nn.Sequential(
-            MLP(3, 2, num_cells=cells, activation_class=nn.ReLU), NormalParamExtractor()
-        )
+        env, game = make_env(settings.env, settings.num_envs), make_game(settings.env)
+        seen, acts = game.observation_spec["observation"].shape[-1], game.action_spec.shape[-1]
+        sizes = {"num_cells": [settings.cells] * 2, "activation_class": nn.ReLU}
+        net = nn.Sequential(MLP(seen, 2 * acts, **sizes), NormalParamExtractor())
         self.actor = ProbabilisticActor(
             TensorDictModule(net, ["observation"], ["loc", "scale"]),
             ["loc", "scale"],
-            spec=GymEnv(ENV).action_spec,
+            spec=game.action_spec,
             distribution_class=TanhNormal,
         )
-        critic = MLP(4, 1, num_cells=cells, activation_class=nn.ReLU)
+        critic = MLP(seen + acts, 1, **sizes)
         self.loss = SACLoss(self.actor, ValueOperator(critic, ["observation", "action"]))
         self.loss.make_value_estimator(gamma=settings.gamma)
         self.update_targets = SoftUpdate(self.loss, tau=settings.tau)
         self.optimizer = torch.optim.Adam(self.loss.parameters(), lr=settings.learning_rate)
         self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(100_000), batch_size=settings.batch_size
+            storage=LazyTensorStorage(settings.capacity), batch_size=settings.batch_size
         )
         self.collector = Collector(
             env,
@@ -93,7 +114,8 @@ class Run:
         )
         self.collector.set_seed(settings.seed)
         self.logger = JSONLLogger(folder.name, folder.parent, resume=resume)
-        self.evaluator = Evaluator(make_env(EPISODES), self.actor, 1, logger=self.logger)
+        held_out = make_env(settings.env, EPISODES)
+        self.evaluator = Evaluator(held_out, self.actor, 1, logger=self.logger)
         self.steps = 0
         if resume:
             self.load()
@@ -142,26 +164,28 @@ class Run:
 
     def film(self) -> None:
         """Log one episode as a video."""
-        shown = GymEnv(ENV, render_mode="rgb_array")
+        shown = make_game(self.settings.env, render_mode="rgb_array")
         recorder = VideoRecorder(self.logger, "play", render=shown.render, skip=2)
-        env = TransformedEnv(shown, recorder)
-        Evaluator(env, self.actor, 1).evaluate()
+        Evaluator(shown.append_transform(recorder), self.actor, 1).evaluate()
         recorder.dump(self.steps)
 
 
 def main() -> None:
     """Read the options, train, and say how it went."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    hint = "whose actions are vectors between bounds, as HalfCheetah-v5"
+    parser.add_argument("--env", default=PENDULUM, help=hint)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000, help="of each run")
     parser.add_argument("--out", type=Path, default=Path("runs/sac_pendulum"))
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoints")
-    parser.add_argument("--no-video", action="store_true", help="do not film the pendulum")
+    parser.add_argument("--no-video", action="store_true", help="do not film an episode")
     options = parser.parse_args()
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     folders = [options.out / f"seed-{seed}" for seed in options.seeds]
     for seed, folder in zip(options.seeds, folders, strict=True):
-        run, start = Run(Settings(seed), folder, resume=options.resume), time.process_time()
+        settings, start = settings_for(options.env, seed), time.process_time()
+        run = Run(settings, folder, resume=options.resume)
         run.train(options.steps)
         found = run.evaluator.evaluate(run.steps)
         print(

@@ -36,6 +36,15 @@ def test_sac_goes_on_from_its_checkpoint(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_sac_plays_a_task_of_mujoco(tmp_path):
+    pytest.importorskip("mujoco")
+    given = ["--env", "InvertedPendulum-v5", "--out", tmp_path, "--no-video", "--steps", 1040]
+    assert "over 20 episodes after 1040 steps" in played("sac_pendulum", *given)
+    run = read_run(tmp_path / "seed-0")
+    assert run.settings["cells"] == 256
+    assert run["loss_qvalue"].steps.tolist() == [1020, 1040]
+
+
 def test_pqn_learns_and_goes_on_from_its_checkpoint(tmp_path):
     given = ["--out", tmp_path, "--no-video", "--seeds", 3]
     first = played("pqn_vector", "--steps", 20_480, *given)
