@@ -62,7 +62,7 @@ _fits = all(is_same(assembled({}, _no_rows, n), build({}, _no_rows, n)) for n in
 build_flat: Callable[..., TensorDict] = assembled if _fits else build
 
 
-def insert(tensordict: TensorDict, path: tuple[str, ...], value: torch.Tensor) -> None:
+def insert(tensordict: TensorDict, path: tuple[str, ...], value: torch.Tensor | TensorDict) -> None:
     """Add an entry that is known to fit: a tenth of the time that `TensorDict.set` takes.
 
     Arguments are not checked.
@@ -71,7 +71,7 @@ def insert(tensordict: TensorDict, path: tuple[str, ...], value: torch.Tensor) -
         tensordict: not locked; missing groups on the path are created, without names
             or device.
         path: the names that lead to the entry.
-        value: ``[*tensordict.batch_size, ...]``.
+        value: ``[*tensordict.batch_size, ...]``, or a group of this batch size.
 
     Example:
         >>> batch = TensorDict({"reward": torch.zeros(5, 1)}, [5])

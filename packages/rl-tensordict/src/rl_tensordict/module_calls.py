@@ -17,6 +17,7 @@ takes out what it wants. Exact calls compute what the module's `forward` does, b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -117,7 +118,7 @@ class ModuleCalls:
         self._children = [(each, tuple(each.values())) for each in live]
         parts = [each for each in visited if isinstance(each, TensorDictModuleBase)]
         self._parts = [
-            (each, [*each.in_keys], [*each.out_keys], _options_of(each)) for each in parts
+            (each, [*each.in_keys], [*each.out_keys], *_options_of(each)) for each in parts
         ]
 
     @property
@@ -157,7 +158,7 @@ class ModuleCalls:
         for now, children in self._children:
             if tuple(now.values()) != children:
                 return True
-        for part, in_keys, out_keys, options in self._parts:
+        for part, in_keys, out_keys, read, options, unset, asks in self._parts:
             # first, because a part that has parts of its own lists its keys by them
             state = part.__dict__
             if (
@@ -165,9 +166,13 @@ class ModuleCalls:
                 or state["_forward_pre_hooks"]
                 or state["_backward_hooks"]
                 or state["_backward_pre_hooks"]
-                or [*map(state.get, OPTIONS)] != options
-                or not _takes_tensors(part)
+                or not state.keys().isdisjoint(unset)
             ):
+                return True
+            try:
+                if read(state) != options or (asks and not _takes_tensors(part)):
+                    return True
+            except KeyError:
                 return True
             if [*part.in_keys] != in_keys or [*part.out_keys] != out_keys:
                 return True
@@ -406,16 +411,27 @@ OPTIONS = (
 )
 
 
-def _options_of(module: Any) -> list[Any]:
-    """What the rule reads, with copies of lists, which may be changed in place."""
-    found = map(module.__dict__.get, OPTIONS)
-    return [list(value) if type(value) is list else value for value in found]
+def _options_of(module: Any) -> tuple[Callable[[Any], Any], Any, tuple[str, ...], bool]:
+    """What the rule reads: how, what it is now, what is not set, and whether the step may refuse.
+
+    Lists are copied, as they may be changed in place.
+    """
+    state = module.__dict__
+    # two that every module has, so that several are read
+    names = ["_forward_hooks", "_backward_hooks", *[name for name in OPTIONS if name in state]]
+    read = itemgetter(*names)
+    found = tuple([list(value) if type(value) is list else value for value in read(state)])
+    return read, found, tuple([name for name in OPTIONS if name not in state]), _may_refuse(module)
+
+
+def _may_refuse(module: Any) -> bool:
+    ask = getattr(type(module), "takes_tensors", TensorStep.takes_tensors)
+    return ask is not TensorStep.takes_tensors and isinstance(module, TensorStep)
 
 
 def _takes_tensors(module: Any) -> bool:
     """Whether the step of a module needs no more than tensors now."""
-    ask = getattr(type(module), "takes_tensors", TensorStep.takes_tensors)
-    return ask is TensorStep.takes_tensors or not isinstance(module, TensorStep) or ask(module)
+    return not _may_refuse(module) or bool(type(module).takes_tensors(module))
 
 
 def _parts(module: Any) -> Iterable[Any] | None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_collect.arguments import check_state
@@ -24,7 +24,7 @@ from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import find, put, put_leaves
+from rl_tensordict import build_flat, find, insert, names_of, put, put_leaves
 from rl_tensordict.types import Array, Flags, KeyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -248,18 +248,28 @@ class BatchAssembler:
         if self._cuts_episodes:
             markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
         is_init = view(found.is_init[..., None])
-        if not columns:
-            device = self._env.device  # a batch of an environment elsewhere does not name it
-            if device.type != "cpu":
-                is_init = is_init.to(device)
-                markers = {name: leaf.to(device) for name, leaf in markers.items()}
-        put(batch, (keys.IS_INIT,), is_init)
-        put_leaves(batch, keys.TRAJ_IDS[0], markers)
+        if columns and type(batch) is TensorDict:  # a new one, which is open and has no device
+            group = build_flat(markers, batch.batch_size, names_of(batch))
+            insert(batch, (keys.IS_INIT,), is_init)
+            insert(batch, keys.TRAJ_IDS[:1], group)
+        else:
+            self._put_markers(batch, is_init, markers)
         if self._groups.are_there:
             self._groups.mark(batch)
         self.frames += over.size
         self.episodes.add(self._rewards(batch, columns), over)
         return over
+
+    def _put_markers(
+        self, batch: TensorDictBase, is_init: Tensor, markers: dict[str, Tensor]
+    ) -> None:
+        """Write the markers of a batch to where its other entries are."""
+        device = self._env.device  # a batch of an environment elsewhere does not name it
+        if device.type != "cpu":
+            is_init = is_init.to(device)
+            markers = {name: leaf.to(device) for name, leaf in markers.items()}
+        put(batch, (keys.IS_INIT,), is_init)
+        put_leaves(batch, keys.TRAJ_IDS[0], markers)
 
     def _rewards(self, batch: TensorDictBase, columns: Mapping[KeyPath, Array]) -> Any:
         """What each step gained, `[*B, T, ...]`: of all groups and agents together."""

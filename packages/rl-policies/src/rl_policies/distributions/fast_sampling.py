@@ -14,15 +14,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical
 
 from rl_policies.distributions.independent_normal import IndependentNormal
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, placed
-from rl_policies.distributions.nan_check import can_look, refuse_nan, refuse_nan_density
+from rl_policies.distributions.nan_check import can_read, refuse_nan, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
 
+Array: TypeAlias = NDArray[Any]
 Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 FEW = 64  # choices that are drawn from by numpy
 NAN_LOGITS = "cannot draw from these logits: some are nan. Look at the weights of the policy."
@@ -73,9 +75,11 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Draw as `OneHotCategorical`: vectors ``[*B, n]``, log-probabilities ``[*B]``; refuse NaN."""
     log_probs = logits.log_softmax(-1)
     if dtype is torch.bool and _is_one_row(log_probs):
-        choice, log_prob = _one_choice(log_probs)
-        refuse_nan(log_prob)
-        return torch.from_numpy(_places_to(len(log_probs)) == choice), log_prob
+        choice, score = _one_choice(log_probs)
+        if isnan(score.item()):
+            refuse_nan(torch.from_numpy(score))
+        places = _places_to(log_probs.numel())
+        return torch.from_numpy(places == choice), torch.from_numpy(score)
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index)
     refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
@@ -90,10 +94,10 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as torch's `Categorical`: int64 ``[*B]``, log-probabilities ``[*B]``; raise for NaN."""
     log_probs = logits.log_softmax(-1)
     if _is_one_row(log_probs):
-        choice, log_prob = _one_choice(log_probs)
-        if isnan(log_prob.item()):
+        choice, score = _one_choice(log_probs)
+        if isnan(score.item()):
             raise RuntimeError(NAN_LOGITS)
-        return torch.from_numpy(choice), log_prob
+        return torch.from_numpy(choice), torch.from_numpy(score)
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
     log_prob = log_probs.gather(-1, index).squeeze(-1)
@@ -105,17 +109,17 @@ def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 def _is_one_row(log_probs: Tensor) -> bool:
     """Whether log-probabilities are those of one environment, a few numbers on the CPU."""
-    return log_probs.ndim == 1 and len(log_probs) <= FEW and can_look(log_probs)
+    return log_probs.ndim == 1 and log_probs.numel() <= FEW and can_read(log_probs)
 
 
-def _one_choice(log_probs: Tensor) -> tuple[Any, Tensor]:
-    """Draw as from several rows: the choice, an array without dimensions, and its log-probability.
+def _one_choice(log_probs: Tensor) -> tuple[Array, Array]:
+    """Draw as from several rows: a choice and its log-probability, as arrays without dimensions.
 
     Between the steps of an environment an operation of torch takes several times that of numpy.
     """
     chances, noise = log_probs.exp(), torch.empty_like(log_probs).exponential_()
     choice = np.array((chances.numpy() / noise.numpy()).argmax())
-    return choice, torch.from_numpy(log_probs.numpy()[choice, ...])
+    return choice, log_probs.numpy()[choice, ...]
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +170,7 @@ def _log_density(surprise: Tensor, constant: float) -> Tensor:
 
 
 @cache
-def _places_to(stop: int) -> Any:
+def _places_to(stop: int) -> Array:
     return np.arange(stop)
 
 

@@ -14,7 +14,7 @@ from rl_tensordict.torch_internals import has_dispatch_modes, has_transforms
 def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
     """Raise for NaN among scores ``[*B, n]`` on the CPU; elsewhere a look would wait."""
     # a sum is NaN where an entry is, and one number is all that is read
-    if not _can_read(scores) or not isnan((scores if scores.numel() == 1 else scores.sum()).item()):
+    if not can_read(scores) or not isnan((scores if scores.numel() == 1 else scores.sum()).item()):
         return
     if not can_look(scores):
         return
@@ -32,7 +32,7 @@ def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
 
 def refuse_nan_density(log_density: Tensor) -> None:
     """Raise for NaN among log-densities ``[*B]`` of what was drawn, on the CPU."""
-    if not _can_read(log_density):
+    if not can_read(log_density):
         return
     total = log_density if log_density.numel() == 1 else log_density.sum()
     if not isnan(total.item()) or not can_look(log_density):
@@ -49,7 +49,7 @@ def refuse_nan_density(log_density: Tensor) -> None:
 
 def refuse_nan_actions(actions: Tensor) -> None:
     """Raise for NaN among actions ``[*B, ...]`` that were drawn or chosen, on the CPU."""
-    if not actions.is_floating_point() or not _can_read(actions):
+    if not actions.is_floating_point() or not can_read(actions):
         return
     if not isnan(actions.sum().item()) or not can_look(actions):
         return
@@ -65,10 +65,11 @@ def refuse_nan_actions(actions: Tensor) -> None:
 def can_look(values: Tensor) -> bool:
     """Whether a number may be read: on the CPU, neither traced nor in a batch to learn from."""
     # losses leave out rows that hold no action
-    return recurrent_mode() is not True and _can_read(values)
+    return recurrent_mode() is not True and can_read(values)
 
 
-def _can_read(values: Tensor) -> bool:
+def can_read(values: Tensor) -> bool:
+    """Whether there is a number to read: on the CPU, not traced."""
     if not values.is_cpu or torch.compiler.is_compiling():
         return False
     # tracers and fake tensors are dispatch modes: they have no number to read
