@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +80,7 @@ class MCTSTrees:
         self.columns: SearchColumns = allocate(num_trees, num_nodes, num_actions, plan)
         self._last: tuple[SearchLeaves, NDArray[np.int64], NDArray[np.int64]] | None = None
         self._expanded = False  # whether the last leaves have children
+        self._largest = 0  # at least as many nodes as the largest tree has
 
     def reset(
         self,
@@ -111,7 +114,7 @@ class MCTSTrees:
             c.noise[:] = -np.log(-np.log(np.maximum(uniform, 1e-300)))
         seeds = torch.randint(2**63 - 1, (count,), generator=generator)
         c.seeds[:] = seeds.numpy().view(np.uint64)
-        self._last = None
+        self._last, self._largest = None, 1
 
     def select(self, count: int | None = None) -> SearchLeaves:
         """Walks down each tree to an edge without a child, or to one whose child is done.
@@ -305,8 +308,11 @@ class MCTSTrees:
 
     def _require_nodes(self, nodes: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
         """Raises where a tree has too few nodes left."""
-        c = self.columns
-        if c.size.max() + nodes.shape[1] <= self.num_nodes:
+        c, added = self.columns, nodes.shape[1]
+        if self._largest + added > self.num_nodes:
+            self._largest = int(c.size.max())
+        self._largest += added
+        if self._largest <= self.num_nodes:
             return
         new = self._children(nodes, actions) < 0
         for tree in np.flatnonzero(c.size + new.sum(1) > self.num_nodes):
@@ -322,7 +328,7 @@ class MCTSTrees:
 
 def _array(values: TensorLike) -> NDArray[Any]:
     """A tensor, an array or numbers as an array."""
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
 def _floats(
@@ -341,10 +347,9 @@ def _floats(
     if given.shape != shape:
         raise ValueError(f"{name} must be {list(shape)}, got {list(given.shape)}.")
     array = np.ascontiguousarray(given, np.float64)
-    finite = np.isfinite(array)
-    if finite.all():
+    if math.isfinite(np.vdot(array, array)):  # then every number is
         return array
-    wrong = ~finite
+    wrong = ~np.isfinite(array)
     for ignored in (done, unread):
         if ignored is not None:
             wrong &= ~ignored
@@ -359,10 +364,16 @@ def _flags(
 ) -> NDArray[np.bool_]:
     """Flags of a shape."""
     if values is None:
-        return np.full(shape, default)
+        return _equal_flags(shape, default)
     given = _array(values)
     if given.dtype != np.bool_ or given.shape != shape:
         raise ValueError(
             f"{name} must be bool {list(shape)}, got {given.dtype} {list(given.shape)}."
         )
     return np.ascontiguousarray(given)
+
+
+@lru_cache(maxsize=64)
+def _equal_flags(shape: tuple[int, ...], value: bool) -> NDArray[np.bool_]:
+    """Flags that are all equal; nothing writes into them."""
+    return np.full(shape, value)
