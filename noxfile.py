@@ -30,6 +30,7 @@ FEWER_STEPS = {
     "dqn_atari_path": ["--steps", "3200"],
     "dqn_recurrent_slices": ["--steps", "4096"],
     "grpo_tiny": ["--steps", "20"],
+    "mcts_learned_model": ["--steps", "1000"],
     "memory_recipes": ["--steps", "20000", "--frames", "1000"],
     "offline_from_minari": ["--updates", "500"],
     "offline_iql": ["--updates", "500"],

@@ -1,4 +1,4 @@
-"""The examples of SAC, PQN and offline learning: shortened runs, some from checkpoints."""
+"""The examples of SAC, PQN, offline learning and search in a model: short and resumed runs."""
 
 # ruff: noqa: D103 - the name of a test is its promise
 
@@ -106,3 +106,29 @@ def test_a_dataset_is_recorded_written_read_and_learnt_from(loss):
     assert "20 terminated, 0 truncated, 0 cut" in told
     data, learnt = re.search(r"return of the data ([\d.]+), learnt ([\d.]+)", told).groups()
     assert float(learnt) > float(data)
+
+
+def test_search_in_a_learned_model_learns_and_goes_on_from_its_checkpoint(tmp_path):
+    given = ["--out", tmp_path, "--seeds", 3]
+    first = played("mcts_learned_model", "--steps", 1000, *given)
+    assert "over 20 episodes after 1000 steps" in first
+    again = played("mcts_learned_model", "--steps", 2000, "--resume", *given)
+    assert "over 20 episodes after 2000 steps" in again
+    curve = read_run(tmp_path / "seed-3")["eval/return"]
+    assert curve.steps.tolist() == [1000, 1000, 2000, 2000]
+    assert curve.values[-1] > 40  # about 22 of random actions
+
+
+def test_search_avoids_the_action_that_its_model_says_falls():
+    example = load("mcts_learned_model")
+
+    class FallsAtOnce(example.Model):
+        def step(self, state, action):
+            return state, torch.where(action == 1, 1.0, -1.0)
+
+    settings = example.Settings()
+    search = example.Search(FallsAtOnce(settings), settings)
+    action, policy, values = search(torch.zeros(5, 4))
+    assert action.tolist() == [[1, 0]] * 5
+    assert (policy[:, 0] > policy[:, 1]).all()
+    assert values.shape == (5, 1)
