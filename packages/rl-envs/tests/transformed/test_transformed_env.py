@@ -326,7 +326,7 @@ def test_statistics_are_those_of_rows_that_passed_the_transforms_in_front():
     double = ObservationNorm(0.0, 2.0)
     norm = ObservationNorm(standard_normal=True)
     env = TransformedEnv(CountingEnv(3), Compose(double, norm, StepCounter()))
-    env.transform[1].init_stats(num_iter := 12)
+    env.transform[1].init_stats(num_iter=(num_iter := 12))
     plain = CountingEnv(3).rollout(num_iter, break_when_any_done=False)["observation"] * 2
     assert norm.loc.item() == plain.mean()
     assert norm.scale.item() == pytest.approx(plain.std().item())

@@ -92,3 +92,10 @@ def test_a_number_of_steps_needs_an_environment():
     with pytest.raises(TypeError, match=r"got 'observation', .*by key="):
         ObservationNorm().init_stats(trajectories([3]), "observation")
     assert not ObservationNorm().initialized
+
+
+@pytest.mark.parametrize(("given", "named"), [((), "neither"), ((5,), "both")])
+def test_steps_to_play_have_one_name(given, named):
+    other = {"num_iter": 5} if given else {}
+    with pytest.raises(TypeError, match=f"as batch, or .* as num_iter: got {named}"):
+        ObservationNorm().init_stats(*given, **other)

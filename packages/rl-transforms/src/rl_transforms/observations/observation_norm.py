@@ -72,11 +72,13 @@ class ObservationNorm(Transform):
 
     def init_stats(
         self,
-        batch: TensorDictBase | int,
+        batch: TensorDictBase | int | None = None,
         reduce_dim: int | Sequence[int] = 0,
         cat_dim: int | None = None,
         key: NestedKey | None = None,
         keep_dims: Sequence[int] | None = None,
+        *,
+        num_iter: int | None = None,
     ) -> None:
         """Take shift and factor from rows, as those of ``env.rollout(1000)``.
 
@@ -88,15 +90,21 @@ class ObservationNorm(Transform):
             cat_dim: no effect: rows come along the batch.
             key: the leaf; needed if there are several.
             keep_dims: which of `reduce_dim` stay, with size 1.
+            num_iter: another name of `batch`, for a number of steps.
 
         Raises:
             KeyError: it is missing.
-            TypeError: a dimension is no integer, as where the leaf is not named by ``key=``.
+            TypeError: a dimension is no integer, as where the leaf is not named by ``key=``; or
+                `batch` and `num_iter` are both given, or neither.
             ValueError: there are several leaves and no key, fewer than two rows, or NaN and
                 infinite numbers in them.
             RuntimeError: there are statistics already, or a number came and no environment.
         """
         del cat_dim
+        if (batch is None) == (num_iter is None):
+            got = "neither" if batch is None else "both"
+            msg = f"pass rows as batch, or a number of steps as num_iter: got {got}."
+            raise TypeError(msg)
         if self.loc is not None:
             msg = "there are statistics already: make another ObservationNorm."
             raise RuntimeError(msg)
@@ -104,15 +112,15 @@ class ObservationNorm(Transform):
             msg = f"statistics of which leaf? There are {self.in_keys}: pass key=."
             raise ValueError(msg)
         named = self.in_keys[0] if key is None else key
-        if not isinstance(batch, TensorDictBase):
-            batch = self._drawn(batch)
-        leaf = required(self, batch, named)
-        mask = batch.get(keys.MASK, None)
-        rows = leaf.flatten(0, batch.ndim - 1) if mask is None else leaf[mask]
+        given = num_iter if batch is None else batch
+        seen = given if isinstance(given, TensorDictBase) else self._drawn(given)
+        leaf = required(self, seen, named)
+        mask = seen.get(keys.MASK, None)
+        rows = leaf.flatten(0, seen.ndim - 1) if mask is None else leaf[mask]
         if len(rows) < 2 or not bool(rows.isfinite().all()):
             msg = f"{named!r}: statistics need two rows, all finite: got {len(rows)}."
             raise ValueError(msg)
-        over, gone = _reduced(reduce_dim, keep_dims or (), batch.ndim, rows.ndim - 1)
+        over, gone = _reduced(reduce_dim, keep_dims or (), seen.ndim, rows.ndim - 1)
         mean, std = rows.mean(over, True).squeeze(gone), rows.std(over, keepdim=True).squeeze(gone)
         std = std.clamp_min(self.eps)
         self.loc, self.scale = (mean, std) if self.standard_normal else (-mean / std, 1 / std)
@@ -122,7 +130,7 @@ class ObservationNorm(Transform):
         """Whether there are statistics."""
         return self.loc is not None
 
-    def _drawn(self, num_iter: int) -> TensorDictBase:
+    def _drawn(self, num_iter: Any) -> TensorDictBase:
         check_whole("batch", num_iter, 2)
         if self.draw_rows is None:
             msg = f"init_stats({num_iter}) plays steps of the environment around this transform, "
