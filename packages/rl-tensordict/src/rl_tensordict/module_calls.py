@@ -166,9 +166,11 @@ class ModuleCalls:
                 or state["_forward_pre_hooks"]
                 or state["_backward_hooks"]
                 or state["_backward_pre_hooks"]
-                or not state.keys().isdisjoint(unset)
             ):
                 return True
+            for name in unset:  # a loop, because torch.compile traces no isdisjoint of dict keys
+                if name in state:
+                    return True
             try:
                 if read(state) != options or (asks and not _takes_tensors(part)):
                     return True
