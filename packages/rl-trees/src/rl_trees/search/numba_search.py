@@ -116,100 +116,100 @@ def choose(c, rule, tree, node, scores, means):
     """The action of a node; `scores` and `means` are scratch."""
     if rule.kind == EXP3_RULE:
         return drawn(c, rule, tree, node, scores)
+    # rows of the node: an index of three numbers is checked for its signs at each access
+    visits, pending = c.visits[tree, node], c.pending[tree, node]
+    totals, legal = c.totals[tree, node], c.legal[tree, node]
     every, loss = 0.0, rule.parameters[LOSS]
     for a in range(len(scores)):
-        pending = c.pending[tree, node, a]
-        count = np.float64(c.visits[tree, node, a] + pending)
-        means[a] = (c.totals[tree, node, a] - loss * pending) / count if count > 0 else 0.0
+        count = np.float64(visits[a] + pending[a])
+        means[a] = (totals[a] - loss * pending[a]) / count if count > 0 else 0.0
         every += count
     if rule.kind == PUCT_RULE:
-        puct(c, rule, tree, node, every, means, scores)
+        puct(c, rule, tree, c.prior[tree, node], visits, pending, every, means, scores)
     elif rule.kind == UCB1_RULE:
         for a in range(len(scores)):
-            count = np.float64(c.visits[tree, node, a] + c.pending[tree, node, a])
+            count = np.float64(visits[a] + pending[a])
             scores[a] = np.inf
             if count > 0:
                 scores[a] = means[a] + rule.parameters[0] * np.sqrt(np.log(every) / count)
     else:
-        gumbel(c, rule, tree, node, every, means, scores)
+        gumbel(c, rule, tree, node, visits, pending, legal, every, means, scores)
     best, top = np.int64(0), -np.inf
     for a in range(len(scores)):
-        if c.legal[tree, node, a] and scores[a] > top:
+        if legal[a] and scores[a] > top:
             best, top = np.int64(a), scores[a]
     return best
 
 
 @njit(**_inlined)
-def puct(c, rule, tree, node, every, means, scores):
+def puct(c, rule, tree, prior, visits, pending, every, means, scores):
     """Scores of PUCT."""
     weight, base, first_play = rule.parameters[0], rule.parameters[1], rule.parameters[2]
     low, high = c.bounds[tree, 0], c.bounds[tree, 1]
     normalize = rule.parameters[3] != 0 and high > low
     factor = np.sqrt(every) * (weight + np.log((every + base + 1.0) / base))
     for a in range(len(scores)):
-        count = np.float64(c.visits[tree, node, a] + c.pending[tree, node, a])
+        count = np.float64(visits[a] + pending[a])
         mean = first_play
         if count > 0:
             mean = (means[a] - low) / (high - low) if normalize else means[a]
-        scores[a] = mean + c.prior[tree, node, a] * factor / (1.0 + count)
+        scores[a] = mean + prior[a] * factor / (1.0 + count)
 
 
 @njit(**_inlined)
-def gumbel(c, rule, tree, node, every, means, scores):
+def gumbel(c, rule, tree, node, visits, pending, legal, every, means, scores):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
-    improve(c, rule, tree, node, every, means, scores)
-    legal, simulation = 0, np.int64(every)
-    for a in range(len(scores)):
-        legal += c.legal[tree, node, a]
-    if node == 0 and simulation < c.plan.shape[1]:
-        wanted = c.plan[min(legal, np.int64(rule.parameters[0])), simulation]
+    improve(c, rule, tree, node, visits, pending, legal, every, means, scores)
+    if node == 0 and np.int64(every) < c.plan.shape[1]:
+        considered = 0
         for a in range(len(scores)):
-            count = c.visits[tree, node, a] + c.pending[tree, node, a]
-            if c.legal[tree, node, a] and count == wanted:
-                halve(c, tree, wanted, scores)
+            considered += legal[a]
+        wanted = c.plan[min(considered, np.int64(rule.parameters[0])), np.int64(every)]
+        for a in range(len(scores)):
+            if legal[a] and visits[a] + pending[a] == wanted:
+                halve(c.noise[tree], visits, pending, wanted, scores)
                 return
     top, total = -np.inf, 0.0
     for a in range(len(scores)):
-        if c.legal[tree, node, a]:
+        if legal[a]:
             top = max(top, scores[a])
     for a in range(len(scores)):
-        scores[a] = np.exp(scores[a] - top) if c.legal[tree, node, a] else 0.0
+        scores[a] = np.exp(scores[a] - top) if legal[a] else 0.0
         total += scores[a]
     for a in range(len(scores)):
-        count = np.float64(c.visits[tree, node, a] + c.pending[tree, node, a])
+        count = np.float64(visits[a] + pending[a])
         scores[a] = scores[a] / total - count / (1.0 + every)
 
 
 @njit(**_inlined)
-def halve(c, tree, wanted, scores):
+def halve(noise, visits, pending, wanted, scores):
     """Adds noise to the scores of a root, and drops actions with other visits than wanted."""
     for a in range(len(scores)):
-        count = c.visits[tree, 0, a] + c.pending[tree, 0, a]
-        scores[a] = c.noise[tree, a] + scores[a] if count == wanted else -np.inf
+        scores[a] = noise[a] + scores[a] if visits[a] + pending[a] == wanted else -np.inf
 
 
 @njit(**_inlined)
-def improve(c, rule, tree, node, every, means, scores):
+def improve(c, rule, tree, node, visits, pending, legal, every, means, scores):
     """Logits + s(Q), with the mixed value for actions without visits."""
+    prior, logits = c.prior[tree, node], c.logits[tree, node]
     scale, offset = rule.parameters[1], rule.parameters[2]
     tried, weighted, most = 0.0, 0.0, 0.0
     for a in range(len(scores)):
-        count = np.float64(c.visits[tree, node, a] + c.pending[tree, node, a])
+        count = np.float64(visits[a] + pending[a])
         most = max(most, count)
         if count > 0:
-            tried += c.prior[tree, node, a]
-            weighted += c.prior[tree, node, a] * means[a]
+            tried += prior[a]
+            weighted += prior[a] * means[a]
     average = weighted / tried if tried > 0 else 0.0
     mixed = (c.value[tree, node] + every * average) / (every + 1.0)
     low, high = np.inf, -np.inf
     for a in range(len(scores)):
-        visited = c.visits[tree, node, a] + c.pending[tree, node, a] > 0
-        scores[a] = means[a] if visited else mixed
-        if c.legal[tree, node, a]:
+        scores[a] = means[a] if visits[a] + pending[a] > 0 else mixed
+        if legal[a]:
             low, high = min(low, scores[a]), max(high, scores[a])
     for a in range(len(scores)):
         unit = (scores[a] - low) / max(high - low, 1e-8)
-        scores[a] = c.logits[tree, node, a] + (offset + most) * scale * unit
+        scores[a] = logits[a] + (offset + most) * scale * unit
 
 
 @njit(**_inlined)
