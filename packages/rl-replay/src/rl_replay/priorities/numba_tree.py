@@ -32,14 +32,14 @@ def child_at(halves, sums, begin, place):
 
 @njit(**_options)
 def sum_of(halves, sums, begin, node):
-    """The sum of a node's children: those of groups, added up."""
+    """The sum of a node's children, added up as `numpy_tree.total_of` does."""
     first, total = node * _BLOCK, 0.0
-    for group in range(BLOCK // GROUP):
-        place = first + np.uint64(group) * _GROUP
+    for child in range(GROUP):
+        place = first + np.uint64(child)
         part = child_at(halves, sums, begin, place)
-        for child in range(1, GROUP):
-            part += child_at(halves, sums, begin, place + np.uint64(child))
-        total = total + part if group else part
+        for group in range(1, BLOCK // GROUP):
+            part += child_at(halves, sums, begin, place + np.uint64(group) * _GROUP)
+        total = total + part if child else part
     return total
 
 

@@ -34,23 +34,23 @@ def _of(rows: NDArray[np.floating], nodes: Ints | slice) -> NDArray[np.floating]
 
 
 def total_of(rows: Floats) -> Floats:
-    """The sums of columns `[BLOCK, n]`: those of groups, added up."""
-    groups = rows.reshape(BLOCK // GROUP, GROUP, rows.shape[1])
-    parts = groups[:, 0] + groups[:, 1]
-    for child in range(2, GROUP):
-        parts += groups[:, child]
-    total: Floats = parts[0] + parts[1]
-    for part in parts[2:]:
-        total += part
+    """The sums of columns `[BLOCK, n]`: of the first children of groups, and so on, added up."""
+    count = rows.shape[1]
+    # four numbers are added up in their order, also where there is one column
+    parts = np.add.reduce(rows.reshape(BLOCK // GROUP, GROUP * count), axis=0)
+    total: Floats = np.add.reduce(parts.reshape(GROUP, count), axis=0)
     return total
 
 
 def cumulated(rows: Floats) -> Floats:
-    """The sums of columns `[BLOCK, n]` up to each entry, added up as `total_of` does."""
-    found = rows.copy()
-    groups = found.reshape(BLOCK // GROUP, GROUP, rows.shape[1])
+    """The sums of columns `[BLOCK, n]` before each entry, and of all: `[BLOCK + 1, n]`."""
+    found = np.empty((BLOCK + 1, rows.shape[1]))
+    found[0] = 0.0
+    given = rows.reshape(BLOCK // GROUP, GROUP, rows.shape[1])
+    groups = found[1:].reshape(given.shape)
+    groups[:, 0] = given[:, 0]
     for child in range(1, GROUP):
-        groups[:, child] += groups[:, child - 1]
+        np.add(groups[:, child - 1], given[:, child], out=groups[:, child])
     for group in range(1, len(groups)):
         groups[group] += groups[group - 1, -1]
     return found
@@ -58,31 +58,37 @@ def cumulated(rows: Floats) -> Floats:
 
 def draw(words: Words, sums: Floats, begins: Ints, fractions: Floats) -> tuple[Ints, Floats]:
     """Positions of leaves and their probabilities; see `PriorityTree.draw`."""
-    top = len(begins) - 2
-    roots = sums[begins[top] :].cumsum()
+    top, count = len(begins) - 2, len(fractions)
+    roots = np.empty(len(sums) - begins[top] + 1)  # the sums before each root, and of all
+    roots[0] = 0.0
+    sums[begins[top] :].cumsum(out=roots[1:])
     total = roots[-1]
     if not total > 0:
-        return np.full(len(fractions), -1), np.zeros(len(fractions))
+        return np.full(count, -1), np.zeros(count)
     # after the last sum that does not exceed the fraction; never after the last one with weight
     wanted = fractions * total
-    nodes = np.minimum(roots.searchsorted(wanted, "right"), roots.searchsorted(total, "left"))
+    nodes = roots[1:].searchsorted(wanted, "right")
+    np.minimum(nodes, roots[1:].searchsorted(total), out=nodes)
     share = sums[begins[top] + nodes]
-    each = np.arange(len(nodes))
+    each = np.arange(count)
     with np.errstate(invalid="ignore", divide="ignore"):
-        left = (wanted - np.where(nodes > 0, roots[nodes - 1], 0.0)) / share
+        left = (wanted - roots.take(nodes)) / share
         probabilities = share / total
         for level in range(top, -1, -1):
             rows = children(words, sums, begins, level, nodes)
             reached = cumulated(rows)
-            whole = reached[-1]
+            whole = reached[BLOCK]
             wanted = np.minimum(left, BELOW_ONE) * whole
-            beyond = (reached[:-1] <= wanted).view(np.uint8)  # [BLOCK - 1, n]
+            beyond = (reached[1:BLOCK] <= wanted).view(np.uint8)  # [BLOCK - 1, n]
             places = np.add.reduce(beyond, axis=0, dtype=np.uint8).astype(np.int64)
-            share = rows[places, each]
-            left = (wanted - np.where(places > 0, reached[places - 1, each], 0.0)) / share
+            cells = places * count + each  # in `rows`, and in `reached` of what is before
+            share = rows.take(cells)
+            left = (wanted - reached.take(cells)) / share
             probabilities *= share / whole
             nodes = nodes * BLOCK + places
-    good = probabilities > 0  # false for a node without weight, of 0 / 0
+    if probabilities.min(initial=1.0) > 0:  # not for a node without weight, of 0 / 0
+        return nodes, probabilities
+    good = probabilities > 0
     return np.where(good, nodes, -1), np.where(good, probabilities, 0.0)
 
 
