@@ -38,7 +38,7 @@ FEWER_STEPS = {
     "r2d2_hidden_velocity": ["--steps", "4096", "--samplers", "priorities", "uniform"],
     "sac_pendulum": ["--steps", "2000", "--no-video"],
 }
-BUILT: set[str] = set()  # packages whose wheels this process has built
+BUILT: set[str] = set()  # what this process has made: torch's folder, wheels of packages
 
 # imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
@@ -106,13 +106,28 @@ def work(which: str, *names: str) -> list[str]:
     return [*editable(closure(*names, *ours)), *others]
 
 
-def install(session: nox.Session, *arguments: str) -> None:
+def install(session: nox.Session, *arguments: str, torch: bool = True) -> None:
     """Install with the versions that this repository is tested with.
 
-    Only what a session imports is compiled, when it is imported: that halves the time.
+    Only what a session imports is compiled, when it is imported: that halves the time. Sessions see
+    one copy of torch and tensordict, so that 800 MB are installed and compiled once.
     """
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
+    if torch:
+        packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
+        (packages / "torch.pth").write_text(f"{torch_folder(session)}\n", encoding="utf-8")
     session.install("--no-compile", "-c", "constraints.txt", *arguments)
+
+
+def torch_folder(session: nox.Session) -> Path:
+    """The folder with torch, tensordict and what they bring, installed once in a run."""
+    folder = session.cache_dir.resolve() / "torch"
+    if "torch" not in BUILT:
+        shutil.rmtree(folder, ignore_errors=True)
+        quiet = ["-q", "--no-compile", "-c", "constraints.txt", "--target", str(folder)]
+        session.run("python", "-m", "pip", "install", *quiet, "torch", "tensordict")
+        BUILT.add("torch")
+    return folder
 
 
 def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
@@ -134,60 +149,15 @@ def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
 @frees_disk
 def lint(session: nox.Session) -> None:
     """Check style, layers and what every package folder must hold; `-- --fix` mends style."""
-    install(session, "ruff", "import-linter", "networkx", "pytest")
-    install(session, "--no-deps", *editable(list(PACKAGES)))
+    install(session, "ruff", "import-linter", "networkx", "pytest", torch=False)
+    install(session, "--no-deps", *editable(list(PACKAGES)), torch=False)
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
-    contracts = Path(session.create_tmp()) / "contracts.toml"
-    contracts.write_text(layer_contracts(), encoding="utf-8")
-    session.run("lint-imports", "--config", str(contracts), "--no-cache")
+    contracts = str(Path(session.create_tmp()) / "contracts.toml")
+    session.run("python", "tools/layers.py", contracts, *HEAVY)
+    session.run("lint-imports", "--config", contracts, "--no-cache")
     session.run("pytest", "--confcutdir=tools", "tools/tests", env={"PYTHONPATH": "tools"})
     session.run("python", "tools/contracts.py")
-    for problem in folder_problems():
-        session.error(problem)
-
-
-def layer_contracts() -> str:
-    """The import rules, from the layer and the dependencies that each package declares."""
-    rows: dict[int, list[str]] = {}
-    for name, project in PACKAGES.items():
-        rows.setdefault(project["tool"]["house"]["layer"], []).append(module(name))
-    layers = [" | ".join(rows[number]) for number in sorted(rows, reverse=True)]
-    lines = [
-        "[tool.importlinter]",
-        f"root_packages = {[module(n) for n in PACKAGES]}",
-        "include_external_packages = true",
-        "[[tool.importlinter.contracts]]",
-        'name = "A package imports only from layers below its own"',
-        'type = "layers"',
-        f"layers = {layers}",
-    ]
-    for name in PACKAGES:
-        allowed = [module(distribution) for distribution in declared(name, extras=True)]
-        lines += [
-            "[[tool.importlinter.contracts]]",
-            f'name = "{name} imports only heavy libraries that it declares"',
-            'type = "forbidden"',
-            "allow_indirect_imports = true",
-            f"source_modules = {[module(name)]}",
-            f"forbidden_modules = {[heavy for heavy in HEAVY if heavy not in allowed]}",
-        ]
-    return "\n".join(lines)
-
-
-def folder_problems() -> list[str]:
-    """What is wrong in the package folders, one sentence each."""
-    found = []
-    for name, project in PACKAGES.items():
-        folder, layer = ROOT / "packages" / name, project["tool"]["house"]["layer"]
-        wanted = ["README.md", "CHANGELOG.md", "LICENSE", "changes", f"src/{module(name)}/py.typed"]
-        found += [f"{name}: {path} is missing" for path in wanted if not (folder / path).exists()]
-        if (folder / "LICENSE").read_text() != (ROOT / "LICENSE").read_text():
-            found.append(f"{name}: LICENSE differs from the root's: copy it")
-        for other in set(declared(name)) & set(PACKAGES):
-            if PACKAGES[other]["tool"]["house"]["layer"] >= layer:
-                found.append(f"{name}: depends on {other}, which is not in a layer below")
-    return found
 
 
 @nox.session
@@ -222,9 +192,9 @@ def tests(session: nox.Session, package: str) -> None:
 
 def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
     """Install a package as a user does, and run what users are shown without test extras."""
-    install(session, *links, package, "pytest", "sybil")
-    below = [name for name in closure(package) if name != package]
     needed = {line for name in closure(package) for line in declared(name)}
+    install(session, *links, package, "pytest", "sybil", torch="torch" in needed)
+    below = [name for name in closure(package) if name != package]
     heavy = [name for name in HEAVY if name not in needed]
     session.run("python", "tools/installed.py", package, *below, "--heavy", *heavy)
     ignored = [f"--ignore-glob=packages/*/src/{path}.py" for path in OF_EXTRAS]
@@ -234,7 +204,7 @@ def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
 def built(session: nox.Session, *names: str) -> Path:
     """The folder with the wheels of these packages; each is built once."""
     folder = session.cache_dir.resolve() / "wheels"
-    if not BUILT:
+    if not BUILT & set(PACKAGES):
         shutil.rmtree(folder, ignore_errors=True)
     missing = [name for name in names if name not in BUILT]
     if missing:
