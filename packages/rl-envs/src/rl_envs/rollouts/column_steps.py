@@ -45,6 +45,15 @@ def why_not_shown(env: Environment, root: TensorDictBase | None) -> str:
     return "the root holds other entries than a reset writes"
 
 
+def _require_arrays(env: Environment) -> None:
+    if not env.layout.fits_arrays:
+        msg = (
+            "this vector writes rows of numpy, which lacks bfloat16, the dtype of one of its "
+            "specs: cast what a rollout returns, or let the policy cast what it reads."
+        )
+        raise TypeError(msg)
+
+
 Test: TypeAlias = tuple[Array, ArrayTest]
 
 
@@ -64,12 +73,7 @@ class ColumnSteps:
         has_root: bool = True,  # whether the root is only what the environment shows
     ) -> None:
         self.env, self.plan, self._layout = env, plan, env.layout
-        if not env.layout.fits_arrays:
-            msg = (
-                "this vector writes rows of numpy, which lacks bfloat16, the dtype of one of its "
-                "specs: cast what a rollout returns, or let the policy cast what it reads."
-            )
-            raise TypeError(msg)
+        _require_arrays(env)
         self.leftover: SurplusSteps | None = None
         self._is_ragged = env.resets_by_stepping
         self._breaks, self._max_steps = request.breaks, request.max_steps
