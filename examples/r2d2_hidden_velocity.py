@@ -1,14 +1,15 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-recurrent", "rl-replay", "rl-specs",
-#     "rl-transforms", "gymnasium", "matplotlib", "tensordict", "torch",
+#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-record", "rl-recurrent", "rl-replay",
+#     "rl-specs", "rl-transforms", "gymnasium", "matplotlib", "tensordict", "torch",
 # ]
 # ///
 """R2D2 on a CartPole that hides its velocities: recurrent double DQN from prioritized slices.
 
     python examples/r2d2_hidden_velocity.py
     python examples/r2d2_hidden_velocity.py --samplers priorities uniform --seeds 0 1 2 3 4
+    python examples/r2d2_hidden_velocity.py --steps 100000 --resume      # from its checkpoint
 
 Slices begin in mid-trajectory, from the state that an older network left there: their first steps
 only warm the state up. The errors of the other steps decide how often the slice is drawn again, and
@@ -20,9 +21,8 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -35,6 +35,7 @@ from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv, wire_policy
 from rl_layout import keys, set_recurrent_mode
 from rl_policies import EGreedyModule, QValueActor
+from rl_record import Curve, JSONLLogger, read_run
 from rl_recurrent import GRUModule
 from rl_replay import (
     LazyTensorStorage,
@@ -50,6 +51,8 @@ ENV, LONGEST, SOLVED = "CartPole-v1", 500, 475.0
 UNITS = torch.tensor([0.6, 0.05])  # of cart (m) and pole (rad): a quarter of where episodes end
 EPISODES = 20  # of an evaluation
 SAMPLERS = ("priorities", "uniform")
+PARTS = ("network", "target", "explore", "optimizer")  # of a checkpoint
+LENGTH = "eval/length"  # steps until the fall
 
 
 @dataclass(frozen=True)
@@ -146,28 +149,54 @@ class Run:
         )
         self.collector.set_seed(settings.seed)
         self.test_env = wire_policy(make_env(EPISODES), self.target)
-        self.curve: list[tuple[int, float]] = []  # steps played, steps until the fall
+        self.steps = 0  # that were played
 
-    def train(self, steps: int) -> None:
-        """Play and update in turns."""
+    def train(self, steps: int, folder: Path, *, resume: bool = False) -> None:
+        """Play and update in turns; evaluate, log and keep a checkpoint now and then."""
         settings = self.settings
-        for played in range(settings.steps_per_batch, steps + 1, settings.steps_per_batch):
-            self.collector.next()
-            self.explore.step(settings.steps_per_batch)
-            if played > settings.first_steps:
-                for _ in range(settings.updates_per_batch):
-                    self.update()
-            if played % settings.steps_per_evaluation == 0:
-                self.curve.append((played, self.evaluate(settings.seed + 1_000_000)))
+        with JSONLLogger(folder.name, folder.parent, resume=resume) as logger:
+            if resume:
+                self.load(folder, logger)
+            else:
+                logger.log_hparams(asdict(settings))
+            while self.steps + settings.steps_per_batch <= steps:
+                self.collector.next()
+                self.steps += settings.steps_per_batch
+                self.explore.step(settings.steps_per_batch)
+                if self.steps > settings.first_steps:
+                    for _ in range(settings.updates_per_batch):
+                        loss = self.update()
+                    logger.log_scalar("loss", loss, self.steps)
+                if self.steps % settings.steps_per_evaluation == 0:
+                    logger.log_scalar(LENGTH, self.evaluate(settings.seed + 1_000_000), self.steps)
+                    self.save(folder, logger)
+            self.save(folder, logger)
         self.collector.shutdown()
 
-    def update(self) -> None:
+    def save(self, folder: Path, logger: JSONLLogger) -> None:
+        """Save what a run resumes from; its environments are reset."""
+        state = {"steps": self.steps, "log": logger.state_dict()}
+        state |= {name: getattr(self, name).state_dict() for name in PARTS}
+        torch.save(state, folder / "checkpoint.pt")
+        self.buffer.dumps(folder / "buffer")
+
+    def load(self, folder: Path, logger: JSONLLogger) -> None:
+        """Resume from the checkpoint."""
+        state = torch.load(folder / "checkpoint.pt", weights_only=True)
+        self.steps = state["steps"]
+        logger.load_state_dict(state["log"])
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
+        self.buffer.loads(folder / "buffer")
+
+    def update(self) -> Tensor:
         """Take one step of the optimiser; write priorities and states back."""
         batch = self.buffer.sample()
         errors, counted = self.errors(batch)
         weight = batch.get(keys.PRIORITY_WEIGHT, torch.ones(len(batch)))
+        loss = (weight * errors.square())[counted].sum() / counted.sum()
         self.optimizer.zero_grad()
-        ((weight * errors.square())[counted].sum() / counted.sum()).backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), 10.0)
         self.optimizer.step()
         with torch.no_grad():
@@ -177,6 +206,7 @@ class Run:
         self.buffer.update_tensordict_priority(batch)
         fresh = self.gru.refreshed_states(batch)
         self.buffer.update_rows(fresh[keys.ROW], fresh.select(*self.gru.state_keys))
+        return loss.detach()
 
     def errors(self, batch: TensorDictBase) -> tuple[Tensor, Tensor]:
         """The distance of each step from its n-step target, and which steps have one, `[N]`."""
@@ -209,16 +239,16 @@ class Run:
         return float(is_first_episode.sum(1).float().mean())
 
 
-def draw(curves: dict[str, list[list[tuple[int, float]]]], path: Path) -> None:
+def draw(curves: dict[str, list[Curve]], path: Path) -> None:
     """Draw how long the pole stays up over the steps played, of each run and on average."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for number, (name, runs) in enumerate(curves.items()):
-        found = torch.tensor(runs)  # [seeds, evaluations, 2]
-        steps, lengths = found[0, :, 0], found[..., 1]
+        steps, lengths = runs[0].steps, [curve.values for curve in runs]
         for one in lengths:
             axes.plot(steps, one, color=f"C{number}", alpha=0.25, linewidth=0.8)
-        axes.plot(steps, lengths.mean(0), color=f"C{number}", linewidth=2, label=name)
+        mean = sum(lengths) / len(lengths)
+        axes.plot(steps, mean, color=f"C{number}", linewidth=2, label=name)
     axes.axhline(SOLVED, color="grey", linestyle=":")
     axes.set(xlabel="steps", ylabel="steps until the fall", title=f"{ENV} without velocities")
     axes.legend()
@@ -232,23 +262,23 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=51_200, help="of each run")
     parser.add_argument("--out", type=Path, default=Path("runs/r2d2_hidden_velocity"))
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoints")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # tensors as small as these are slower on several
-    curves: dict[str, list[list[tuple[int, float]]]] = {name: [] for name in options.samplers}
+    curves: dict[str, list[Curve]] = {name: [] for name in options.samplers}
     for seed in options.seeds:
         for name, runs in curves.items():
             run, start = Run(Settings(name, seed)), time.process_time()
-            run.train(options.steps)
-            runs.append(run.curve)
-            scores = [score for _, score in run.curve]
-            mean, last = (sum(some) / len(some) for some in (scores, scores[-5:]))
+            folder = options.out / name / f"seed-{seed}"
+            run.train(options.steps, folder, resume=options.resume)
+            runs.append(read_run(folder)[LENGTH])
+            scores = runs[-1].values
             print(
-                f"{name}, seed {seed}: up for {mean:.1f} steps over training, {last:.1f} in the "
-                f"last five evaluations, {time.process_time() - start:.0f} s of CPU",
+                f"{name}, seed {seed}: up for {scores.mean():.1f} steps over training, "
+                f"{scores[-5:].mean():.1f} in the last five evaluations, "
+                f"{time.process_time() - start:.0f} s of CPU",
                 flush=True,
             )
-            (options.out / "curves.json").write_text(json.dumps(curves))
     draw(curves, options.out / "curves.png")
     print(f"curves: {options.out / 'curves.png'}")
 

@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from rl_layout import set_recurrent_mode
-from test_examples import ROOT, load
+from rl_record import read_run
+from test_example_actors import played
+from test_examples import load
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +82,14 @@ def test_targets_are_those_of_a_loop(r2d2, sampler):
     assert known > 20
 
 
-def test_both_samplers_are_trained_with_and_compared(tmp_path):
-    script = ROOT / "examples" / "r2d2_hidden_velocity.py"
-    options = ["--steps", "2048", "--samplers", "priorities", "uniform", "--out", str(tmp_path)]
-    told = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    lines = told.stdout.splitlines()
+def test_both_samplers_are_trained_with_compared_and_resumed(tmp_path):
+    given = ["--samplers", "priorities", "uniform", "--out", tmp_path]
+    lines = played("r2d2_hidden_velocity", "--steps", 2048, *given).splitlines()
     assert [line.split(",")[0] for line in lines[:2]] == ["priorities", "uniform"]
-    curves = json.loads((tmp_path / "curves.json").read_text())
-    assert [curves[name][0][0][0] for name in ("priorities", "uniform")] == [2048, 2048]
+    played("r2d2_hidden_velocity", "--steps", 4096, "--resume", *given)
+    for name in ("priorities", "uniform"):
+        run = read_run(tmp_path / name / "seed-0")
+        assert run.settings["sampler"] == name
+        assert run["eval/length"].steps.tolist() == [2048, 4096]
+        assert run["loss"].steps.tolist() == list(range(1152, 4097, 128))
     assert (tmp_path / "curves.png").stat().st_size > 1000
