@@ -14,6 +14,7 @@ import numpy as np
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import BLOCK_ROWS
 from rl_datasets.npy_stream import NpyStream
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
@@ -49,8 +50,9 @@ class AtariDQNSource(EpisodeSource):
 
     format = "atari dqn"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         super().__init__()
+        folder = path_of(folder)
         found = {
             int(match[1]): path
             for path in folder.rglob("*store*_terminal_ckpt.*.gz")

@@ -15,18 +15,20 @@ from typing import Any
 
 from rl_datasets.chunk import Chunk, chunks
 from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.progress import progress_bar
 from rl_datasets.read_ahead import read_ahead
 from rl_datasets.report import REPORT_FILE, DatasetReport
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_key
+from rl_tensordict.arguments import check_type
 
 ROWS_FOLDER = "rows"
 CONVERTING = "converting"
 JOURNAL_FILE = "journal.jsonl"
 
 
-def convert(source: EpisodeSource, folder: Path, dataset: str, *, bar: bool = True) -> Path:
+def convert(source: EpisodeSource, folder: PathName, dataset: str, *, bar: bool = True) -> Path:
     """Write the episodes of a source as rows of a mapped storage, each observation once.
 
     The rows are written to a folder of their own that gets its name when they are on the disk. A
@@ -44,6 +46,7 @@ def convert(source: EpisodeSource, folder: Path, dataset: str, *, bar: bool = Tr
 
     Raises:
         ValueError: No step, more steps than the source said, or an error in a file.
+        TypeError: An argument is of another type.
         RuntimeError: Another process converts the same dataset.
 
     Example:
@@ -54,6 +57,9 @@ def convert(source: EpisodeSource, folder: Path, dataset: str, *, bar: bool = Tr
         ...     len(LazyMemmapStorage.open(rows))
         5
     """
+    check_type("source", source, EpisodeSource, "a source of episodes")
+    check_type("dataset", dataset, str, "the id of the dataset")
+    folder = path_of(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _only_one(folder):
         conversion = _Conversion(source, folder / CONVERTING, dataset)

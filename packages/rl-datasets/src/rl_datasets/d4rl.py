@@ -13,6 +13,7 @@ from rl_datasets.download import fetch
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import BLOCK_ROWS, bounds_of, only_file, parts, require_length
 from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
+from rl_datasets.paths import PathName
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, Flags, Ints, KeyPath
@@ -57,7 +58,7 @@ class D4RLSource(EpisodeSource):
 
     def __init__(
         self,
-        path: Path,
+        path: PathName,
         *,
         use_truncated_as_done: bool = True,
         terminate_on_end: bool | None = None,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rl_datasets.paths import PathName, path_of
 from rl_tensordict.types import Array, Flags, Ints
 
 Key = TypeVar("Key")
@@ -44,8 +45,9 @@ def parts(
         number = stop
 
 
-def only_file(path: Path, pattern: str) -> Path:
+def only_file(path: PathName, pattern: str) -> Path:
     """The file itself, or the only one in a folder that fits a pattern."""
+    path = path_of(path, "path")
     if path.is_file():
         return path
     found = sorted(path.rglob(pattern))

@@ -17,6 +17,7 @@ import numpy as np
 from rl_datasets.download import fetch, inside
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.xz_file import unpacked_size
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
@@ -88,8 +89,9 @@ class GenDGRLSource(EpisodeSource):
 
     format = "gen-dgrl"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: PathName) -> None:
         super().__init__()
+        path = path_of(path, "path")
         loose = sorted(path.rglob("*.npy")) if path.is_dir() else []
         self._files = loose or [only_file(path, "*.tar.xz")]
         unpacked = sum(map(_unpacked_size, self._files))

@@ -13,6 +13,7 @@ from rl_datasets.download import fetch
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import bounds_of, only_file
 from rl_datasets.npz_file import open_npz
+from rl_datasets.paths import PathName
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.arguments import check_choice
@@ -38,7 +39,7 @@ class OGBenchSource(EpisodeSource):
 
     format = "ogbench npz"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: PathName) -> None:
         super().__init__()
         self.path = only_file(path, "*.npz")
         with open_npz(self.path) as file:

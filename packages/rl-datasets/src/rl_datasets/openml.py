@@ -15,6 +15,7 @@ from rl_datasets.arff_file import Table, read_arff
 from rl_datasets.download import fetch
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
+from rl_datasets.paths import PathName
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_replay import SamplerWithoutReplacement
@@ -62,7 +63,7 @@ class OpenMLSource(EpisodeSource):
 
     format = "openml arff"
 
-    def __init__(self, path: Path, *, target: str | None = None, one_hot: bool = False) -> None:
+    def __init__(self, path: PathName, *, target: str | None = None, one_hot: bool = False) -> None:
         super().__init__()
         self.path = only_file(path, "*.arff")
         self._one_hot = one_hot

@@ -12,6 +12,7 @@ import numpy as np
 from rl_datasets.download import HubDataset
 from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
@@ -42,8 +43,9 @@ class RobosetSource(EpisodeSource):
 
     format = "roboset hdf5"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         super().__init__()
+        folder = path_of(folder)
         self._files = [folder] if folder.is_file() else sorted(folder.rglob("*.h5"))
         if not self._files:
             raise FileNotFoundError(f"there are no .h5 files in {folder}.")

@@ -13,6 +13,7 @@ from rl_datasets.episodes import Episode, EpisodeSource
 from rl_datasets.flat_columns import bounds_of, parts, require_length
 from rl_datasets.hdf5_file import damaged, open_h5
 from rl_datasets.npz_file import open_npz
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict import NestedKey
@@ -39,8 +40,9 @@ class VD4RLSource(EpisodeSource):
 
     format = "v-d4rl"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         super().__init__()
+        folder = path_of(folder)
         found = {
             kind: [folder] if folder.suffix == kind else sorted(folder.rglob(f"*{kind}"))
             for kind in (".npz", ".hdf5")

@@ -14,6 +14,7 @@ from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
 from rl_datasets.flat_columns import BLOCK_ROWS
 from rl_datasets.lerobot.videos import Videos
+from rl_datasets.paths import PathName, path_of
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.types import Array, KeyPath
@@ -44,13 +45,13 @@ class LeRobotSource(EpisodeSource):
 
     def __init__(
         self,
-        folder: Path,
+        folder: PathName,
         *,
         key_map: Mapping[str, NestedKey] | None = None,
         decode_video: bool = False,
     ) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder = folder = path_of(folder)
         self.info = _read_info(folder)
         self.format = f"lerobot {self.info.get('codebase_version', '')}".strip()
         self._data = sorted((folder / "data").rglob("*.parquet"))

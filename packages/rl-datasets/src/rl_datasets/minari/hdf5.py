@@ -15,6 +15,7 @@ from rl_datasets.minari.source import (
     data_folder,
     decode_images,
 )
+from rl_datasets.paths import PathName
 from rl_layout.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -45,7 +46,7 @@ class MinariHDF5Source(MinariSource):
 
     format = "minari hdf5"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         data = data_folder(folder)
         self.path = data / MAIN_FILE
         if not self.path.exists():

@@ -12,6 +12,7 @@ import numpy as np
 from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import EpisodeSource, key_text
 from rl_datasets.minari.spaces import is_image, leaf_spaces, read_space
+from rl_datasets.paths import PathName, path_of
 from rl_tensordict.types import Array, KeyPath
 
 METADATA_FILE = "metadata.json"
@@ -20,7 +21,7 @@ METADATA_FILE = "metadata.json"
 class MinariSource(EpisodeSource):
     """Episodes in a folder that `metadata.json` describes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         super().__init__()
         self.data = data_folder(folder)
         self.about = read_metadata(self.data)
@@ -35,8 +36,9 @@ class MinariSource(EpisodeSource):
         return int(self.about["total_steps"])
 
 
-def data_folder(folder: Path) -> Path:
+def data_folder(folder: PathName) -> Path:
     """The folder with the data of a dataset: itself, or the one within."""
+    folder = path_of(folder)
     return folder / "data" if (folder / "data").is_dir() else folder
 
 

@@ -12,6 +12,7 @@ from rl_datasets.arrow_columns import damaged, import_parquet, open_parquet, to_
 from rl_datasets.episodes import Episode, key_text
 from rl_datasets.minari.source import METADATA_FILE, MinariSource, decode_images
 from rl_datasets.minari.spaces import SpaceRecord, leaf_spaces, read_space
+from rl_datasets.paths import PathName
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -35,7 +36,7 @@ class MinariTableSource(MinariSource):
         ValueError: The metadata or a file are damaged.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: PathName) -> None:
         super().__init__(folder)
         kind = self.about["data_format"]
         self.format = f"minari {kind}"

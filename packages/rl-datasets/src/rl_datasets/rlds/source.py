@@ -14,6 +14,7 @@ import numpy as np
 
 from rl_datasets.encoded_images import decode_image
 from rl_datasets.episodes import Episode, EpisodeSource, key_text
+from rl_datasets.paths import PathName, path_of
 from rl_datasets.rlds.records import Feature, Record, example, read, records, unpacked
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
@@ -51,8 +52,11 @@ class RLDSSource(EpisodeSource):
 
     format = "rlds"
 
-    def __init__(self, folder: Path, *, split: str = "train", last_action: bool = False) -> None:
+    def __init__(
+        self, folder: PathName, *, split: str = "train", last_action: bool = False
+    ) -> None:
         super().__init__()
+        folder = path_of(folder)
         found = sorted(folder.rglob("features.json"))
         if len(found) != 1:
             raise FileNotFoundError(f"expected one features.json in {folder}, found {len(found)}.")
