@@ -17,7 +17,7 @@ from rl_tensordict.errors import UnfitValue, UnknownName
 from rl_tensordict.flatten import leaves, nest, tensors
 from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import as_key, as_tuple, is_key, sibling
-from rl_tensordict.notes import add_notes, note_call
+from rl_tensordict.notes import add_notes, note_call, note_errors
 from rl_tensordict.step_sequence import StepSequence
 from rl_tensordict.tensor_step import TensorStep, outputs_of, write_step
 from rl_tensordict.types import NestedKey
@@ -50,6 +50,7 @@ __all__ = [
     "names_of",
     "nest",
     "note_call",
+    "note_errors",
     "outputs_of",
     "put",
     "put_group",

@@ -101,6 +101,22 @@ def note_call(
     error.add_note(f"{what} was given {listed or 'nothing'}. {advice}")
 
 
+def _note_arguments(
+    error: Exception, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    name = function.__name__
+    if function.__code__.co_varnames[:1] == ("self",):
+        owner, args = type(args[0]).__name__, args[1:]
+        name = owner if name == "__init__" else f"{owner}.{name}"
+    unnamed = [f"argument {position + 1}" for position in range(len(args))]
+    advice = f"See help({name}) for what each may be."
+    note_call(error, name, [*args, *kwargs.values()], [*unnamed, *kwargs], advice)
+
+
+note_errors = add_notes(_note_arguments)
+"""Decorate a function or method so that errors carry its arguments; for rare calls."""
+
+
 def _listed(name: str, values: Iterable[Any]) -> list[Any]:
     try:
         return list(values)

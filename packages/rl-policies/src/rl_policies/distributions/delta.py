@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rl_policies.distributions.loc_scale import check_event
-from rl_policies.modules.call_notes import note_errors
+from rl_tensordict import note_errors
 
 
 class Delta(Distribution):

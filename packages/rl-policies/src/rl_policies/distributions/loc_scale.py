@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from rl_policies.modules.call_notes import note_errors, require_tensor
+from rl_policies.modules.call_notes import require_tensor
+from rl_tensordict import note_errors
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 

@@ -10,8 +10,8 @@ from torch.distributions import Categorical
 from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.one_hot import OneHotCategorical, divergence_of_choices
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.modules.choice_mask import require_mask
+from rl_tensordict import note_errors
 
 
 class MaskedCategorical(Categorical):

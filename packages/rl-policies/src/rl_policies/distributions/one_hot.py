@@ -11,8 +11,9 @@ from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.sample_cache import SampleCache
-from rl_policies.modules.call_notes import note_errors, require_tensor
+from rl_policies.modules.call_notes import require_tensor
 from rl_policies.modules.choice_mask import check_mask
+from rl_tensordict import note_errors
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -9,7 +9,7 @@ from torch.nn.functional import logsigmoid
 
 from rl_policies.distributions.nan_check import refuse_nan
 from rl_policies.distributions.one_hot import OneHotCategorical
-from rl_policies.modules.call_notes import note_errors
+from rl_tensordict import note_errors
 
 
 def ordinal_logits(scores: Tensor) -> Tensor:

@@ -9,10 +9,9 @@ from torch import Tensor
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.modules.choice_mask import check_mask
 from rl_specs import Categorical, OneHot, TensorSpec
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, note_errors
 
 
 class EGreedyModule(ExplorationModule):

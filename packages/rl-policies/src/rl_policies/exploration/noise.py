@@ -13,9 +13,8 @@ from rl_layout.keys import next_key
 from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.action_spec import ActionForm
-from rl_policies.modules.call_notes import note_errors
 from rl_specs import Composite, TensorSpec, Unbounded
-from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict import NestedKey, as_key, as_tuple, note_errors
 from rl_transforms import TensorDictPrimer
 
 

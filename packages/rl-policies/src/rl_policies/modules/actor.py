@@ -21,11 +21,11 @@ from torch.distributions import Distribution
 from rl_policies.distributions.delta import Delta
 from rl_policies.keys import ACTION, OBSERVATION, listed
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_policies.modules.call_notes import note_errors, require_module
+from rl_policies.modules.call_notes import require_module
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.probabilistic import DistributionKeys, SamplingModule
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey, TensorStep, note_call, outputs_of
+from rl_tensordict import NestedKey, TensorStep, note_call, note_errors, outputs_of
 
 
 class Actor(TensorStep, TensorDictModule):  # type: ignore[misc]

@@ -9,8 +9,9 @@ from tensordict.nn import (
 )
 
 from rl_policies.modules.actor import ProbabilisticActor
-from rl_policies.modules.call_notes import note_errors, require_module
+from rl_policies.modules.call_notes import require_module
 from rl_policies.modules.policy_sequence import PolicySequence
+from rl_tensordict import note_errors
 
 
 class SharedSequential(PolicySequence, TensorDictSequential):  # type: ignore[misc]

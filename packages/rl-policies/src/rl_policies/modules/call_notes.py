@@ -1,28 +1,11 @@
-"""Notes on errors from torch, tensordict and networks: the module and its arguments."""
+"""Errors for arguments that are no modules or no tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-
-from rl_tensordict import add_notes, note_call
-
-
-def _note_method(
-    error: Exception, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    name = "" if method.__name__ == "__init__" else f".{method.__name__}"
-    call = f"{type(args[0]).__name__}{name}"
-    unnamed = [f"argument {position}" for position in range(1, len(args))]
-    advice = f"See help({call}) for what each may be."
-    note_call(error, call, [*args[1:], *kwargs.values()], [*unnamed, *kwargs], advice)
-
-
-note_errors = add_notes(_note_method)
-"""Decorate a method so that errors carry its arguments; for constructors and rare calls."""
 
 
 def require_module(name: str, value: Any, its_keys: str = "[...], out_keys=[...]") -> None:

@@ -10,9 +10,8 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.networks.ensemble import Ensemble
-from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, outputs_of
+from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, note_errors, outputs_of
 
 
 class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]

@@ -9,11 +9,10 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequ
 from torch import Tensor, nn
 
 from rl_policies.keys import ACTION_VALUE, OBSERVATION, listed
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_policies.modules.q_value import ActionSpace, QValueModule
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, note_errors
 from rl_tensordict.arguments import check_type
 
 

@@ -12,8 +12,7 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 
-from rl_policies.modules.call_notes import note_errors
-from rl_tensordict import NestedKey, StepSequence
+from rl_tensordict import NestedKey, StepSequence, note_errors
 
 
 class PolicySequence(StepSequence):

@@ -29,9 +29,8 @@ from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_policies.modules.call_notes import note_errors
 from rl_specs import Bounded, OneHot, TensorSpec
-from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, require
+from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, note_errors, require
 
 BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
 ONE_HOT = (OneHotCategorical, MaskedOneHotCategorical, OneHotOrdinal)

@@ -14,11 +14,10 @@ from rl_layout import recurrent_mode
 from rl_policies.distributions.nan_check import can_look
 from rl_policies.keys import ACTION, ACTION_VALUE, CHOSEN_ACTION_VALUE, OBSERVATION, listed
 from rl_policies.modules.action_spec import check_safe, form_of
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.modules.choice_mask import check_mask
 from rl_policies.modules.policy_sequence import PolicySequence
 from rl_specs import Categorical, MultiCategorical, MultiOneHot, OneHot, TensorSpec
-from rl_tensordict import NestedKey, TensorStep, note_call
+from rl_tensordict import NestedKey, TensorStep, note_call, note_errors
 
 ActionSpace = Literal["one_hot", "categorical", "multi_one_hot", "multi_categorical"]
 SPACES: dict[type, ActionSpace] = {

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_policies.modules.call_notes import note_errors, require_tensor
+from rl_policies.modules.call_notes import require_tensor
+from rl_tensordict import note_errors
 
 WindowSize = int | tuple[int, int]
 _WIDTH = 32

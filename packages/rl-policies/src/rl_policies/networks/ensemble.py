@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear
 from torch.nn.parameter import is_lazy
 
-from rl_policies.modules.call_notes import note_errors
 from rl_policies.networks.mlp import MLP
-from rl_tensordict import note_call
+from rl_tensordict import note_call, note_errors
 from rl_tensordict.arguments import check_whole
 
 # one call for all members gives each what a call of its own would

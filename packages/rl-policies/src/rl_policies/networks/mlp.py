@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_policies.modules.call_notes import note_errors
-from rl_tensordict import note_call
+from rl_tensordict import note_call, note_errors
 
 _WIDTH = 32
 _DEPTH = 3
