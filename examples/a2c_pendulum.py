@@ -1,13 +1,14 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-transforms", "rl-value",
+#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-record", "rl-transforms", "rl-value",
 #     "gymnasium", "matplotlib", "tensordict", "torch",
 # ]
 # ///
 """A2C on a pendulum: continuous actions, and episodes that only a time limit ends.
 
     python examples/a2c_pendulum.py
+    python examples/a2c_pendulum.py --resume      # from its checkpoint
 
 No episode of the pendulum ever terminates: in training each is truncated after 20 actions, too
 few to swing up, so every return is bootstrapped at its end from the real final observation.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -31,12 +32,14 @@ from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv
 from rl_layout import check_layout
 from rl_policies import MLP, ProbabilisticActor, TanhNormal, ValueOperator
+from rl_record import JSONLLogger
 from rl_transforms import StepCounter
 from rl_value import GAE, A2CLoss
 
 ENV = "Pendulum-v1"
 LIMIT = 200  # steps of an episode in evaluation
 EPISODES = 50  # of an evaluation
+PARTS = ("loss", "optimizer", "collector")  # of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -156,14 +159,30 @@ class Run:
             )
         return float(batch["next", "reward"].sum(1).mean())
 
-    def train(self, steps: int) -> None:
-        """Train, and evaluate twenty times on the way."""
-        check_layout(self.collect()).raise_if_broken()
+    def train(self, steps: int, logger: JSONLLogger, checkpoint: Path) -> None:
+        """Train; evaluate twenty times on the way, and keep a checkpoint each time."""
+        if not self.curve:
+            check_layout(self.collect()).raise_if_broken()
         while self.steps < steps:
             self.update(self.collect())
             if self.steps * 20 // steps > len(self.curve):
                 self.curve.append((self.steps, self.evaluate(seed=1_000_000)))
+                logger.log_scalar("eval/return", self.curve[-1][1], self.steps)
+                self.save(logger, checkpoint)
                 print(f"{self.steps:9,} steps: mean return {self.curve[-1][1]:7.1f}", flush=True)
+
+    def save(self, logger: JSONLLogger, checkpoint: Path) -> None:
+        """Save what a run resumes from; the collector has the states of its environments."""
+        state = {"curve": self.curve, "log": logger.state_dict()}
+        torch.save(state | {name: getattr(self, name).state_dict() for name in PARTS}, checkpoint)
+
+    def load(self, logger: JSONLLogger, checkpoint: Path) -> None:
+        """Resume from the checkpoint."""
+        state = torch.load(checkpoint, weights_only=True)
+        self.curve = state["curve"]
+        logger.load_state_dict(state["log"])
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
 
 
 def draw(curve: list[tuple[int, float]], path: Path) -> None:
@@ -183,27 +202,36 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_200_000, help="of all environments together")
     parser.add_argument("--out", type=Path, default=Path("runs/a2c_pendulum"))
     parser.add_argument("--truncations-terminate", action="store_true", help="the usual mistake")
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint in --out")
     options = parser.parse_args()
     if min(options.envs, options.steps, options.seed + 1) < 1:
         parser.error("--envs and --steps must be at least 1, --seed at least 0")
     torch.set_num_threads(1)
     try:
-        options.out.mkdir(parents=True, exist_ok=True)
+        out = options.out
+        logger = JSONLLogger(out.name, out.parent, resume=options.resume)
     except OSError as error:
-        raise SystemExit(f"a2c_pendulum: cannot write to {options.out}: {error}") from None
+        raise SystemExit(f"a2c_pendulum: cannot write to {out}: {error}") from None
     wrong = options.truncations_terminate
     settings = Settings(options.seed, options.envs, truncations_terminate=wrong)
-    run, start = Run(settings), time.perf_counter()
-    print(f"untrained: mean return {run.evaluate(seed=2_000_000):.1f} of {EPISODES} episodes")
-    run.train(options.steps)
+    run, start, checkpoint = Run(settings), time.perf_counter(), out / "checkpoint.pt"
+    with logger:
+        if options.resume and checkpoint.exists():
+            run.load(logger, checkpoint)
+        logger.log_hparams(asdict(settings))
+        before = "resumed" if run.curve else "untrained"
+        print(f"{before}: mean return {run.evaluate(seed=2_000_000):.1f} of {EPISODES} episodes")
+        run.train(options.steps, logger, checkpoint)
     score, seconds = run.evaluate(seed=2_000_000), time.perf_counter() - start
-    draw(run.curve, options.out / "curve.png")
+    draw(run.curve, out / "curve.png")
     print(f"trained: mean return {score:.1f} of {EPISODES} new episodes, {run.steps:,} steps")
-    print(f"{seconds:.0f} s, curve: {options.out / 'curve.png'}")
+    print(f"{seconds:.0f} s, curve: {out / 'curve.png'}")
 
 
 if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit("a2c_pendulum: interrupted, nothing is kept") from None
+        raise SystemExit(
+            "a2c_pendulum: interrupted, --resume goes on from the last evaluation"
+        ) from None

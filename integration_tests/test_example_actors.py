@@ -87,6 +87,14 @@ def test_targets_of_pqn_are_returns_of_its_own_values():
     del sys.modules["pqn_vector"]
 
 
+def test_a2c_goes_on_from_its_last_evaluation(tmp_path):
+    given = ["--envs", 4, "--out", tmp_path / "run"]
+    played("a2c_pendulum", "--steps", 256, *given)
+    again = played("a2c_pendulum", "--steps", 512, "--resume", *given)
+    assert again.startswith("resumed: ")
+    assert read_run(tmp_path / "run")["eval/return"].steps.tolist() == [256, 384, 512]
+
+
 def test_iql_is_compared_with_its_data_and_goes_on(tmp_path):
     given = ["--out", tmp_path, "--seeds", 3]
     first = played("offline_iql", "--updates", 500, *given)

@@ -112,7 +112,7 @@ def test_ctrl_c_ends_a_pendulum_with_one_line(tmp_path):
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1]
     assert process.returncode == 1
-    assert told == "a2c_pendulum: interrupted, nothing is kept\n"
+    assert told == "a2c_pendulum: interrupted, --resume starts at the last evaluation\n"
 
 
 def test_a_batch_is_inspected_as_its_page_says(inspecting, monkeypatch, capsys, tmp_path):
