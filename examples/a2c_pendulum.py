@@ -206,9 +206,11 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.envs, options.steps, options.seed + 1) < 1:
         parser.error("--envs and --steps must be at least 1, --seed at least 0")
+    out = options.out
+    if not options.resume and (out / "metrics.jsonl").exists():
+        parser.error(f"{out} holds a run: --resume goes on with it, another --out begins anew")
     torch.set_num_threads(1)
     try:
-        out = options.out
         logger = JSONLLogger(out.name, out.parent, resume=options.resume)
     except OSError as error:
         raise SystemExit(f"a2c_pendulum: cannot write to {out}: {error}") from None
@@ -232,6 +234,5 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        raise SystemExit(
-            "a2c_pendulum: interrupted, --resume goes on from the last evaluation"
-        ) from None
+        told = "a2c_pendulum: interrupted, --resume starts at the last evaluation"
+        raise SystemExit(told) from None

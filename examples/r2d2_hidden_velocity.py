@@ -264,6 +264,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/r2d2_hidden_velocity"))
     parser.add_argument("--resume", action="store_true", help="resume from the checkpoints")
     options = parser.parse_args()
+    if options.steps < Settings.steps_per_evaluation:
+        parser.error(f"--steps must be at least {Settings.steps_per_evaluation}, one evaluation")
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     curves: dict[str, list[Curve]] = {name: [] for name in options.samplers}
     for seed in options.seeds:
