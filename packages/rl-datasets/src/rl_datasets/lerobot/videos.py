@@ -22,7 +22,7 @@ from rl_tensordict.types import Array, Ints, KeyPath
 _COLUMNS = ("chunk_index", "file_index", "from_timestamp")
 
 
-class Place(NamedTuple):
+class VideoStart(NamedTuple):
     """Where the video of an episode begins."""
 
     path: Path
@@ -67,12 +67,12 @@ class Videos:
         assert found is not None  # there is a row
         return found
 
-    def _place(self, name: str, episode: int) -> Place:
+    def _place(self, name: str, episode: int) -> VideoStart:
         template = self._info.get("video_path") or ""
         if "episode_index" in template:  # v2.1
             chunk = episode // int(self._info.get("chunks_size", 1000))
             path = template.format(episode_chunk=chunk, video_key=name, episode_index=episode)
-            return Place(self.folder / path, 0.0)
+            return VideoStart(self.folder / path, 0.0)
         try:
             chunk, file, begin = self._table[name][episode]
         except KeyError:
@@ -80,7 +80,7 @@ class Videos:
                 f"{self.folder / 'meta' / 'episodes'} names no video {name!r} of episode {episode}."
             ) from None
         path = template.format(video_key=name, chunk_index=int(chunk), file_index=int(file))
-        return Place(self.folder / path, begin)
+        return VideoStart(self.folder / path, begin)
 
     @cached_property
     def _table(self) -> dict[str, dict[int, tuple[int, int, float]]]:

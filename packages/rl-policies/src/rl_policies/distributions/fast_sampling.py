@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributions import Categorical
 
@@ -23,8 +22,8 @@ from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, plac
 from rl_policies.distributions.nan_check import can_read, refuse_nan, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
+from rl_tensordict.types import Array
 
-Array: TypeAlias = NDArray[Any]
 Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 FEW = 64  # choices that are drawn from by numpy
 NAN_LOGITS = "cannot draw from these logits: some are nan. Look at the weights of the policy."
