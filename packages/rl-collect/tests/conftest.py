@@ -156,6 +156,8 @@ def ray_home():
     with pytest.MonkeyPatch.context() as patch:
         home = tempfile.mkdtemp(prefix="ray")  # short: sockets are in there
         patch.setenv("HOME", home)
+        patch.setenv("RAY_TMPDIR", home)  # a cluster notes its address in a folder "ray" there
+        pathlib.Path(home, "ray").mkdir()
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # what tests define is imported nowhere else
