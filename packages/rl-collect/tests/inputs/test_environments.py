@@ -1,7 +1,10 @@
 """Every kind of environment with every option that decides where data is cut."""
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -271,3 +274,35 @@ def test_surplus_steps_of_a_vector_begin_a_new_trajectory_after_a_cut():
     assert whole.next()["observation"].shape == rows["observation"].shape
     collector.reset()
     assert (collector.next()["collector", "traj_step"][:, 0] == 0).all()
+
+
+class Clocks(VectorEnv):
+    """Row i shows the step and is over after i + 2 steps; last observations are not given."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    single_observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    single_action_space = spaces.Discrete(2)
+    num_envs = 3
+
+    def seen(self):
+        return self.count[:, None].astype(np.float32)
+
+    def reset(self, **_):
+        self.count = np.zeros(self.num_envs, np.int64)
+        return self.seen(), {}
+
+    def step(self, actions):
+        self.count += 1
+        over = self.count == np.arange(self.num_envs) + 2
+        self.count[over] = 0
+        return self.seen(), np.ones(self.num_envs), np.zeros_like(over), over, {}
+
+
+@pytest.mark.filterwarnings("ignore:.*final_obs")
+def test_rows_whose_next_observation_is_missing_stay_marked():
+    with Collector(GymVectorEnv(Clocks()), None, frames_per_batch=36, total_frames=108) as batches:
+        for batch in batches:
+            done = batch["next", "done"].squeeze(-1)
+            assert done.any()
+            assert torch.equal(batch[keys.NEXT_MISSING], done)
+            assert (batch[keys.TRAJ_IDS] >= 0).all()

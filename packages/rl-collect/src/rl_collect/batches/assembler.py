@@ -249,9 +249,13 @@ class BatchAssembler:
             markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
         is_init = view(found.is_init[..., None])
         if columns and type(batch) is TensorDict:  # a new one, which is open and has no device
-            group = build_flat(markers, batch.batch_size, names_of(batch))
             insert(batch, (keys.IS_INIT,), is_init)
-            insert(batch, keys.TRAJ_IDS[:1], group)
+            if find(batch, keys.TRAJ_IDS[:1]) is None:
+                group = build_flat(markers, batch.batch_size, names_of(batch))
+                insert(batch, keys.TRAJ_IDS[:1], group)
+            else:  # the environment has marked rows: `next_missing`
+                for name, leaf in markers.items():
+                    insert(batch, (*keys.TRAJ_IDS[:1], name), leaf)
         else:
             self._put_markers(batch, is_init, markers)
         if self._groups.are_there:
