@@ -41,10 +41,14 @@ def test_resumed_run_is_the_whole_one_and_the_reward_rises(example, tmp_path):
     settings = example.Settings(steps_per_checkpoint=10, num_samples=8)
     whole = example.Run(settings, tmp_path / "whole")
     whole.train(20)
-    example.Run(settings, tmp_path / "cut").train(13)  # cut three steps after its checkpoint
+    cut = example.Run(settings, tmp_path / "cut")
+    cut.train(13)  # three steps after its checkpoint
+    cut.logger.close()
     again = example.Run(settings, tmp_path / "cut", resume=True)
     assert again.steps == 10
     again.train(20)
+    for run in (whole, again):
+        run.logger.close()  # logs are written behind the run
     for ours, theirs in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert ours.equal(theirs)
     rewards = read_run(tmp_path / "cut")["reward"].values
