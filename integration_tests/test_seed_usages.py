@@ -15,11 +15,8 @@ from torch import nn
 
 import rl_collect
 import rl_datasets
-import rl_envs
-import rl_replay
-import rl_transforms
+import rl_text
 import rl_trees
-import rl_value
 from rl_collect import Collector, MultiCollector, SyncDataCollector
 from rl_envs import GymEnv, RandomPolicy, SerialEnv, TransformedEnv
 from rl_layout import Segments, check_layout, set_recurrent_mode
@@ -294,22 +291,19 @@ def test_an_environment_takes_what_a_recurrent_policy_needs():
     assert root["recurrent_state"].shape == (1, 8)
 
 
-LATER = {
-    "rl-text": "PairwiseDataset PromptData PromptTensorDictTokenizer RewardData RolloutFromModel "
-    "TensorDictTokenizer TokenizedDatasetLoader create_infinite_iterator get_dataloader "
-    "ConstantKLController AdaptiveKLController",
-    "rl-collect": "RayCollector DistributedSyncCollector",
-}
-
-
-@pytest.mark.parametrize("package", LATER)
-def test_names_of_later_packages_are_listed_as_such(package):
+def test_names_of_text_and_of_several_machines_are_listed_and_there():
     page = Path(__file__).parent.parent / "docs" / "coming-from-torchrl.md"
-    rows = page.read_text(encoding="utf-8").splitlines()
-    row = next(line for line in rows if f"| {package}: " in line or f"| {package}, with" in line)
-    assert set(LATER[package].split()) <= set(re.findall(r"`(\w+)`", row))
-    ours = (rl_collect, rl_envs, rl_replay, rl_transforms, rl_value)
-    assert not any(hasattr(module, name) for module in ours for name in LATER[package].split())
+    text = page.read_text(encoding="utf-8")
+    part = text.split("## Language models, and more than one machine")[1]
+    text, ray, none = [row for row in part.splitlines() if row.startswith("| `")]
+    names = re.findall(r"`(\w+)`", text)
+    assert len(names) == 11
+    assert all(hasattr(rl_text, name) for name in names)
+    assert hasattr(rl_collect, "RayCollector")
+    assert "`RayCollector`" in ray
+    listed = re.findall(r"`(\w+)`", none.split("|")[1])
+    assert listed
+    assert not any(hasattr(rl_collect, name) for name in listed)
 
 
 def test_datasets_have_the_names_of_the_seed():
