@@ -16,7 +16,7 @@ import torch
 
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_calls, check_whole, drop_useless
-from rl_text.datasets.columns import NumpyColumns, read_columns, write_columns
+from rl_text.datasets.columns import FORMAT, NumpyColumns, read_columns, write_columns
 from rl_text.datasets.examples import ListColumns, content_hash, plain_text, read_examples
 from rl_text.datasets.tokenized import LENGTHS, TokenizedDataset
 from rl_text.tokenizers.fingerprint import fingerprint
@@ -127,11 +127,9 @@ class TokenizedDatasetLoader:
             samples = len(arrays[LENGTHS])
             stats = {"samples": samples, "tokens": len(arrays[INPUT_IDS]), "left_out": left_out}
             pad = tokenizer.pad_token_id
-            write_columns(
-                folder, arrays, {"stats": stats, "pad_token_id": 0 if pad is None else pad}
-            )
-            found = read_columns(folder)
-        assert found is not None  # written above
+            found = arrays, {"stats": stats, "pad_token_id": 0 if pad is None else pad}
+            write_columns(folder, *found)
+            found = read_columns(folder) or found  # another process may still be writing them
         return TokenizedDataset(*found)
 
     def _tokenizer(self) -> TextTokenizer:
@@ -166,7 +164,7 @@ class TokenizedDatasetLoader:
         }
         named = getattr(self.tokenizer_fn, "__qualname__", repr(self.tokenizer_fn))
         parts = [content_hash(texts), fingerprint(tokenizer), self.max_length, named]
-        parts += [source_of(self.tokenizer_fn), settings]
+        parts += [source_of(self.tokenizer_fn), settings, FORMAT]
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
