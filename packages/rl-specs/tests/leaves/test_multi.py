@@ -143,6 +143,13 @@ def test_one_hot_encode_takes_a_position_for_each_group():
         spec.encode([0, 1, 2])
 
 
+def test_bools_of_groups_are_vectors():
+    spec = MultiOneHot([2, 3])
+    assert spec.encode(np.array([1, 0, 0, 1, 0], dtype=bool)).int().tolist() == [1, 0, 0, 1, 0]
+    with pytest.raises(ValueError, match="Positions are integers"):
+        spec.encode(np.array([True, False]))
+
+
 def test_each_group_has_a_register():
     spec = MultiOneHot([2, 3], use_register=True)
     assert spec.encode(["left", "up"]).int().tolist() == [1, 0, 1, 0, 0]

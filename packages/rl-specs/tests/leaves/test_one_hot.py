@@ -52,6 +52,20 @@ def test_encode_returns_vectors_as_they_are():
     assert OneHot(3, mask=MASK).encode(forbidden) is forbidden
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_bools_are_vectors_and_no_positions(dtype):
+    spec = OneHot(3, dtype=dtype)
+    for value in ([False, True, False], np.eye(3, dtype=bool)[1], torch.eye(3).bool()[1]):
+        assert torch.equal(spec.encode(value), torch.tensor([0, 1, 0]).to(dtype))
+    for value in (np.array([True, True, False]), torch.zeros(3).bool()):
+        with pytest.raises(ValueError, match=r"rows with \[(2|0)\] True. Positions are integers"):
+            spec.encode(value)
+    with pytest.raises(ValueError, match=r"shape=\(2, 3\).* got shape \(3, 2\)"):
+        OneHot(3, (2, 3)).encode(np.zeros((3, 2), dtype=bool))
+    assert OneHot(2).encode(True).tolist() == [False, True]
+    assert OneHot(2, use_register=True).encode([True, False]).shape == (2, 2)
+
+
 @pytest.mark.parametrize("value", [3, -1, 0.5])
 def test_encode_refuses_positions_out_of_range(value):
     with pytest.raises(ValueError, match="expected"):

@@ -336,6 +336,20 @@ class OneHot(Masked):
         return self._vectors(largest_choice(val, self.mask))
 
     def _encode(self, val: Any) -> Tensor:
+        flags = None if self.use_register else self._array(val)
+        if flags is None or flags.dtype != np.bool_ or not flags.ndim:
+            return self._from_positions(val)
+        # bools are vectors: taken for positions, they would be rows that nobody meant
+        out = torch.tensor(flags)
+        if not (self._matches(out.shape) and self._chooses(out)):
+            msg = (
+                f"bools are one-hot vectors of {self!r}: got shape {tuple(out.shape)}, rows with "
+                f"{sorted(set(out.sum(-1).reshape(-1).tolist()))} True. Positions are integers."
+            )
+            raise UnfitValue(msg)
+        return out.to(self._dtype)
+
+    def _from_positions(self, val: Any) -> Tensor:
         return self._vectors(self._fitted(self._positions(val), self._shape[:-1]))
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Tensor:
@@ -343,14 +357,15 @@ class OneHot(Masked):
 
         Args:
             val: integers 0 to n - 1, or with `use_register` any hashable values. A tensor that is
-                one-hot already is returned as it is.
+                one-hot already is returned as it is, and arrays of bools are vectors.
             ignore_device: leave the result on the CPU.
 
         Returns:
             `[*shape]`, in the dtype of the spec.
 
         Raises:
-            ValueError: a position is out of range, or there are more values than choices.
+            ValueError: a position is out of range, bools are not one-hot, or there are more values
+                than choices.
         """
         if isinstance(val, Tensor):
             vectors = val.dtype == self._dtype and self._matches(val.shape) and self._chooses(val)

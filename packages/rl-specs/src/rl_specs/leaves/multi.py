@@ -319,7 +319,7 @@ class MultiOneHot(OneHot):
         groups = zip(self._groups(val), self._groups(self.mask), strict=True)
         return self._vectors(torch.stack([largest_choice(*group) for group in groups], -1))
 
-    def _encode(self, val: Any) -> Tensor:
+    def _from_positions(self, val: Any) -> Tensor:
         shape = torch.Size((*self._shape[:-1], len(self._counts)))
         return self._vectors(self._fitted(self._positions(val), shape))
 
