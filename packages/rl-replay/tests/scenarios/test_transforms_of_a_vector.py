@@ -1,0 +1,84 @@
+"""Rows of a vector laid along the batch, without ids: no transform mixes environments."""
+
+import pytest
+import torch
+
+from rl_layout import keys
+from rl_layout.testing import EndKind, environments
+from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
+from rl_transforms import (
+    CatFrames,
+    HindsightRelabel,
+    MultiStepTransform,
+    NextStateReconstructor,
+    TimeMaxPool,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*neighbours inside one extend:UserWarning")
+NUM_ENVS, STEPS = 4, 6
+
+
+def reached(rows):
+    return (rows["next", "achieved_goal"] == rows["desired_goal"]).all(-1).float()
+
+
+def sample_of(transform, *, lossless=False, sampler=None, ids=False):
+    """A sample of six steps of four environments, one call a step; observations are [id, step]."""
+    played = environments(NUM_ENVS, STEPS, [9], [EndKind.CUT])
+    played["depth"] = -played["observation"]
+    played["achieved_goal"] = played["observation"]
+    played["next", "achieved_goal"] = played["next", "observation"]
+    played["desired_goal"] = torch.full_like(played["observation"], -1)
+    played = played if ids else played.exclude("collector")
+    if isinstance(transform, NextStateReconstructor):
+        played = played.exclude(("next", "observation"), ("next", "achieved_goal"))
+    played.names = None
+    options = {"sampler": sampler} if sampler else {}
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(40, lossless=lossless),
+        batch_size=24,
+        transform=transform,
+        generator=torch.Generator().manual_seed(7),
+        **options,
+    )
+    for step in range(STEPS):
+        buffer.extend(played[:, step])
+    return buffer.sample()
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=3)], ids=["rows", "slices"])
+def test_a_stack_of_frames_is_of_one_environment(sampler, lossless):
+    sample = sample_of(CatFrames(2, -1, ["observation"]), sampler=sampler, lossless=lossless)
+    before, newest = sample["stacked_observation"].split(2, -1)
+    assert torch.equal(newest, sample["observation"])
+    # the first frame of a trajectory, step 0, is repeated
+    assert torch.equal(before, (newest - torch.tensor([0, 1])).clamp(min=0))
+    assert (before == newest).all(-1).any()
+
+
+def test_a_pool_of_frames_is_of_one_environment():
+    sample = sample_of(TimeMaxPool(["depth"], T=2))  # the frame before is the larger one
+    expected = (sample["observation"] - torch.tensor([0, 1])).clamp(min=0)
+    assert torch.equal(sample["depth"], -expected)
+
+
+def test_goals_in_hindsight_are_reached_by_the_environment_itself():
+    sample = sample_of(HindsightRelabel(reached, her_ratio=1, strategy="final"))
+    assert torch.equal(sample["desired_goal"][:, 0], sample["observation"][:, 0])
+    assert sample["desired_goal"][:, 1].unique().numel() == 1  # the last step of each
+
+
+def test_rows_of_n_steps_end_in_the_environment_in_which_they_begin():
+    sample = sample_of(MultiStepTransform(3, 0.5))
+    assert sample["next", "steps_to_next_obs"].unique().tolist() == [3]
+    assert torch.equal(sample["next", "observation"], sample["observation"] + torch.tensor([0, 3]))
+
+
+def test_next_states_are_rebuilt_from_the_environment_itself():
+    sample = sample_of(NextStateReconstructor(), ids=True)
+    known = ~sample[keys.NEXT_MISSING]
+    rows = sample[known]
+    assert torch.equal(rows["next", "observation"], rows["observation"] + torch.tensor([0, 1]))
+    last = sample["observation"][:, 1] == sample["observation"][:, 1].max()
+    assert torch.equal(known, ~last)
