@@ -209,17 +209,42 @@ def test_default_bounds_are_those_of_the_spec(kind, spec, low, high):
     assert (drawn <= spec.space.high.reshape(-1, 3)[0]).all()
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        Bounded(-2.0, torch.inf, shape=(3,)),
-        Bounded(-torch.arange(1.0, 3.0)[:, None].expand(2, 3), torch.ones(2, 3)),
-    ],
-)
-def test_infinite_or_differing_bounds_of_the_spec_are_ignored(spec):
+def test_infinite_bounds_of_the_spec_are_ignored():
+    spec = Bounded(-2.0, torch.inf, shape=(3,))
     module = SamplingModule(["loc", "scale"], spec=spec, distribution_class=TanhNormal)
     dist = module.distribution(torch.zeros(5, 3), torch.ones(5, 3))
     assert (dist.low, dist.high) == (-1, 1)
+
+
+WIDTHS = torch.tensor([1.0, 2.0])[:, None].expand(2, 3)
+
+
+@pytest.mark.parametrize("kind", [TanhNormal, TruncatedNormal])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Bounded(-WIDTHS, WIDTHS),
+        torch.stack([Bounded(-1.0, 1.0, shape=(3,)), Bounded(-2.0, 2.0, shape=(3,))]),
+    ],
+    ids=["rows", "stack"],
+)
+def test_bounds_that_differ_by_environment_must_be_given(spec, kind):
+    def made(**bounds):
+        return SamplingModule(
+            ["loc", "scale"], spec=spec, distribution_class=kind, distribution_kwargs=bounds
+        )
+
+    for bounds in ({}, {"low": -1.0}):
+        with pytest.raises(ValueError, match=r"'action' differ from environment to environment"):
+            made(**bounds)
+    with pytest.raises(ValueError, match=r"draws from -2.0 to 2.0, outside of the spec"):
+        made(low=-2.0, high=2.0)
+    assert made(low=-1.0, high=1.0).distribution(torch.zeros(2, 3), torch.ones(2, 3)).high == 1
+    each = made(low=-WIDTHS, high=WIDTHS)
+    with set_interaction_type(InteractionType.RANDOM):
+        (drawn,) = each.step(9 * torch.randn(200, 2, 3), torch.ones(200, 2, 3))
+    assert spec.is_in(drawn)
+    assert drawn[:, 0].abs().max() <= 1 < drawn[:, 1].abs().max()
 
 
 def test_explicit_bounds_inside_the_spec_are_kept():

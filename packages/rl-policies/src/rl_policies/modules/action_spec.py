@@ -9,14 +9,20 @@ import torch
 from torch import Tensor
 
 from rl_specs import (
+    Bounded,
     Categorical,
     CategoricalBox,
     Composite,
     MultiCategorical,
     MultiOneHot,
+    Stacked,
     TensorSpec,
 )
 from rl_tensordict import NestedKey
+
+
+def _are_finite(bounds: tuple[Tensor, ...]) -> bool:
+    return all(bool(bound.isfinite().all()) for bound in bounds)
 
 
 def leaf_of(spec: Any, key: NestedKey) -> TensorSpec | None:
@@ -54,19 +60,36 @@ class ActionForm:
         self.count = box.n if isinstance(box, CategoricalBox) and box.n > 0 else None
         self.groups = groups_of(leaf, key)
 
+    def box(self) -> tuple[Tensor, Tensor] | None:
+        """Lowest and highest numbers `[*E, *tail]` of a spec or a stack of them; None without."""
+        if isinstance(self.leaf, Bounded):
+            return self.leaf.space.low, self.leaf.space.high
+        if not isinstance(self.leaf, Stacked):
+            return None
+        boxes = [ActionForm(part, self.key).box() for part in self.leaf.specs]
+        found = [box for box in boxes if box is not None]
+        if len(found) < len(boxes) or len({box[0].shape for box in found}) > 1:
+            return None
+        lows, highs = zip(*found, strict=True)
+        return torch.stack(lows, self.leaf.dim), torch.stack(highs, self.leaf.dim)
+
     def bounds(self) -> dict[str, Tensor | float]:
         """Bounds `low` and `high` for any batch; none if infinite or different per environment."""
-        bounds: dict[str, Tensor | float] = {}
-        for name in ("low", "high"):
-            bound = getattr(self.leaf.space, name, None)
-            if bound is None or not bool(bound.isfinite().all()):
-                return {}
+        box, bounds = self.box(), dict[str, Tensor | float]()
+        if box is None or not _are_finite(box):
+            return {}
+        for name, bound in zip(("low", "high"), box, strict=True):
             rows = bound.reshape(-1, *bound.shape[bound.ndim - self.event_dims :])
             if not len(rows) or bool((rows != rows[0]).any()):
                 return {}
             alike = bool((rows[0] == rows[0].flatten()[0]).all())
             bounds[name] = rows[0].flatten()[0].item() if alike else rows[0].clone()
         return bounds
+
+    def bounds_differ(self) -> bool:
+        """Whether environments have different bounds, all of them finite."""
+        box = self.box()
+        return box is not None and box[0].numel() > 0 and _are_finite(box) and not self.bounds()
 
     def cast(self, action: Tensor) -> Tensor:
         """Cast an action to the dtype of the spec if that is exact, and check its last size."""

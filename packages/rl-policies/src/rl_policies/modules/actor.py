@@ -113,8 +113,9 @@ class ProbabilisticActor(PolicySequence, ProbabilisticTensorDictSequential):  # 
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution; by default the parameter is the action.
         distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
-            `TruncatedNormal` default to the bounds of the spec if these are finite; ones
-            outside of the spec are refused unless `safe` is set.
+            `TruncatedNormal` default to the bounds of the spec if these are finite, and must be
+            given where environments have different ones; bounds outside of the spec are refused
+            unless `safe` is set.
         return_log_prob: write the log-probability of the action, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.

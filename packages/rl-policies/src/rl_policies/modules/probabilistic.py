@@ -29,7 +29,7 @@ from rl_policies.distributions.tanh_normal import TanhNormal
 from rl_policies.distributions.truncated_normal import TruncatedNormal
 from rl_policies.keys import ACTION, SAMPLE_LOG_PROB
 from rl_policies.modules.action_spec import ActionForm, check_safe, form_of
-from rl_specs import Bounded, OneHot, TensorSpec
+from rl_specs import OneHot, TensorSpec
 from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, note_errors, require
 
 BETWEEN_BOUNDS = (TanhNormal, TruncatedNormal)
@@ -51,7 +51,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             and one-hot distributions draw in its dtype.
         distribution_class: makes the distribution.
         distribution_kwargs: further arguments of it. `low` and `high` of a `TanhNormal` or a
-            `TruncatedNormal` default to the bounds of the spec if these are finite.
+            `TruncatedNormal` default to the bounds of the spec if these are finite, and must be
+            given where environments have different ones.
         return_log_prob: write the log-probability too, `[*B]`.
         log_prob_key: where to; `"sample_log_prob"` by default.
         default_interaction_type: what is done where no interaction type is set.
@@ -62,8 +63,8 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
     Raises:
         TypeError: the distribution has no argument of that name, or cannot draw what the spec
             describes.
-        ValueError: its bounds are outside the spec's and `safe` is not set, or `safe` is set and
-            there is no spec.
+        ValueError: its bounds are outside the spec's and `safe` is not set, the spec has different
+            ones for environments and none were given, or `safe` is set and there is no spec.
         KeyError: the spec holds other keys only.
 
     Example:
@@ -324,15 +325,22 @@ def _arguments_of_spec(distribution_class: Any, kwargs: Any, form: ActionForm, s
     if distribution_class in normal and not form.dtype.is_floating_point:
         msg = f"{title} draws floating-point numbers: got a spec of {form.dtype}"
         raise TypeError(msg)
-    if distribution_class in BETWEEN_BOUNDS and isinstance(leaf, Bounded):
-        kwargs = {**form.bounds(), **kwargs}
-    if distribution_class in BETWEEN_BOUNDS and isinstance(leaf, Bounded) and not safe:
-        low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
-        box = leaf.space
-        if bool((box.low > low).any() or (box.high < high).any()):
-            msg = (
-                f"{title} draws from {low} to {high}, outside of the spec. Pass "
-                "distribution_kwargs={'low': spec.space.low, 'high': spec.space.high}."
-            )
-            raise ValueError(msg)
+    box = form.box() if distribution_class in BETWEEN_BOUNDS else None
+    if box is None:
+        return kwargs
+    if form.bounds_differ() and not {"low", "high"} <= kwargs.keys():
+        msg = (
+            f"the bounds of {form.key!r} differ from environment to environment, {box[0].tolist()} "
+            f"to {box[1].tolist()}, and a {title} has one pair: pass distribution_kwargs={{'low': "
+            "..., 'high': ...}, what all of them allow, or tensors that broadcast against actions."
+        )
+        raise ValueError(msg)
+    kwargs = {**form.bounds(), **kwargs}
+    low, high = kwargs.get("low", -1.0), kwargs.get("high", 1.0)
+    if not safe and bool((box[0] > low).any() or (box[1] < high).any()):
+        msg = (
+            f"{title} draws from {low} to {high}, outside of the spec. Pass "
+            "distribution_kwargs={'low': spec.space.low, 'high': spec.space.high}."
+        )
+        raise ValueError(msg)
     return kwargs
