@@ -8,6 +8,7 @@ from rl_replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
     ReplayBuffer,
+    ReplayBufferEnsemble,
     SliceSampler,
     TensorDictReplayBuffer,
     read_dump,
@@ -51,6 +52,19 @@ def test_rows_of_any_tree_are_read(tmp_path):
     buffer.extend({"a": torch.arange(3), "b": (torch.ones(3, 2),)})
     buffer.dumps(tmp_path)
     assert read_dump(tmp_path)[:]["a"].tolist() == [0, 1, 2]
+
+
+def test_the_dump_of_an_ensemble_is_read_into_an_ensemble(tmp_path):
+    names = ("memory", "columns", "lossless")
+    members = [TensorDictReplayBuffer(storage=STORAGES[name]()) for name in names]
+    for number, rows in enumerate([trajectories([4, 2]), trajectories([3, 3]).reshape(2, 3)]):
+        members[number].extend(rows)
+    ReplayBufferEnsemble(*members, batch_size=6).dumps(tmp_path)
+    found = read_dump(tmp_path)
+    assert isinstance(found, ReplayBufferEnsemble)
+    for one, other in zip(found, members[:2], strict=False):
+        assert (one[:] == other[:].exclude("index")).all()
+    assert [len(one.storage) for one in found] == [6, 6, 0]
 
 
 def test_what_is_no_dump_or_needs_more_is_refused(tmp_path):

@@ -97,6 +97,14 @@ def test_findings_lead_to_their_rows():
     assert '<tr class="here"><td>3</td>' in window
 
 
+def test_bars_show_the_digits_in_which_ids_differ():
+    first = (1234567890 << 32) + 7
+    page = look(trajectories([3, 2], first_id=first))
+    labels = re.findall(r"<span>(id [^<]*)</span>", page.html)
+    assert labels == [f"id …{str(first + k)[-6:]} · {n}" for k, n in ((0, 3), (1, 2))]
+    assert f'title="id {first + 1}: 2 steps' in page.html
+
+
 def test_text_of_data_is_never_markup(tmp_path):
     evil = "<script>alert(1)</script>\"'&"
     batch = trajectories([3, 2])
@@ -235,7 +243,7 @@ def test_the_command_says_what_is_no_dump(tmp_path):
     command = [sys.executable, "-m", "rl_record.look", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "holds no dump" in done.stderr
+    assert "holds no rows" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -285,7 +293,8 @@ def test_odd_batches_have_a_page(change):
         (TensorDict({}, []), ValueError, "with rows, got batch size"),
         (trajectories([2])[:0], ValueError, "with rows, got batch size"),
         (ReplayBuffer(), ValueError, "is empty"),
-        ("nowhere", FileNotFoundError, "holds no dump"),
+        (ReplayBufferEnsemble(ReplayBuffer(), ReplayBuffer()), ValueError, "2 buffers of this"),
+        ("nowhere", FileNotFoundError, "nowhere holds no rows: expected a folder of buffer.dumps"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(source, error, message):
@@ -298,9 +307,6 @@ def test_buffers_of_other_things_are_refused():
     texts.extend(["a", "b"])
     with pytest.raises(TypeError, match="this buffer stores a str"):
         look(texts)
-    members = [TensorDictReplayBuffer(storage=LazyTensorStorage(9)) for _ in range(2)]
-    with pytest.raises(TypeError, match="look at each of its members"):
-        look(ReplayBufferEnsemble(*members, batch_size=4))
 
 
 def test_inputs_are_not_changed():

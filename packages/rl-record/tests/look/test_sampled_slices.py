@@ -26,3 +26,10 @@ def test_slices_that_follow_each_other_are_two():
 def test_an_empty_sample_has_no_run():
     sample = SampledRows(torch.empty(0, dtype=torch.int64), None, "S")
     assert not SampledSlices.of(sample, None).has_runs
+
+
+def test_neighbours_by_chance_are_no_runs():
+    found = Trajectories.of(trajectories([9]))
+    rows = torch.tensor([4, 0, 1, 8, 2])
+    assert not SampledSlices.of(SampledRows(rows, None, "S"), found).has_runs
+    assert SampledSlices.of(SampledRows(rows.sort().values, None, "S"), found).has_runs

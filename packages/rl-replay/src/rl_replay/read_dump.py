@@ -9,10 +9,12 @@ from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import LOSSLESS
 from rl_replay.edges import folder_name
+from rl_replay.ensembles.buffer import ReplayBufferEnsemble
+from rl_replay.ensembles.checkpoint import folders_of_members
 from rl_replay.storages import LazyTensorStorage
 
 
-def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer:
+def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer | ReplayBufferEnsemble:
     """Make a buffer that holds the rows of a dump, whatever storage they were dumped from.
 
     Its storage has the size and the dimensions of the dumped one, in memory. Sampler, writer and
@@ -22,7 +24,7 @@ def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer:
         path: A folder that `dumps` wrote.
 
     Returns:
-        The buffer.
+        The buffer; of the dump of an ensemble an ensemble of as many, which may be empty.
 
     Raises:
         FileNotFoundError: There is no dump.
@@ -43,6 +45,16 @@ def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer:
     """
     name = folder_name(path)
     with Archive(name) as archive:
+        members = folders_of_members(archive)
+    if members is None:
+        return _buffer_of(name)
+    return ReplayBufferEnsemble(*(_buffer_of(str(folder), is_member=True) for folder in members))
+
+
+def _buffer_of(name: str, *, is_member: bool = False) -> ReplayBuffer:
+    with Archive(name) as archive:
+        if is_member and not _count(archive):
+            return ReplayBuffer()
         options = _storage_options(archive)
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(options.pop("capacity"), **options["storage"]),
@@ -52,15 +64,19 @@ def read_dump(path: str | os.PathLike[str]) -> ReplayBuffer:
     return buffer
 
 
-def _storage_options(archive: Archive) -> dict[str, Any]:
-    """How to make a storage that takes the rows of a dump."""
-    names = archive.names()
-    if "storage/count" not in names:
+def _count(archive: Archive) -> Any:
+    """How many rows a dump holds."""
+    if "storage/count" not in archive.names():
         raise ValueError(
             f"the rows of {archive.folder} were written by save hooks or by a checkpointer of "
             "their own: load them into a buffer that has the hooks or the checkpointer."
         )
-    count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
+    return archive.part("storage/count")
+
+
+def _storage_options(archive: Archive) -> dict[str, Any]:
+    """How to make a storage that takes the rows of a dump."""
+    count, capacity = _count(archive), archive.part("storage/capacity")
     if not count or not isinstance(capacity, int) or capacity < 1:
         raise ValueError(f"{archive.folder} holds no row.")
     columns = archive.part("storage/columns")
@@ -68,7 +84,7 @@ def _storage_options(archive: Archive) -> dict[str, Any]:
         raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
     options: dict[str, Any] = {"ndim": 1 + len(columns)}
     kind = "storage/store/kind"
-    if kind in names and archive.part(kind) == LOSSLESS:
+    if kind in archive.names() and archive.part(kind) == LOSSLESS:
         options["lossless"] = _keys(archive)
     dim = archive.part("storage/dim_extend") if columns else None
     return {"capacity": capacity, "dim_extend": dim, "storage": options}

@@ -1,8 +1,9 @@
-"""Write the page of a dump.
+"""Write the page of a folder of rows.
 
     python -m rl_record.look runs/sac/buffer --out buffer.html
 
-PATH is a folder that `buffer.dumps` wrote. Nothing in it is run.
+PATH is a folder that `buffer.dumps` wrote, of a dataset that rl-datasets converted, or of a
+`LazyMemmapStorage`. Nothing in it is run.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from rl_record.look.look import look
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the page that the command line asks for."""
     parser = argparse.ArgumentParser(
-        prog="python -m rl_record.look", description="Write a page that shows the rows of a dump."
+        prog="python -m rl_record.look", description="Write a page that shows the rows of a folder."
     )
-    parser.add_argument("path", help="a folder that buffer.dumps wrote")
+    parser.add_argument("path", help="a dump, a dataset or a mapped storage")
     parser.add_argument("--out", help="the page; PATH.html by default")
     given = parser.parse_args(arguments)
     out = Path(given.out) if given.out else Path(f"{Path(given.path).resolve()}.html")

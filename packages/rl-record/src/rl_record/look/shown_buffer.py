@@ -21,14 +21,22 @@ def is_buffer(source: Any) -> bool:
     return all(hasattr(source, name) for name in ("storage", "sampler", "set_rng", "sample"))
 
 
-class ShownBuffer:
-    """The rows that a buffer stores, in the order of their positions, without its transforms."""
+def is_ensemble(buffer: Any) -> bool:
+    """Whether a buffer is an ensemble of several, which it is iterated over."""
+    return hasattr(buffer.sampler, "num_buffer_sampled")
 
-    def __init__(self, buffer: Any, title: str = "buffer") -> None:
+
+class ShownBuffer:
+    """The rows that a buffer stores, in the order of their positions, without its transforms.
+
+    A sample has the buffer's own batch size, or else the given one.
+    """
+
+    def __init__(self, buffer: Any, title: str, batch_size: int | None = None) -> None:
         storage: Any = getattr(buffer, "storage", None)
         if not hasattr(storage, "ring"):
             msg = f"expected a buffer with one storage, got a {type(buffer).__name__}: look at "
-            raise TypeError(msg + "each of its members.")
+            raise TypeError(msg + "a batch of it.")
         if not len(storage):
             msg = f"expected rows: the {type(storage).__name__} of this buffer is empty."
             raise ValueError(msg)
@@ -41,7 +49,9 @@ class ShownBuffer:
             self._read_objects()
         kind = type(buffer).__name__
         self.title = f"{title} {list(self.batch.batch_size)}, {kind}"
-        self.sample: SampledRows | None = self._drawn(buffer)
+        self.sample: SampledRows | None = self._drawn(
+            buffer, buffer.batch_size or batch_size or ROWS_OF_A_SAMPLE
+        )
 
     def read(self, key: tuple[str, ...], rows: Tensor | None = None) -> Tensor:
         """A leaf of some flat rows, or of all."""
@@ -80,10 +90,9 @@ class ShownBuffer:
         self._stack = ShownBatch(lazy_stack([one.to_tensordict() for one in found]))
         self.batch, self.leaves = self._stack.batch, self._stack.leaves
 
-    def _drawn(self, buffer: Any) -> SampledRows:
+    def _drawn(self, buffer: Any, size: int) -> SampledRows:
         """What one sample draws; sampler and generator are as before afterwards."""
         sampler, title = buffer.sampler, type(buffer.sampler).__name__
-        size = buffer.batch_size or ROWS_OF_A_SAMPLE
         nothing = torch.empty(0, dtype=torch.int64)
         former = buffer.set_rng(torch.Generator().manual_seed(SEED))
         state = copy.deepcopy(sampler.state_dict())

@@ -92,9 +92,9 @@ def load_ensemble(ensemble: EnsembleState, path: str) -> None:
         if "ensemble/members" not in archive.names():
             raise ValueError(f"{path} is no dump of an ensemble: load it into what wrote it.")
         archive.verify()
-        state, members = archive.read("ensemble"), archive.folder_of("ensemble/members")
-    _require_as_many(ensemble, state.get("count"), path)
-    folders = [own_folder(members / str(number)) for number in range(len(ensemble))]
+        state = archive.read("ensemble")
+        _require_as_many(ensemble, state.get("count"), path)
+        folders = folders_of_members(archive) or []
     for folder in folders:
         with Archive(folder) as archive:
             archive.verify()
@@ -102,6 +102,16 @@ def load_ensemble(ensemble: EnsembleState, path: str) -> None:
         for buffer, folder in zip(ensemble, folders, strict=True):
             buffer.loads(folder)
         _load_own(ensemble, state)
+
+
+def folders_of_members(archive: Archive) -> list[Path] | None:
+    """Where the dump of an ensemble has those of its buffers; None for another dump."""
+    if "ensemble/members" not in archive.names():
+        return None
+    members, count = archive.folder_of("ensemble/members"), archive.part("ensemble/count")
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"{archive.folder} is of {count!r} buffers, which is no ensemble.")
+    return [own_folder(members / str(number)) for number in range(count)]
 
 
 def _own_state(ensemble: EnsembleState) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Page:
     Attributes:
         title: what is shown.
         summary: in a few words.
+        body: what `html` wraps.
 
     Example:
         >>> page = Page("batch [3]", "1 trajectory", Markup("<p>rows</p>"))
@@ -29,7 +30,7 @@ class Page:
     """
 
     def __init__(self, title: str, summary: str, body: Markup) -> None:
-        self.title, self.summary, self._body = title, summary, body
+        self.title, self.summary, self.body = title, summary, body
 
     @property
     def html(self) -> str:
@@ -42,7 +43,7 @@ class Page:
             tag("title", self.title),
             tag("style", Markup(style)),
         )
-        body = tag("body", self._body, tag("script", Markup(script)))
+        body = tag("body", tag("main", self.body), tag("script", Markup(script)))
         return f"<!doctype html>\n{tag('html', tag('head', *head), body, lang='en')}\n"
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -49,7 +49,7 @@ def page_of(view: View) -> Page:
         tag("section", tag("h2", title), content, id=name) for name, title, content in shown
     ]
     head = tag("header", tag("h1", view.title), _tiles(view), tag("nav", links))
-    return Page(view.title, _summary(view), Markup(head + tag("main", sections)))
+    return Page(view.title, _summary(view), Markup(head + "".join(sections)))
 
 
 def _summary(view: View) -> str:

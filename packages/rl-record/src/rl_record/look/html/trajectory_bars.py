@@ -15,7 +15,8 @@ from rl_record.look.shown_rows import spread_rows
 from rl_record.look.trajectories import Trajectories
 from rl_record.look.view import View
 
-BARS, ENDS = 60, ("cut", "truncated", "terminated")
+BARS, DIGITS = 60, 6
+ENDS = ("cut", "truncated", "terminated")
 LEGEND = tuple(
     (f"end{kind}", text)
     for kind, text in (
@@ -48,6 +49,11 @@ def trajectory_bars(view: View, slices: SampledSlices | None) -> tuple[Markup, i
 def label_of(found: Trajectories, owner: int) -> str:
     """How a trajectory is called."""
     return f"#{owner}" if found.ids is None else f"id {found.ids[owner]}"
+
+
+def _short(label: str) -> str:
+    """A label whose end is seen: ids of one producer differ in their last digits alone."""
+    return label if len(label) <= DIGITS + 3 else f"id …{label[-DIGITS:]}"
 
 
 def _marks(view: View, found: Trajectories) -> dict[int, list[tuple[int, int, str]]]:
@@ -88,7 +94,7 @@ def _bar(
         inside.append(tag("a", SYMBOLS[severity], href=f"#row-{row}", **options))
     width = f"width:{100 * length / longest:.3f}%"
     run = tag("div", inside, class_="run" if begins else "run late", style=width)
-    label = f"{label_of(found, owner)} · {length:,}"
+    label = f"{_short(label_of(found, owner))} · {length:,}"
     title = ", ".join(told)
     lane = tag("div", run, class_="lane")
     return tag(
