@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -300,7 +301,9 @@ def faults(session: nox.Session) -> None:
 def examples(session: nox.Session, script: str) -> None:
     """Run one example with only what it declares; the long ones with fewer steps."""
     options = session.posargs or FEWER_STEPS.get(script, [])
-    session.run("python", install_example(session, script), *options)
+    path = ROOT / install_example(session, script)
+    with tempfile.TemporaryDirectory() as folder, session.chdir(folder):
+        session.run("python", str(path), *options)
 
 
 def install_example(session: nox.Session, script: str) -> str:

@@ -1,8 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-recurrent", "rl-replay", "rl-specs",
-#     "rl-transforms", "rl-value", "gymnasium", "matplotlib", "tensordict", "torch", "tqdm",
+#     "rl-collect", "rl-envs", "rl-layout", "rl-policies", "rl-record", "rl-recurrent", "rl-replay",
+#     "rl-specs", "rl-transforms", "rl-value", "gymnasium", "matplotlib", "tensordict", "torch",
+#     "tqdm",
 # ]
 # ///
 """Recurrent DQN from slices of a CartPole that hides its velocities, while workers play on.
@@ -35,6 +36,7 @@ from rl_collect import MultiAsyncCollector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv, wire_policy
 from rl_layout import keys
 from rl_policies import EGreedyModule, QValueActor
+from rl_record import JSONLLogger, read_run
 from rl_recurrent import GRUModule
 from rl_replay import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
 from rl_specs import TensorSpec, Unbounded
@@ -44,7 +46,7 @@ from rl_value import DQNLoss, SoftUpdate
 UNITS = torch.tensor([0.6, 0.05])  # of cart (m) and pole (rad): a quarter of where episodes end
 EPISODES, WORKERS = 20, 2  # of an evaluation; that play
 AT_ONCE = (signal.SIGINT, signal.SIG_DFL)
-PARTS, NUMBERS = ("loss", "explore", "optimizer"), ("steps", "curve", "best")  # of a run
+PARTS, NUMBERS = ("loss", "explore", "optimizer"), ("steps", "best")  # of a run
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,6 @@ class Run:
         self.longest = gymnasium.spec(settings.env).max_episode_steps
         self.threshold = gymnasium.spec(settings.env).reward_threshold
         self.steps = 0  # that were played and learned from
-        self.curve: list[list[float]] = []  # steps, return
         self.best: dict[str, Any] = {"score": float("-inf"), "weights": None}
 
     def workers(self, turns: Any) -> MultiAsyncCollector:
@@ -133,33 +134,38 @@ class Run:
         collector.set_seed(self.settings.seed + self.steps)
         return collector
 
-    def train_on_batch(self) -> None:
-        """Update so often for each batch that is played, once there are enough."""
-        settings = self.settings
+    def train_on_batch(self) -> dict[str, Any]:
+        """Update so often for each batch that is played, once there are enough. What to log."""
+        settings, logged = self.settings, {}
         self.steps += settings.steps_per_batch
         self.explore.step(settings.steps_per_batch)
         for _ in range(settings.updates_per_batch * (self.steps > settings.first_steps)):
-            self.update()
+            logged = {"loss": self.update()}
+        if self.steps % settings.steps_per_evaluation == 0:
+            logged["eval/return"] = self.keep_score()
+        return logged
 
-    def update(self) -> None:
+    def update(self) -> Tensor:
         """Take one step of the optimiser, and write back the states that it makes."""
         batch = self.buffer.sample().to(self.settings.device)
         batch["next", "reward"] *= 1 - self.settings.gamma  # so values lie between 0 and 1
         batch["trained"] = ~self.gru.burn_in_mask(batch)
         self.optimizer.zero_grad()
-        self.loss(batch)["loss"].backward()
+        loss = self.loss(batch)["loss"]
+        loss.backward()
         self.optimizer.step()
         self.target.step()
         fresh = self.gru.refreshed_states(batch).cpu()
         self.buffer.update_rows(fresh[keys.ROW], fresh.select(*self.gru.state_keys))
+        return loss.detach()
 
-    def keep_score(self) -> None:
+    def keep_score(self) -> float:
         """Evaluate, always from the same starts, and keep the best weights."""
         weights = copy.deepcopy(self.loss.target_value_network.state_dict())
         score = self.evaluate(weights, seed=self.settings.seed + 1_000_000)
-        self.curve.append([self.steps, score])
         if score > self.best["score"]:
             self.best = {"score": score, "weights": weights}
+        return score
 
     def evaluate(self, weights: dict[str, Tensor], seed: int) -> float:
         """Play episodes with the actions that are worth most; their mean return."""
@@ -172,18 +178,18 @@ class Run:
         is_first_episode = done.cumsum(1) - done == 0
         return float((batch["next", "reward"] * is_first_episode).sum(1).mean())
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path, log: dict[str, Any]) -> None:
         """Write a checkpoint to resume from, each file whole or not at all."""
         if len(self.buffer):
             self.buffer.dumps(out / "buffer")
         state = {name: getattr(self, name).state_dict() for name in PARTS}
         state |= {name: getattr(self, name) for name in NUMBERS}
-        state["settings"] = asdict(self.settings)
+        state |= {"settings": asdict(self.settings), "log": log}
         torch.save(state, out / "checkpoint.part")
         os.replace(out / "checkpoint.part", out / "checkpoint.pt")
 
-    def load(self, out: Path) -> None:
-        """Go on from a checkpoint; reading it runs no code."""
+    def load(self, out: Path) -> dict[str, Any]:
+        """Go on from a checkpoint, and return the state of its log; reading it runs no code."""
         path = out / "checkpoint.pt"
         if not path.exists():
             refuse(f"there is no checkpoint {path}: leave --resume out to begin")
@@ -201,9 +207,10 @@ class Run:
             setattr(self, name, state[name])
         if self.steps:
             self.buffer.loads(out / "buffer")
+        return state["log"]
 
 
-def train(run: Run, steps: int, out: Path, interrupts: list[Any]) -> None:
+def train(run: Run, steps: int, logger: JSONLLogger, interrupts: list[Any]) -> None:
     """Train until the policy is nearly perfect, the steps are played, or somebody interrupts."""
     enough, begin, size = 0.99 * run.longest, run.steps, run.settings.steps_per_batch
     turns = multiprocessing.get_context("forkserver").Semaphore(2 * WORKERS)  # played ahead
@@ -215,30 +222,30 @@ def train(run: Run, steps: int, out: Path, interrupts: list[Any]) -> None:
                     if not collector.is_running:
                         collector.wait()  # raises what happened there
                     time.sleep(0.001)
-                run.train_on_batch()
+                logged = run.train_on_batch()
                 collector.update_policy_weights_(run.policy)
                 turns.release()
-                if run.steps % run.settings.steps_per_evaluation == 0:
-                    run.keep_score()
-                    run.save(out)
+                logger.log_metrics(logged, run.steps)
+                if "eval/return" in logged:
+                    run.save(logger.folder, logger.state_dict())
                 bar.set_postfix({"best return": run.best["score"]}, refresh=False)
                 bar.update(size)
         finally:
             for _ in range(2 * WORKERS):  # who waits for a turn plays it, and leaves
                 turns.release()
-    run.save(out)
-    if interrupts:
-        refuse(f"interrupted at step {run.steps:,}, --resume starts at {out / 'checkpoint.pt'}")
+    run.save(logger.folder, logger.state_dict())
 
 
-def draw(run: Run, path: Path) -> None:
+def draw(run: Run, out: Path) -> Path:
     """Draw the returns over the steps."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure, logged = Figure(figsize=(7, 4), layout="constrained"), read_run(out)
     axes = figure.subplots()
-    axes.plot([row[0] for row in run.curve], [row[1] for row in run.curve])
+    if "eval/return" in logged:
+        axes.plot(logged["eval/return"].steps, logged["eval/return"].values)
     axes.axhline(run.threshold, color="grey", linestyle=":")  # solved
     axes.set(xlabel="steps", ylabel="return", title=f"{run.settings.env} without velocities")
-    figure.savefig(path)
+    figure.savefig(out / "curve.png")
+    return out / "curve.png"
 
 
 def refuse(message: str, error: BaseException | None = None) -> NoReturn:
@@ -247,8 +254,10 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
     raise SystemExit(f"dqn_recurrent_slices: {message}{cause}")
 
 
-def check(settings: Settings, out: Path) -> None:
+def check(settings: Settings, out: Path, *, resume: bool) -> None:
     """Raise for an environment that cannot be trained on, or a folder that cannot be written to."""
+    if not resume and (out / "metrics.jsonl").exists():
+        refuse(f"{out} holds a run: --resume goes on with it, another --out begins anew")
     try:
         torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:
@@ -281,18 +290,20 @@ def main() -> None:
     signal.signal(signal.SIGINT, lambda *_: interrupts.append(signal.signal(*AT_ONCE)))
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     settings, out = Settings(options.env, options.seed, options.device), options.out
-    check(settings, out)
+    check(settings, out, resume=options.resume)
     run, start = Run(settings), time.perf_counter()
-    if options.resume:
-        run.load(out)
-    train(run, options.steps, out, interrupts)
+    log = run.load(out) if options.resume else None
+    with JSONLLogger(out.name, out.parent, resume=options.resume) as logger:
+        logger.log_hparams(asdict(settings)) if log is None else logger.load_state_dict(log)
+        train(run, options.steps, logger, interrupts)
+    if interrupts:
+        refuse(f"interrupted at step {run.steps:,}, --resume starts at {out / 'checkpoint.pt'}")
     seconds, weights = time.perf_counter() - start, run.best["weights"]
     score = run.evaluate(weights or run.network.state_dict(), seed=options.seed + 2_000_000)
-    draw(run, out / "curve.png")
     verdict = "solved" if score >= run.threshold else "not solved"
     print(f"{verdict}: mean return {score:.1f} of {EPISODES} new episodes, {run.threshold} wanted")
     print(f"{run.steps:,} steps, {seconds:.0f} s")
-    print(f"curve: {out / 'curve.png'}\ncheckpoint: {out / 'checkpoint.pt'}")
+    print(f"curve: {draw(run, out)}\ncheckpoint: {out / 'checkpoint.pt'}")
 
 
 if __name__ == "__main__":

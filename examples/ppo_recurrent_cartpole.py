@@ -1,8 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "rl-collect", "rl-envs", "rl-policies", "rl-recurrent", "rl-specs", "rl-transforms",
-#     "rl-value", "gymnasium", "matplotlib", "tensordict", "torch", "tqdm",
+#     "rl-collect", "rl-envs", "rl-policies", "rl-record", "rl-recurrent", "rl-specs",
+#     "rl-transforms", "rl-value", "gymnasium", "matplotlib", "tensordict", "torch", "tqdm",
 # ]
 # ///
 """Recurrent PPO on a CartPole that hides its velocities: train, look, resume.
@@ -34,6 +34,7 @@ from tqdm import tqdm
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv, wire_policy
 from rl_policies import OneHotCategorical, ProbabilisticActor
+from rl_record import JSONLLogger, read_run
 from rl_recurrent import GRUModule
 from rl_specs import TensorSpec, Unbounded
 from rl_transforms import Transform
@@ -41,6 +42,7 @@ from rl_value import GAE, ClipPPOLoss
 
 LIMITS = torch.tensor([2.4, 0.21])  # where cart (m) and pole (rad) end an episode
 EPISODES = 20  # of an evaluation
+CURVES = {"return": "training, sampled actions", "eval/return": "evaluation, likeliest actions"}
 
 
 @dataclass(frozen=True)
@@ -126,36 +128,38 @@ class Run:
         self.test_env = wire_policy(make_env(settings.env, EPISODES), self.acting[0])
         self.longest = gymnasium.spec(settings.env).max_episode_steps
         self.threshold = gymnasium.spec(settings.env).reward_threshold
-        self.curve: list[list[float]] = []  # steps, return in training, return in evaluation
         self.best: dict[str, Any] = {"score": float("-inf"), "weights": None}
 
-    def train_on_batch(self) -> None:
-        """Collect steps, estimate their advantages, update; now and then, evaluate."""
+    def train_on_batch(self) -> dict[str, Any]:
+        """Collect steps, estimate their advantages, update; now and then, evaluate. What to log."""
         settings, batch = self.settings, self.collector.next().to(self.settings.device)
         batch["next", "reward"] *= 1 - settings.gamma  # so returns lie between 0 and 1
         self.advantage(batch)
         slices = batch.reshape(-1, settings.slice_steps)
         for _ in range(settings.epochs):
             for rows in torch.randperm(len(slices)).split(settings.slices_per_update):
-                self.update(slices[rows.to(settings.device)])
+                losses = self.update(slices[rows.to(settings.device)])
         self.collector.update_policy_weights_(self.agent)
+        logged = {"return": self.collector.stats()["mean_return"], **losses}
         if self.collector.policy_version % settings.batches_per_evaluation == 0:
-            self.keep_score()
+            logged["eval/return"] = self.keep_score()
+        return logged
 
-    def update(self, slices: TensorDictBase) -> None:
+    def update(self, slices: TensorDictBase) -> dict[str, Tensor]:
         """Take one step of the optimiser."""
         found = self.loss(slices)
         self.optimizer.zero_grad()
         (found["loss_objective"] + found["loss_critic"] + found["loss_entropy"]).backward()
         nn.utils.clip_grad_norm_(self.loss.parameters(), max_norm=0.5)
         self.optimizer.step()
+        return {name: found[name].detach() for name in ("loss_objective", "loss_critic", "entropy")}
 
-    def keep_score(self) -> None:
+    def keep_score(self) -> float:
         """Evaluate, always from the same starts, and keep the best weights."""
         score = self.evaluate(seed=self.settings.seed + 1_000_000)
-        self.curve.append([self.collector.frames, self.collector.stats()["mean_return"], score])
         if score > self.best["score"]:
             self.best = {"score": score, "weights": copy.deepcopy(self.acting.state_dict())}
+        return score
 
     def evaluate(self, seed: int) -> float:
         """Play episodes with the likeliest actions; their mean return."""
@@ -172,21 +176,21 @@ class Run:
         self.acting.load_state_dict(self.best["weights"] or self.agent.state_dict())
         return self.evaluate(seed=self.settings.seed + 2_000_000)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, log: dict[str, Any]) -> None:
         """Write everything that what follows depends on, whole or not at all."""
         state = {
             "settings": asdict(self.settings),
             "agent": self.agent.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "collector": self.collector.state_dict(),  # environments and generators too
-            "curve": self.curve,
             "best": self.best,
+            "log": log,
         }
         torch.save(state, path.with_suffix(".part"))
         os.replace(path.with_suffix(".part"), path)
 
-    def load(self, path: Path) -> None:
-        """Go on from a checkpoint; reading it runs no code."""
+    def load(self, path: Path) -> dict[str, Any]:
+        """Go on from a checkpoint, and return the state of its log; reading it runs no code."""
         if not path.exists():
             refuse(f"there is no checkpoint {path}: leave --resume out to begin")
         try:
@@ -200,7 +204,8 @@ class Run:
         self.agent.load_state_dict(state["agent"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.collector.load_state_dict(state["collector"])
-        self.curve, self.best = state["curve"], state["best"]
+        self.best = state["best"]
+        return state["log"]
 
 
 class Interrupt:
@@ -215,30 +220,37 @@ class Interrupt:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def train(run: Run, steps: int, checkpoint: Path, interrupt: Interrupt) -> None:
+def train(run: Run, steps: int, out: Path, interrupt: Interrupt, *, resume: bool) -> None:
     """Train until the policy is nearly perfect, the steps are played, or somebody interrupts."""
-    run.save(checkpoint)
-    enough = 0.99 * run.longest
-    with tqdm(total=steps, initial=run.collector.frames, unit="step", unit_scale=True) as bar:
+    enough, checkpoint = 0.99 * run.longest, out / "checkpoint.pt"
+    log = run.load(checkpoint) if resume else None
+    with (
+        JSONLLogger(out.name, out.parent, resume=resume) as logger,
+        tqdm(total=steps, initial=run.collector.frames, unit="step", unit_scale=True) as bar,
+    ):
+        logger.log_hparams(asdict(run.settings)) if log is None else logger.load_state_dict(log)
+        run.save(checkpoint, logger.state_dict())
         while run.collector.frames < steps and run.best["score"] < enough and not interrupt.came:
-            run.train_on_batch()
-            bar.set_postfix({"return": run.collector.stats()["mean_return"]}, refresh=False)
+            logged = run.train_on_batch()
+            logger.log_metrics(logged, run.collector.frames)
+            bar.set_postfix({"return": logged["return"]}, refresh=False)
             bar.update(run.collector.frames - bar.n)
-            run.save(checkpoint)
+            run.save(checkpoint, logger.state_dict())
     if interrupt.came:
         refuse(f"interrupted at step {run.collector.frames:,}, --resume starts at {checkpoint}")
 
 
-def draw(run: Run, path: Path) -> None:
+def draw(run: Run, out: Path) -> Path:
     """Draw the returns over the steps."""
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure, logged = Figure(figsize=(7, 4), layout="constrained"), read_run(out)
     axes = figure.subplots()
-    for column, label in ((1, "training, sampled actions"), (2, "evaluation, likeliest actions")):
-        axes.plot([row[0] for row in run.curve], [row[column] for row in run.curve], label=label)
+    for name in filter(logged.__contains__, CURVES):
+        axes.plot(logged[name].steps, logged[name].values, label=CURVES[name])
     axes.axhline(run.threshold, color="grey", linestyle=":", label="solved")
     axes.set(xlabel="steps", ylabel="return", title=f"{run.settings.env} without velocities")
     axes.legend()
-    figure.savefig(path)
+    figure.savefig(out / "curve.png")
+    return out / "curve.png"
 
 
 def refuse(message: str, error: BaseException | None = None) -> NoReturn:
@@ -247,8 +259,10 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
     raise SystemExit(f"ppo_recurrent_cartpole: {message}{cause}")
 
 
-def check(settings: Settings, out: Path) -> None:
+def check(settings: Settings, out: Path, *, resume: bool) -> None:
     """Raise for an environment that cannot be trained on, or a folder that cannot be written to."""
+    if not resume and (out / "metrics.jsonl").exists():
+        refuse(f"{out} holds a run: --resume goes on with it, another --out begins anew")
     try:
         torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:
@@ -279,18 +293,14 @@ def main() -> None:
     options, interrupt = parser.parse_args(), Interrupt()
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     settings = Settings(options.env, options.seed, options.device)
-    check(settings, options.out)
-    run, checkpoint, curve = Run(settings), options.out / "checkpoint.pt", options.out / "curve.png"
-    if options.resume:
-        run.load(checkpoint)
-    start = time.perf_counter()
-    train(run, options.steps, checkpoint, interrupt)
+    check(settings, options.out, resume=options.resume)
+    run, start = Run(settings), time.perf_counter()
+    train(run, options.steps, options.out, interrupt, resume=options.resume)
     seconds, score = time.perf_counter() - start, run.final_score()
-    draw(run, curve)
     verdict = "solved" if score >= run.threshold else "not solved"
     print(f"{verdict}: mean return {score:.1f} of {EPISODES} new episodes, {run.threshold} wanted")
     print(f"{run.collector.frames:,} steps, {seconds:.0f} s")
-    print(f"curve: {curve}\ncheckpoint: {checkpoint}")
+    print(f"curve: {draw(run, options.out)}\ncheckpoint: {options.out / 'checkpoint.pt'}")
 
 
 if __name__ == "__main__":

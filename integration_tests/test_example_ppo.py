@@ -13,10 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 
 from rl_layout import check_layout, set_recurrent_mode
+from rl_record import read_run
 
 SCRIPT = Path(__file__).parent.parent / "examples" / "ppo_recurrent_cartpole.py"
 STEPS = 16 * 1024  # two evaluations
@@ -63,6 +65,12 @@ def differences(one, other, path=()):
         pairs = enumerate(zip(one, other, strict=True))
         return [p for number, (a, b) in pairs for p in differences(a, b, (*path, number))]
     return [] if one == other else [path]
+
+
+def same(one, other):
+    """Whether two curves have the same steps and numbers, whenever they were logged."""
+    both = zip(one[:2], other[:2], strict=True)
+    return all(numpy.array_equal(a, b, equal_nan=True) for a, b in both)
 
 
 def values_by_hand(run, batch):
@@ -177,7 +185,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_process(interrupted):
     )
     with pytest.raises(ProcessLookupError):
         os.killpg(group, 0)  # the group has no process left
-    assert [path.name for path in out.iterdir()] == ["checkpoint.pt"]
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint.pt", "metrics.jsonl"]
 
 
 def test_a_resumed_run_ends_bitwise_where_a_whole_one_ends(whole, interrupted, tmp_path):
@@ -186,8 +194,11 @@ def test_a_resumed_run_ends_bitwise_where_a_whole_one_ends(whole, interrupted, t
     subprocess.run(command(*options), check=True, capture_output=True)
     one, other = read(whole[0]), read(tmp_path)
     assert one["collector"]["batches"]["frames"] == STEPS
-    assert len(one["curve"]) == 2
     assert differences(one, other) == []
+    logged, again = (read_run(folder) for folder in (whole[0], tmp_path))
+    assert logged["eval/return"].steps.tolist() == [8192, STEPS]
+    assert logged.keys() == again.keys()
+    assert all(same(logged[name], again[name]) for name in logged)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +225,8 @@ def test_bad_input_ends_with_one_line(example, tmp_path, monkeypatch, options, r
 def test_a_checkpoint_of_another_run_is_refused(example, tmp_path):
     path = tmp_path / "checkpoint.pt"
     small = {"num_envs": 2, "num_steps": 16, "hidden_size": 8}
-    example.Run(example.Settings(seed=1, **small)).save(path)
-    example.Run(example.Settings(seed=1, **small)).load(path)
+    example.Run(example.Settings(seed=1, **small)).save(path, {"last_step": 3})
+    assert example.Run(example.Settings(seed=1, **small)).load(path) == {"last_step": 3}
     with pytest.raises(SystemExit, match="of another run: seed was 1, now is 2"):
         example.Run(example.Settings(seed=2, **small)).load(path)
 
@@ -236,6 +247,12 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_not_run(example, tmp_path, 
     with pytest.raises(SystemExit, match="is no checkpoint of this example: "):
         run.load(path)
     assert os.listdir(tmp_path) == ["checkpoint.pt"]
+
+
+def test_a_run_is_not_begun_in_the_folder_of_another(example, whole, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(whole[0])])
+    with pytest.raises(SystemExit, match=r"holds a run: --resume goes on with it, another --out"):
+        example.main()
 
 
 def test_refusals_reach_the_shell(tmp_path):

@@ -18,6 +18,7 @@ import torch
 
 from rl_collect import Collector
 from rl_layout import check_layout, keys
+from rl_record import read_run
 
 ROOT = Path(__file__).parent.parent
 
@@ -313,7 +314,10 @@ def test_slices_are_learned_from_while_workers_play_on(tmp_path):
     assert steps.startswith("2,048 steps, ")
     assert Path(curve.removeprefix("curve: ")).read_bytes().startswith(b"\x89PNG")
     state = torch.load(checkpoint.removeprefix("checkpoint: "), weights_only=True)
-    assert [row[0] for row in state["curve"]] == [2048]
+    assert state["steps"] == state["log"]["last_step"] == 2048
+    logged = read_run(tmp_path)
+    assert logged["eval/return"].steps.tolist() == [2048]
+    assert logged["loss"].steps.tolist() == [1664, 1792, 1920, 2048]
 
 
 def test_ctrl_c_leaves_a_checkpoint_that_a_run_goes_on_from(slices, tmp_path):
@@ -343,6 +347,9 @@ def test_ctrl_c_leaves_a_checkpoint_that_a_run_goes_on_from(slices, tmp_path):
     told = subprocess.run(command("dqn_recurrent_slices", *options), capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines()[1].startswith(f"{steps + 128:,} steps, ")
+    assert read_run(tmp_path).settings["slices"] == 48
+    with pytest.raises(SystemExit, match="holds a run: --resume goes on with it"):
+        slices.check(slices.Settings(), tmp_path, resume=False)
 
 
 @pytest.mark.parametrize(
@@ -371,10 +378,10 @@ def test_a_run_is_saved_and_others_are_refused(slices, tmp_path):
     one = filled(slices)
     one.update()
     one.steps = 400
-    one.save(tmp_path)
+    one.save(tmp_path, {"last_step": 400})
     settings = vars(one.settings)
     again = slices.Run(slices.Settings(**settings))
-    again.load(tmp_path)
+    assert again.load(tmp_path) == {"last_step": 400}
     assert again.steps == 400
     assert torch.equal(again.network[0][1].weight, one.network[0][1].weight)
     assert (drawn(again)[keys.ROW] == drawn(one)[keys.ROW]).all()
