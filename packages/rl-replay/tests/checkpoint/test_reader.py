@@ -302,3 +302,10 @@ def test_mapped_array_is_the_one_that_is_read(tmp_path, name):
     assert found.view(raw).tolist() == rows.view(raw).view(3, 2).tolist()
     found.zero_()  # in this process alone
     assert load(tmp_path)["rows"].view(raw).tolist() == rows.view(raw).view(3, 2).tolist()
+
+
+@pytest.mark.parametrize("path", [3, None, b"folder", "", "a\0b"])
+def test_a_path_that_is_no_name_is_named(path):
+    for call in (load, Archive, partial(dump, parts={"x": torch.zeros(2)})):
+        with pytest.raises(TypeError, match=r"path is the name of a folder, got .*: give a str"):
+            call(path)

@@ -16,6 +16,7 @@ from rl_replay.checkpoint.inner_folder import is_folder, named_folder
 from rl_replay.checkpoint.manifest import MANIFEST, manifest_of
 from rl_replay.checkpoint.other_file import checked_file, is_described
 from rl_replay.checkpoint.parts import PIECE_BYTES, SMALL_BYTES, Bytes, tree
+from rl_replay.edges import folder_name
 from rl_slabs.internals import carrier, dtype_named, open_regular
 
 
@@ -71,7 +72,7 @@ class Archive:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.folder = Path(path)
+        self.folder = Path(folder_name(path))
         self._head = manifest_of(self.folder)
         self._parts: dict[str, dict[str, Any]] = self._head["parts"]
         self._name = self.folder / self._head["data"]["file"]

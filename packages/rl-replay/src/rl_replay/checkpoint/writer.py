@@ -48,6 +48,7 @@ from rl_replay.checkpoint.parts import (
     flat,
     raw_pieces,
 )
+from rl_replay.edges import folder_name
 
 _DATA = "data-"
 _OURS = re.compile(rf"({_DATA}|{ROWS})[0-9a-f]{{32}}(\.[a-z0-9]+)*")
@@ -87,7 +88,7 @@ def dump(path: str | os.PathLike[str], parts: Mapping[str, Part]) -> None:
         >>> found["kind"], found["hashes"]
         ('map', tensor([7, 4, 9]))
     """
-    folder = Path(path)
+    folder = Path(folder_name(path))
     listed = list(flat(parts))
     for _, part in listed:
         if isinstance(part, torch.Tensor | np.ndarray | Chunks):
