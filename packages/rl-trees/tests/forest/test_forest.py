@@ -181,7 +181,7 @@ def test_what_is_not_there_is_an_error(root_of, rollout_of):
     forest.extend(rollout_of([(0, 0, 1, False)]))
     with pytest.raises(KeyError, match="1 of 1 keys are unknown"):
         forest.get_tree(root_of(8))
-    with pytest.raises(ValueError, match="max_depth must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="max_depth: expected at least 0, got -1"):
         forest.get_tree(root_of(0), max_depth=-1)
 
 
@@ -198,3 +198,19 @@ def test_a_dump_restores_the_forest(root_of, rollout_of, tmp_path):
         MCTSForest(max_size=5).loads(tmp_path)
     with pytest.raises(ValueError, match=r"holds steps by \['observation'\] and \['action'\]"):
         MCTSForest(action_keys="u").loads(tmp_path)
+
+
+def test_what_is_no_step_and_no_environment_is_named():
+    forest = MCTSForest()
+    for call in (forest.extend, forest.add):
+        with pytest.raises(TypeError, match=r"(rollout|step): expected a tensordict, got 3"):
+            call(3)
+    for call in (forest.get_tree, forest.get_child, forest.to_string):
+        with pytest.raises(TypeError, match="root: expected a tensordict, got 3"):
+            call(3)
+    with pytest.raises(TypeError, match="env: expected an environment with specs, got 3"):
+        forest.get_keys_from_env(3)
+    with pytest.raises(TypeError, match="tree: expected a Tree, got 3"):
+        MCTSForest.valid_paths(3)
+    with pytest.raises(TypeError, match="done_keys: expected a list of keys, got 3"):
+        MCTSForest(done_keys=3)

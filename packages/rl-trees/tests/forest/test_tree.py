@@ -227,3 +227,17 @@ def test_trees_of_several_entries_give_tensordicts(rollout_of):
     assert set(tree.prev_action.keys()) == {"action", "u"}
     assert tree.node_observations["observation"] == 2
     assert tree.branching_action["action"] == 0
+
+
+def test_numbers_of_children_and_vertices_that_are_none_are_named(root_of, forest_of):
+    tree = forest_of(chain(1, 2, 3)).get_tree(root_of(1))
+    calls = {"number": tree.child, "id": tree.get_vertex_by_id, "hash": tree.get_vertex_by_hash}
+    for name, call in calls.items():
+        with pytest.raises(TypeError, match=f"{name}: expected a whole number, got 'a'"):
+            call("a")
+    with pytest.raises(TypeError, match="path: expected a sequence of numbers of children, got 3"):
+        tree.rollout_from_path(3)
+    with pytest.raises(TypeError, match="env: expected an environment with an action_spec, got 3"):
+        tree.fully_expanded(3)
+    with pytest.raises(TypeError, match="vertices: expected the vertices of a forest, got 3"):
+        Tree(3)

@@ -28,5 +28,25 @@ def test_features_that_make_no_groups_are_refused(bits, features):
 
 
 def test_groups_of_no_digits_are_refused():
-    with pytest.raises(ValueError, match="num_bits must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_bits: expected at least 1, got 0"):
         BinaryToDecimal(0, "cpu", torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "digits"), [(torch.int64, 63), (torch.uint8, 8), (torch.float16, 16)]
+)
+def test_digits_that_a_dtype_cannot_hold_are_refused(dtype, digits):
+    ones = torch.ones(1, digits)
+    assert BinaryToDecimal(digits, "cpu", dtype)(ones).tolist() != [0]
+    with pytest.raises(ValueError, match=f"num_bits must be at most {digits}, the digits of"):
+        BinaryToDecimal(digits + 1, "cpu", dtype)
+
+
+def test_features_and_dtypes_that_are_none_are_named():
+    with pytest.raises(TypeError, match=r"dtype: expected a dtype, got 'int32'"):
+        BinaryToDecimal(2, "cpu", "int32")
+    with pytest.raises(TypeError, match=r"dtype: expected one of integers or floats"):
+        BinaryToDecimal(2, "cpu", torch.bool)
+    for features in (3, torch.tensor(1.0)):
+        with pytest.raises(TypeError, match=r"features: expected a tensor \[\*B, F\], got"):
+            BinaryToDecimal(2, "cpu", torch.int32)(features)

@@ -30,3 +30,14 @@ def test_state_dict_restores_the_numbers():
     assert other(torch.tensor([8, 3, 5, 1])).tolist() == [2, 1, 0, 3]
     numbers.clear()
     assert len(numbers) == 0
+
+
+@pytest.mark.parametrize("hashes", [[1, 2], torch.zeros(2), torch.ones(2, dtype=torch.bool)])
+def test_what_is_no_hash_is_named(hashes):
+    numbers = HashToInt()
+    numbers(torch.tensor([5]))
+    with pytest.raises(TypeError, match="hashes: expected a tensor of int64"):
+        numbers(hashes)
+    with pytest.raises(TypeError, match="state: expected a tensor of int64"):
+        numbers.set_extra_state(hashes)
+    assert len(numbers) == 1

@@ -45,5 +45,14 @@ def test_rows_of_another_width_are_refused():
     module(torch.zeros(1, 4))
     with pytest.raises(ValueError, match=r"rows have 5 features, .* drawn for 4"):
         module(torch.zeros(1, 5))
-    with pytest.raises(ValueError, match="n_components must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="n_components: expected at least 1, got 0"):
         RandomProjectionHash(n_components=0)
+
+
+def test_rows_that_have_no_projection_are_named():
+    with pytest.raises(TypeError, match="x: expected a dense tensor"):
+        RandomProjectionHash().fit(3)
+    with pytest.raises(TypeError, match="x: expected real numbers"):
+        RandomProjectionHash()(torch.zeros(2, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="for a single row"):
+        RandomProjectionHash()(torch.tensor(1.0))

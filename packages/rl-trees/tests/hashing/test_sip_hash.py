@@ -107,3 +107,17 @@ def test_a_tensor_without_rows_and_a_short_key_are_refused():
         SipHash()(torch.tensor(1.0))
     with pytest.raises(ValueError, match="key must have 16 bytes, got 3"):
         SipHash(key=b"abc")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [1.0],
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, 3, device="meta"),
+        torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged),
+    ],
+)
+def test_what_has_no_bytes_is_named(rows):
+    with pytest.raises(TypeError, match=r"x: expected a (dense )?tensor"):
+        SipHash()(rows)

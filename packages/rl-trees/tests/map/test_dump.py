@@ -51,3 +51,10 @@ def test_dumps_of_others_and_altered_ones_are_refused(tmp_path):
     data.write_bytes(data.read_bytes()[:-1] + b"\1")
     with pytest.raises(ValueError, match="checksum of part 'arrays/x' differs"):
         read_dump(tmp_path, "k")
+
+
+def test_a_folder_that_is_no_name_is_named():
+    with pytest.raises(TypeError, match="path is the name of a folder, got 3"):
+        write_dump(3, "k", {}, {"x": np.arange(3)}, None)
+    with pytest.raises(TypeError, match="path is the name of a folder, got None"):
+        read_dump(None, "k")

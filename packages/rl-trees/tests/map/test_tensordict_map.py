@@ -247,3 +247,26 @@ def test_no_keys_at_all_are_a_batch_too():
     map[keys_of([])] = values_of([])
     assert map[keys_of([])].batch_size == (0,)
     assert len(map) == 1
+
+
+def test_what_is_no_tensordict_is_named():
+    map = map_of()
+    map[keys_of([1])] = values_of([1])
+    calls = [map.index, map.contains, map.get, map.__getitem__, map.__contains__]
+    for call in calls:
+        with pytest.raises(TypeError, match="keys: expected a tensordict, got 3"):
+            call(3)
+    with pytest.raises(TypeError, match=r"value: expected a tensordict, got 0\.5"):
+        map[keys_of([1])] = 0.5
+    with pytest.raises(TypeError, match="default: expected a tensordict, got 0"):
+        map.get(keys_of([7]), 0)
+
+
+def test_parts_of_a_map_that_are_none_are_named():
+    storage = LazyTensorStorage(3)
+    with pytest.raises(TypeError, match="query_module: expected a QueryModule, got a Identity"):
+        TensorDictMap(query_module=torch.nn.Identity(), storage=storage)
+    with pytest.raises(TypeError, match=r"storage: expected a storage of rl_replay, got \{\}"):
+        TensorDictMap(query_module=QueryModule("s"), storage={})
+    with pytest.raises(TypeError, match="out_keys: expected a list of keys, got 'v'"):
+        map_of(out_keys="v")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_trees import EXP3, PUCT, GumbelHalving
+from rl_trees import EXP3, PUCT, UCB1, GumbelHalving
 
 
 def test_halving_spends_equal_visits_on_half_as_many_actions_each_time():
@@ -13,7 +13,7 @@ def test_halving_spends_equal_visits_on_half_as_many_actions_each_time():
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ValueError, match="must be at least 1, got 0 and 16"):
+    with pytest.raises(ValueError, match="num_simulations: expected at least 1, got 0"):
         GumbelHalving(0)
     with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\]"):
         EXP3(gamma=0.0)
@@ -24,3 +24,20 @@ def test_numbers_out_of_range_are_refused():
 def test_rules_are_four_numbers_and_the_virtual_loss():
     rule = PUCT(c=2.0, normalize=True).rule(0.5)
     assert rule.parameters.tolist() == [2.0, 19652.0, 0.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: EXP3(low="0"), "low"),
+        (lambda: GumbelHalving(8, value_scale=None), "value_scale"),
+        (lambda: PUCT(c_base="many"), "c_base"),
+        (lambda: PUCT(normalize=1), "normalize"),
+        (lambda: UCB1([]), "c"),
+        (lambda: GumbelHalving(8).plan(2.0), "actions"),
+        (lambda: PUCT().rule("one"), "virtual_loss"),
+    ],
+)
+def test_what_is_no_number_is_named(make, name):
+    with pytest.raises(TypeError, match=f"^{name}: expected (a|True)"):
+        make()

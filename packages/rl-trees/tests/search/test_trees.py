@@ -381,7 +381,7 @@ def test_calls_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"node at \(1,\) has no legal action and is not done"):
         trees.reset(torch.zeros(2, 3), legal=torch.tensor([[True] * 3, [False] * 3]))
     trees.reset(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="count: expected at least 1, got 0"):
         trees.select(0)
     leaves = trees.select()
     with pytest.raises(ValueError, match="some leaves have no child yet: call expand"):
@@ -391,5 +391,5 @@ def test_calls_that_do_not_fit_are_refused():
         trees.backup(wrong)
     with pytest.raises(ValueError, match=r"node 1 of tree 0 is out of range \[0, 1\)"):
         trees.backup(leaves._replace(node=torch.tensor([1, 0])))
-    with pytest.raises(ValueError, match="num_nodes must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_nodes: expected at least 1, got 0"):
         MCTSTrees(1, 0, 1)

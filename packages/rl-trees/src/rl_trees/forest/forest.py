@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_collection, check_type, check_whole, key_list, shown
 from rl_trees.forest.graph import ENDS, Graph, Tally
 from rl_trees.forest.tree import Path, Tree
 from rl_trees.forest.vertices import vertices_from
@@ -65,13 +66,14 @@ class MCTSForest:
         excluded_keys: KeyArgument = None,
     ) -> None:
         self.max_size = 1_000_000 if max_size is None else max_size
+        check_whole("max_size", self.max_size, 1)
         self._named: dict[str, list[NestedKey] | None] = {
-            "done_keys": _listed(done_keys),
-            "reward_keys": _listed(reward_keys),
-            "observation_keys": _listed(observation_keys),
-            "action_keys": _listed(action_keys),
+            "done_keys": _listed("done_keys", done_keys),
+            "reward_keys": _listed("reward_keys", reward_keys),
+            "observation_keys": _listed("observation_keys", observation_keys),
+            "action_keys": _listed("action_keys", action_keys),
         }
-        self.excluded_keys = _listed(excluded_keys) or []
+        self.excluded_keys = _listed("excluded_keys", excluded_keys) or []
         self._graph: Graph | None = None
 
     done_keys = property(lambda self: self._keys("done_keys"), doc="Entries that end an episode.")
@@ -92,6 +94,8 @@ class MCTSForest:
         """
         names = {kind: list(getattr(env, kind)) for kind in DEFAULTS if hasattr(env, kind)}
         if "observation_keys" not in names:
+            if not hasattr(env, "observation_spec"):
+                raise TypeError(f"env: expected an environment with specs, got {shown(env)}.")
             names["observation_keys"] = list(env.observation_spec.keys(True, True))
         missing = {kind: keys for kind, keys in names.items() if self._named[kind] is None}
         changed = {kind for kind, keys in missing.items() if keys != DEFAULTS[kind]}
@@ -126,7 +130,8 @@ class MCTSForest:
             ValueError: Observations or actions of another dtype or shape than the first ones.
             RuntimeError: More steps than `max_size`; nothing is written.
         """
-        if rollout.get("next", None) is None:
+        check_collection("rollout", rollout)
+        if not is_tensor_collection(rollout.get("next", None)):
             raise KeyError(f"a rollout has a group 'next', this one has {_names(rollout)}.")
         after, count = rollout["next"], rollout.batch_size.numel()
         if not count:
@@ -155,6 +160,7 @@ class MCTSForest:
         Returns:
             A tree, if asked for.
         """
+        check_collection("step", step)
         return self.extend(step if step.ndim else step.unsqueeze(0), return_node=return_node)
 
     def get_child(self, root: TensorDictBase) -> TensorDict:
@@ -169,6 +175,7 @@ class MCTSForest:
         Raises:
             KeyError: A step that is not there.
         """
+        check_collection("root", root)
         graph = self._require()
         nodes = self._nodes_of(root)
         words = graph.actions.encode(columns_of(root, self.action_keys))
@@ -200,14 +207,16 @@ class MCTSForest:
             KeyError: No step begins or ends with this observation.
             ValueError: A negative depth.
         """
-        if max_depth is not None and max_depth < 0:
-            raise ValueError(f"max_depth must be at least 0, got {max_depth}.")
+        check_collection("root", root)
+        if max_depth is not None:
+            check_whole("max_depth", max_depth, 0)
         first = root.reshape(-1)[:1] if root.ndim else root
         return self._tree(int(self._nodes_of(first)[0]), max_depth=max_depth, compact=compact)
 
     @classmethod
     def valid_paths(cls, tree: Tree) -> Iterator[Path]:
         """All paths of a tree, as `Tree.valid_paths`."""
+        check_type("tree", tree, Tree, "a Tree")
         return tree.valid_paths()
 
     def to_string(
@@ -304,11 +313,11 @@ class MCTSForest:
         return Tally(rewards, dones)
 
 
-def _listed(keys: KeyArgument) -> list[NestedKey] | None:
+def _listed(name: str, keys: KeyArgument) -> list[NestedKey] | None:
     """Keys as a list; a string or a tuple of strings is one key."""
     if keys is None:
         return None
-    return [keys] if isinstance(keys, (str, tuple)) else list(keys)
+    return key_list(name, [keys] if isinstance(keys, (str, tuple)) else keys)
 
 
 def _names(tensordict: TensorDictBase) -> str:

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_integer, check_type, shown
 from rl_tensordict.types import Ints
 from rl_trees.forest.drawing import Drawing, drawn_on_axes, to_svg
 from rl_trees.forest.vertices import Vertices
@@ -57,6 +58,7 @@ class Tree:
     def __init__(
         self, vertices: Vertices, vertex: int = 0, arc: int = -1, parent: Tree | None = None
     ) -> None:
+        check_type("vertices", vertices, Vertices, "the vertices of a forest")
         self.vertices_table = vertices
         self.node_id = vertex
         self.arc = arc
@@ -81,6 +83,7 @@ class Tree:
         Raises:
             IndexError: There is no such child.
         """
+        check_integer("number", number)
         if not 0 <= number < self.num_children:
             raise IndexError(
                 f"vertex {self.node_id} has {self.num_children} children, there is no number "
@@ -169,9 +172,12 @@ class Tree:
         Args:
             env: Has an `action_spec` with a `cardinality()`.
         """
+        spec: Any = getattr(env, "action_spec", None)
+        if not callable(getattr(spec, "cardinality", None)):
+            raise TypeError(f"env: expected an environment with an action_spec, got {shown(env)}.")
         graph = self.vertices_table.graph
         actions = graph.edges.words[self._branches(), 2:]
-        return bool(len(np.unique(actions, axis=0)) == env.action_spec.cardinality())
+        return bool(len(np.unique(actions, axis=0)) == spec.cardinality())
 
     def vertices(self, *, key_type: str = "hash") -> dict[Any, Tree]:
         """The vertices of this tree, the nearest first.
@@ -229,7 +235,9 @@ class Tree:
 
         Raises:
             IndexError: There is no such child.
+            TypeError: A path that is no sequence of whole numbers.
         """
+        check_type("path", path, Sequence, "a sequence of numbers of children")
         tree, parts = self, [self._path]
         for number in path:
             tree = tree.child(number)
@@ -243,6 +251,7 @@ class Tree:
         Raises:
             ValueError: There is none in this tree.
         """
+        check_integer("id", id)
         return self._first(lambda tree: tree.node_id == id, f"node_id {id}")
 
     def get_vertex_by_hash(self, hash: int) -> Tree:
@@ -251,6 +260,7 @@ class Tree:
         Raises:
             ValueError: There is none in this tree.
         """
+        check_integer("hash", hash)
         return self._first(lambda tree: tree.hash == hash, f"hash {hash}")
 
     def __contains__(self, other: object) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+
+from rl_tensordict.arguments import as_device, check_type, check_whole, shown
 
 
 class BinaryToDecimal(torch.nn.Module):
@@ -16,7 +20,8 @@ class BinaryToDecimal(torch.nn.Module):
             features are taken as digits.
 
     Raises:
-        ValueError: Fewer than one digit.
+        ValueError: Fewer than one digit, or more than `dtype` can hold.
+        TypeError: No whole number, or no dtype or device.
 
     Example:
         >>> import torch
@@ -33,8 +38,15 @@ class BinaryToDecimal(torch.nn.Module):
         convert_to_binary: bool = False,
     ) -> None:
         super().__init__()
-        if num_bits < 1:
-            raise ValueError(f"num_bits must be at least 1, got {num_bits}.")
+        check_whole("num_bits", num_bits, 1)
+        check_type("dtype", dtype, torch.dtype, "a dtype")
+        device = as_device("device", device)
+        most = _digits(dtype)
+        if num_bits > most:
+            raise ValueError(
+                f"num_bits must be at most {most}, the digits of {dtype}, got {num_bits}: read "
+                "fewer digits at once, or pass a wider dtype."
+            )
         self.num_bits = num_bits
         self.convert_to_binary = convert_to_binary
         weights = [2**place for place in reversed(range(num_bits))]
@@ -51,7 +63,10 @@ class BinaryToDecimal(torch.nn.Module):
 
         Raises:
             ValueError: Fewer features than digits, or no whole groups.
+            TypeError: No tensor, or one without dimensions.
         """
+        if not isinstance(features, torch.Tensor) or not features.ndim:
+            raise TypeError(f"features: expected a tensor [*B, F], got {shown(features)}.")
         count = features.shape[-1]
         if count < self.num_bits or count % self.num_bits:
             raise ValueError(
@@ -62,3 +77,12 @@ class BinaryToDecimal(torch.nn.Module):
         weights = self.get_buffer("weights")
         groups = digits.to(weights).reshape(-1, count // self.num_bits, self.num_bits)
         return (groups * weights).sum((-2, -1), dtype=weights.dtype)
+
+
+def _digits(dtype: torch.dtype) -> int:
+    """How many binary digits there can be in a number of a dtype."""
+    if dtype.is_floating_point:
+        return math.frexp(torch.finfo(dtype).max)[1]
+    if dtype.is_complex or dtype == torch.bool:
+        raise TypeError(f"dtype: expected one of integers or floats, got {dtype}.")
+    return int(torch.iinfo(dtype).max).bit_length()

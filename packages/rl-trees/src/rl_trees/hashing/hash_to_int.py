@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from rl_tensordict.arguments import check_integer, shown
 from rl_trees.table.key_table import KeyTable
 
 
@@ -45,7 +46,11 @@ class HashToInt(torch.nn.Module):
 
         Raises:
             KeyError: An unknown hash, without `extend` and `default`.
+            TypeError: Hashes that are no int64 tensor, or a default that is no whole number.
         """
+        _check_hashes("hashes", hashes)
+        if default is not None:
+            check_integer("default", default)
         flat = hashes.detach().cpu().reshape(-1).contiguous().numpy().view(np.uint64)
         if extend:
             numbers = self._table.insert(flat[:, None], flat)[0]
@@ -71,5 +76,13 @@ class HashToInt(torch.nn.Module):
 
     def set_extra_state(self, state: torch.Tensor) -> None:
         """Numbers the hashes of a state instead of those there are."""
+        _check_hashes("state", state)
         self.clear()
         self(state)
+
+
+def _check_hashes(name: str, hashes: object) -> None:
+    if not isinstance(hashes, torch.Tensor) or hashes.dtype != torch.int64:
+        raise TypeError(
+            f"{name}: expected a tensor of int64, as hash modules return it, got {shown(hashes)}."
+        )

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_trees.hashing.sip_hash import SipHash
+from rl_tensordict.arguments import check_calls, check_integer, check_type, check_whole
+from rl_trees.hashing.sip_hash import SipHash, check_rows
 
 DEFAULT_COMPONENTS = 16
 
@@ -54,8 +55,10 @@ class RandomProjectionHash(SipHash):
     ) -> None:
         super().__init__(as_tensor)
         self.n_components = DEFAULT_COMPONENTS if n_components is None else n_components
-        if self.n_components < 1:
-            raise ValueError(f"n_components must be at least 1, got {n_components}.")
+        check_whole("n_components", self.n_components, 1)
+        check_type("dtype_cast", dtype_cast, torch.dtype, "a dtype")
+        check_calls(init_method=init_method)
+        check_integer("seed", seed)
         self.dtype_cast = dtype_cast
         self.init_method = init_method
         self.seed = seed
@@ -118,6 +121,11 @@ class RandomProjectionHash(SipHash):
 
 def _features(x: torch.Tensor) -> torch.Tensor:
     """Rows as float64 `[N, F]` on the CPU."""
+    check_rows(x)
+    if not x.ndim:
+        raise ValueError("x has no dimension of rows: pass x.unsqueeze(0) for a single row.")
+    if x.is_complex():
+        raise TypeError(f"x: expected real numbers, got {x.dtype}: pass torch.view_as_real(x).")
     rows = x.detach().cpu().double()
     return rows.reshape(len(rows), math.prod(rows.shape[1:]))
 

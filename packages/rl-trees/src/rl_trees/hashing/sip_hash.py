@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rl_layout.internals import load_compiled
+from rl_tensordict.arguments import check_flags, check_type, shown
 from rl_trees.hashing import numpy_rounds
 from rl_trees.row_words import bytes_of, words_of
 
@@ -26,6 +27,7 @@ class SipHash(torch.nn.Module):
 
     Raises:
         ValueError: A key of another length.
+        TypeError: A key that is not bytes.
 
     Source:
         Aumasson and Bernstein (2012), SipHash: a fast short-input PRF.
@@ -39,6 +41,8 @@ class SipHash(torch.nn.Module):
 
     def __init__(self, as_tensor: bool = True, *, key: bytes = bytes(16)) -> None:
         super().__init__()
+        check_flags(as_tensor=as_tensor)
+        check_type("key", key, bytes, "16 bytes")
         if len(key) != 16:
             raise ValueError(f"key must have 16 bytes, got {len(key)}.")
         self.as_tensor = as_tensor
@@ -55,7 +59,9 @@ class SipHash(torch.nn.Module):
 
         Raises:
             ValueError: A tensor without rows.
+            TypeError: No dense tensor.
         """
+        check_rows(x)
         if not x.ndim:
             raise ValueError("x has no dimension of rows: pass x.unsqueeze(0) for a single row.")
         rows = bytes_of(x)
@@ -65,3 +71,11 @@ class SipHash(torch.nn.Module):
         loops: Any = load_compiled(_NUMBA) or numpy_rounds
         hashes = loops.hash_words(words_of([rows]), rows.shape[1], key)
         return torch.from_numpy(hashes.view(np.int64)).to(x.device)
+
+
+def check_rows(x: object) -> None:
+    """Raises unless a value is a tensor with a byte string for each row."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.is_nested:
+        raise TypeError(f"x: expected a dense tensor [N, ...] of rows, got {shown(x)}.")
+    if x.is_quantized or x.is_meta:
+        raise TypeError(f"x: expected a tensor whose bytes can be read, got {shown(x)}.")

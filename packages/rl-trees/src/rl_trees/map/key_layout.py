@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_collection
 from rl_tensordict.types import Words
 from rl_trees.row_words import bytes_of, words_of
 
@@ -108,6 +109,7 @@ def columns_of(
     tensordict: TensorDictBase, names: Sequence[NestedKey], *, canonical: bool = False
 ) -> list[torch.Tensor]:
     """The entries of a key as columns `[N, ...]`, with all batch dimensions in one."""
+    check_collection("keys", tensordict)
     columns = []
     for name in names:
         x = tensordict.get(name, None)

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_calls, check_flags, check_type, key_list
 from rl_tensordict.types import Words
 from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.key_layout import KeyLayout, columns_of
@@ -74,7 +75,9 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
         canonical: bool = False,
     ) -> None:
         super().__init__()
-        names: list[NestedKey] = [in_keys] if isinstance(in_keys, str) else list(in_keys)
+        names = key_list("in_keys", [in_keys] if isinstance(in_keys, str) else in_keys)
+        check_calls(hash_to_int=hash_to_int, aggregator=aggregator)
+        check_flags(clone=clone, canonical=canonical)
         if not names:
             raise ValueError("in_keys is empty: name the entries that make a key.")
         self.in_keys = names
@@ -170,6 +173,9 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Numbers the keys of a state instead of those there are."""
+        check_type("state", state, dict, "what get_extra_state returned")
+        if missing := {"layout", "words", "hashes"} - set(state):
+            raise KeyError(f"state: {sorted(missing)} are missing. Pass what get_extra_state gave.")
         if state["layout"] is None:
             self.layout, self.table = None, KeyTable(0, self.table.max_size)
             return
@@ -185,6 +191,7 @@ def _one_each(
     if hash_module is None:
         return []
     if not isinstance(hash_module, Sequence):
+        check_calls(hash_module=hash_module)
         return [hash_module] if len(names) == 1 else [deepcopy(hash_module) for _ in names]
     if len(hash_module) != len(names):
         raise ValueError(

@@ -12,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage, Storage
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_calls, check_collection, check_flags, check_type, key_list
 from rl_tensordict.types import Words
 from rl_trees.map.dump import load_rows, read_dump, write_dump
 from rl_trees.map.key_layout import KeyLayout, columns_of
@@ -67,6 +68,10 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         write_fn: WriteFunction | None = None,
         write_index: bool = False,
     ) -> None:
+        check_type("query_module", query_module, QueryModule, "a QueryModule")
+        check_type("storage", storage, Storage, "a storage of rl_replay")
+        check_calls(collate_fn=collate_fn, write_fn=write_fn)
+        check_flags(write_index=write_index)
         if not query_module.compares_keys:
             raise ValueError(
                 "the query module numbers hashes by hash_to_int, so two keys of one hash would be "
@@ -83,7 +88,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         query_module.table.max_size = storage.max_size
         self.storage = storage
         self.collate_fn = collate_fn
-        self.out_keys = None if out_keys is None else list(out_keys)
+        self.out_keys = None if out_keys is None else key_list("out_keys", out_keys)
         self.write_fn = write_fn
         self.write_index = write_index
 
@@ -128,9 +133,11 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             True
         """
         query_module = QueryModule(in_keys, hash_module=hash_module)
+        check_collection("source", source)
+        check_collection("dest", dest)
         columns = columns_of(source, query_module.in_keys)
         query_module.arrange(KeyLayout.of(query_module.in_keys, columns))
-        for key in out_keys or []:
+        for key in key_list("out_keys", out_keys):
             if dest.get(key, None) is None:
                 there = sorted(map(str, dest.keys(True, True)))
                 raise KeyError(f"out_keys names {key!r}, and dest has {', '.join(there)}.")
@@ -226,6 +233,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         if default is None or bool(known.all()):
             require_known(known.reshape(-1), item.batch_size)
             return self._read(rows)
+        check_collection("default", default)
         values = default.expand(item.batch_size).clone()
         if bool(known.any()):
             values[known] = self._read(rows[known])
@@ -243,6 +251,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             KeyError: An entry of the key is missing, or of the values.
             ValueError: Keys of another dtype or shape, or another number of values.
         """
+        check_collection("keys", item)
+        check_collection("value", value)
         if item.batch_size != value.batch_size:
             raise ValueError(
                 f"keys have the batch size {list(item.batch_size)} and values "

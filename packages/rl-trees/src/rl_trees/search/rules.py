@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_tensordict.arguments import check_flags, check_number, check_whole
 from rl_trees.search.columns import EXP3_RULE, GUMBEL_RULE, PUCT_RULE, UCB1_RULE, Rule
 
 
@@ -36,6 +37,7 @@ class SelectionRule(ABC):
 
     def rule(self, virtual_loss: float) -> Rule:
         """Kind and numbers for the loops."""
+        check_number("virtual_loss", virtual_loss)
         numbers = [*self.parameters(), 0.0, 0.0, 0.0, 0.0][:4]
         return Rule(self.kind, np.array([*numbers, virtual_loss]))
 
@@ -65,6 +67,11 @@ class PUCT(SelectionRule):
     normalize: bool = False
     kind = PUCT_RULE
 
+    def __post_init__(self) -> None:
+        for name in ("c", "c_base", "first_play"):
+            check_number(name, getattr(self, name))
+        check_flags(normalize=self.normalize)
+
     def parameters(self) -> tuple[float, ...]:
         """c, c_base, first_play, normalize."""
         return self.c, self.c_base, self.first_play, float(self.normalize)
@@ -88,6 +95,9 @@ class UCB1(SelectionRule):
     c: float = math.sqrt(2)
     kind = UCB1_RULE
 
+    def __post_init__(self) -> None:
+        check_number("c", self.c)
+
     def parameters(self) -> tuple[float, ...]:
         """C."""
         return (self.c,)
@@ -109,6 +119,7 @@ class EXP3(SelectionRule):
 
     Raises:
         ValueError: Numbers out of range.
+        TypeError: They are no numbers.
 
     Example:
         >>> EXP3(gamma=0.2).parameters()
@@ -121,6 +132,8 @@ class EXP3(SelectionRule):
     kind = EXP3_RULE
 
     def __post_init__(self) -> None:
+        for name in ("gamma", "low", "high"):
+            check_number(name, getattr(self, name))
         if not 0 < self.gamma <= 1 or not self.low < self.high:
             raise ValueError(
                 f"gamma must be in (0, 1] and low below high, got {self.gamma}, {self.low} and "
@@ -153,6 +166,7 @@ class GumbelHalving(SelectionRule):
 
     Raises:
         ValueError: Numbers out of range.
+        TypeError: They are no numbers.
 
     Example:
         >>> GumbelHalving(8, max_considered=4).plan(4)[4].tolist()
@@ -166,11 +180,10 @@ class GumbelHalving(SelectionRule):
     kind = GUMBEL_RULE
 
     def __post_init__(self) -> None:
-        if self.num_simulations < 1 or self.max_considered < 1:
-            raise ValueError(
-                "num_simulations and max_considered must be at least 1, got "
-                f"{self.num_simulations} and {self.max_considered}."
-            )
+        for name in ("num_simulations", "max_considered"):
+            check_whole(name, getattr(self, name), 1)
+        for name in ("value_scale", "visit_offset"):
+            check_number(name, getattr(self, name))
 
     def parameters(self) -> tuple[float, ...]:
         """max_considered, value_scale, visit_offset."""
@@ -185,6 +198,7 @@ class GumbelHalving(SelectionRule):
         Returns:
             int32 `[actions + 1, num_simulations]`.
         """
+        check_whole("actions", actions, 1)
         return np.array([self._rounds(count) for count in range(actions + 1)], np.int32)
 
     def _rounds(self, considered: int) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from rl_layout.internals import load_compiled
+from rl_tensordict.arguments import check_number, check_type, check_whole, shown
 from rl_trees.search import numpy_search
 from rl_trees.search.columns import GUMBEL_RULE, SearchColumns, allocate
 from rl_trees.search.rules import PUCT, SelectionRule
@@ -71,10 +72,11 @@ class MCTSTrees:
         virtual_loss: float = 1.0,
     ) -> None:
         for name, number in (("trees", num_trees), ("nodes", num_nodes), ("actions", num_actions)):
-            if number < 1:
-                raise ValueError(f"num_{name} must be at least 1, got {number}.")
+            check_whole(f"num_{name}", number, 1)
         self.num_trees, self.num_nodes, self.num_actions = num_trees, num_nodes, num_actions
         self.rule = PUCT() if rule is None else rule
+        check_type("rule", self.rule, SelectionRule, "a rule, as PUCT()")
+        check_number("virtual_loss", virtual_loss)
         self._rule = self.rule.rule(virtual_loss)
         plan = self.rule.plan(num_actions)
         self.columns: SearchColumns = allocate(num_trees, num_nodes, num_actions, plan)
@@ -134,8 +136,8 @@ class MCTSTrees:
         """
         if not self.columns.size[0]:
             raise RuntimeError("there are no roots: call reset first.")
-        if count is not None and count < 1:
-            raise ValueError(f"count must be at least 1, got {count}.")
+        if count is not None:
+            check_whole("count", count, 1)
         nodes, actions = self._loops.select(self.columns, self._rule, count or 1)
         edges = (nodes[:, 0], actions[:, 0]) if count is None else (nodes, actions)
         leaves = SearchLeaves(*map(torch.from_numpy, edges))
@@ -270,7 +272,7 @@ class MCTSTrees:
         if self._last is not None and self._last[0] is leaves:
             return self._last[1:]
         grid = (self.num_trees, -1)
-        nodes, actions = (np.asarray(x, np.int64).reshape(grid) for x in leaves)
+        nodes, actions = (x.reshape(grid) for x in _leaves(leaves, self.num_trees))
         sizes = self.columns.size[:, None]
         for name, numbers, limit in (("node", nodes, sizes), ("action", actions, self.num_actions)):
             wrong = np.argwhere((numbers < 0) | (numbers >= limit))
@@ -326,9 +328,34 @@ class MCTSTrees:
                 )
 
 
-def _array(values: TensorLike) -> NDArray[Any]:
+def _leaves(leaves: Any, trees: int) -> list[NDArray[np.int64]]:
+    """Nodes and actions, of one shape with a row for each tree."""
+    made = [
+        _array(x, name)
+        for name, x in zip(
+            SearchLeaves._fields, leaves if isinstance(leaves, tuple) else (), strict=False
+        )
+    ]
+    shapes = {array.shape for array in made}
+    kinds = {array.dtype.kind for array in made}
+    rows = len(made) == 2 and len(shapes) == 1 and made[0].shape[:1] == (trees,) and made[0].size
+    if not rows or made[0].ndim > 2 or not kinds <= {"i", "u"}:
+        raise TypeError(
+            f"leaves: expected nodes and actions as select returns them, whole numbers "
+            f"[{trees}] or [{trees}, k], got {shown(leaves)}."
+        )
+    return [array.astype(np.int64) for array in made]
+
+
+def _array(values: TensorLike, name: str) -> NDArray[Any]:
     """A tensor, an array or numbers as an array."""
-    return values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
+    try:
+        array = values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
+    except (ValueError, TypeError, RuntimeError, NotImplementedError):  # ragged, sparse, no data
+        array = np.array(None)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected numbers, or a tensor or an array, got {shown(values)}.")
+    return array
 
 
 def _floats(
@@ -341,7 +368,7 @@ def _floats(
     number: bool = False,
 ) -> NDArray[np.float64]:
     """Numbers as float64 of a shape, or one `number` for all; finite unless they are not read."""
-    given = _array(values)
+    given = _array(values, name)
     if number and not given.ndim:
         given = np.full(shape, given)
     if given.shape != shape:
@@ -365,7 +392,7 @@ def _flags(
     """Flags of a shape."""
     if values is None:
         return _equal_flags(shape, default)
-    given = _array(values)
+    given = _array(values, name)
     if given.dtype != np.bool_ or given.shape != shape:
         raise ValueError(
             f"{name} must be bool {list(shape)}, got {given.dtype} {list(given.shape)}."
