@@ -82,3 +82,28 @@ def test_next_states_are_rebuilt_from_the_environment_itself():
     assert torch.equal(rows["next", "observation"], rows["observation"] + torch.tensor([0, 1]))
     last = sample["observation"][:, 1] == sample["observation"][:, 1].max()
     assert torch.equal(known, ~last)
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_slices_of_n_step_rows_are_of_one_environment(lossless, masked):
+    played = environments(3, 30, [9, 7, 11], [EndKind.TERMINATED, EndKind.TRUNCATED])
+    if masked:
+        played[keys.MASK] = torch.ones(3, 30, dtype=torch.bool)
+    played = played.exclude(keys.TRAJ_IDS, keys.TRAJ_STEP, keys.IS_INIT)
+    played.names = None
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(100, lossless=lossless),
+        sampler=SliceSampler(slice_len=4),
+        batch_size=40,
+        transform=MultiStepTransform(3, 0.5),
+    )
+    for step in range(30):
+        buffer.extend(played[:, step])  # warnings but of neighbours are errors here
+    # three rows of each environment: the one that is under way has given its first only
+    lengths = buffer.storage.trajectories().lengths().tolist()
+    assert sorted(lengths) == sorted([9, 7, 11, 1] * 3)
+    sample = buffer.sample()
+    inside = sample[keys.SLICE_IDS][1:] == sample[keys.SLICE_IDS][:-1]
+    steps = (sample["observation"][1:] - sample["observation"][:-1])[inside]
+    assert torch.equal(steps, torch.tensor([0.0, 1]).expand_as(steps))

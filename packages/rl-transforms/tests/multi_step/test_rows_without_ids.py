@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
+import pickle
 import warnings
 
 import pytest
@@ -63,9 +66,87 @@ def test_rows_without_ids_are_joined_by_equal_observations(same, data, n_steps, 
             key for key in ahead.held.keys(True, True) if "_own" in key[-1]
         ]
     passed = torch.cat([rows for rows in (*passed, ahead.flush()) if rows is not None])
-    whole = multi_step(batch, 0.9, n_steps).reshape(-1).exclude(gone)
-    same(passed[passed["tag"].argsort()], whole)
+    passed, whole = passed[passed["tag"].argsort()], multi_step(batch, 0.9, n_steps).reshape(-1)
+    if gone == "collector" and n_steps > 1:
+        assert_numbered_alike(passed, whole)
+        passed = passed.exclude("collector")
+    same(passed, whole.exclude(gone))
     assert ahead.held is None
+
+
+def assert_numbered_alike(found, wanted):
+    """The trajectories are those of `wanted` under other ids, and steps are equal."""
+    pairs = set(
+        zip(
+            found[keys.TRAJ_IDS].reshape(-1).tolist(),
+            wanted[keys.TRAJ_IDS].reshape(-1).tolist(),
+            strict=True,
+        )
+    )
+    assert len(pairs) == len({one for one, _ in pairs}) == len({other for _, other in pairs})
+    assert torch.equal(found[keys.TRAJ_STEP], wanted[keys.TRAJ_STEP])
+
+
+def vector_of(length):
+    """Three environments without ids, a call a step, all of whose rows are masked in."""
+    batch = environments(3, length, [9], [EndKind.CUT])
+    batch[keys.MASK] = torch.ones(3, length, dtype=torch.bool)
+    batch = batch.exclude(keys.TRAJ_IDS, keys.TRAJ_STEP)
+    batch.names = None
+    return [batch[:, t] for t in range(length)]
+
+
+def test_rows_with_a_mask_go_on_in_the_next_call():
+    ahead = MultiStepTransform(3, 0.9)
+    made = [ahead.inv(rows) for rows in vector_of(6)]  # warnings are errors here
+    assert made[:2] == [None, None]
+    assert torch.cat(made[2:])[keys.STEPS_TO_NEXT_OBS].flatten().tolist() == [3] * 12
+
+
+def test_a_row_that_is_masked_out_is_no_step():
+    ahead, rows = MultiStepTransform(2, 1.0), vector_of(2)
+    rows[1][keys.MASK][1] = False
+    assert ahead.inv(rows[0]) is None
+    made = ahead.inv(rows[1])
+    assert torch.equal(made["observation"], rows[0]["observation"][[0, 2]])
+
+
+def test_ids_that_are_given_are_of_one_producer_and_never_given_twice():
+    ahead = MultiStepTransform(2, 1.0, producer=5)
+    first, second = (torch.cat([ahead.inv(step_of([n], [n + 1.0], done=True))]) for n in (1.0, 7.0))
+    ids = torch.cat([first, second])[keys.TRAJ_IDS]
+    assert ids.tolist() == [5 << 32, (5 << 32) + 1]
+    resumed = MultiStepTransform(2, 1.0)
+    resumed.load_state_dict(ahead.state_dict())
+    assert resumed.inv(step_of([9.0], [10.0], done=True))[keys.TRAJ_IDS] == (5 << 32) + 2
+    with pytest.raises(ValueError, match=r"producer must be below 2\*\*31"):
+        MultiStepTransform(2, 1.0, producer=1 << 31)
+
+
+def producer_of(ahead, rows):
+    return ahead.inv(rows)[keys.TRAJ_IDS].item() >> 32
+
+
+def test_a_copy_of_the_transform_is_a_producer_of_its_own():
+    ahead = MultiStepTransform(2, 1.0)
+    rows = step_of([1.0], [2.0], done=True)
+    copies = copy.deepcopy(ahead), pickle.loads(pickle.dumps(ahead))
+    made = [producer_of(one, rows) for one in (ahead, *copies)]
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    forked = multiprocessing.get_context("fork").Process(
+        target=lambda: writer.send(producer_of(ahead, rows))
+    )
+    forked.start()
+    made.append(reader.recv())
+    forked.join()
+    assert len(set(made)) == 4
+    assert producer_of(ahead, rows) == made[0]
+
+
+def test_rows_with_an_id_or_a_step_are_given_neither():
+    for gone in (keys.TRAJ_IDS, keys.TRAJ_STEP):
+        rows = trajectories([3]).exclude(gone)
+        assert gone not in MultiStepTransform(2, 1.0).inv(rows).keys(True)
 
 
 def step_of(seen, after, done=False):

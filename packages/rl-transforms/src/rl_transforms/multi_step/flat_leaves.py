@@ -17,7 +17,8 @@ from rl_tensordict import as_tuple, build, nest, tensors
 LeafPath = tuple[str, ...]
 OWN_ID: LeafPath = (keys.COLLECTOR, "_own_id")
 OWN_STEP: LeafPath = (keys.COLLECTOR, "_own_step")
-"""Ids and steps given to rows that come without, which are never returned; see `own_ids`."""
+"""Ids and steps given to rows that come without; see `own_ids`."""
+_GIVEN = {OWN_ID: keys.TRAJ_IDS, OWN_STEP: keys.TRAJ_STEP}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ class FlatRows:
             tails = {key: tail for key, tail in self.tails.items() if key != keys.MASK}
             rows = replace(self, leaves=leaves, tails=tails)
         return rows if bool(is_real.all()) else rows.take(is_real.nonzero()[:, 0])
+
+    def numbered(self) -> FlatRows:
+        """The same rows with the ids and steps that were given to them, where they had neither."""
+        if OWN_ID not in self.leaves or any(key in self.leaves for key in _GIVEN.values()):
+            return self
+        leaves = {_GIVEN.get(key, key): leaf for key, leaf in self.leaves.items()}
+        tails = {_GIVEN.get(key, key): tail for key, tail in self.tails.items()}
+        return replace(self, leaves=leaves, tails=tails)
 
     def flat(self) -> FlatRows:
         """The same rows as a batch ``[N]``."""

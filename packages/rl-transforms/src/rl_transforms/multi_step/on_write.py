@@ -23,7 +23,7 @@ from rl_transforms.multi_step.checks import (
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.horizon import Horizon
 from rl_transforms.multi_step.on_sample import multi_step
-from rl_transforms.multi_step.own_ids import assign_ids, observed_pairs
+from rl_transforms.multi_step.own_ids import TrajectoryNumbers, assign_ids, observed_pairs
 from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
 from rl_transforms.transform import Keys, Transform
@@ -52,7 +52,8 @@ class MultiStepTransform(Transform):
     and the observation of the later one are equal bit for bit, as in a loop that adds one row, or
     one row of every environment, a call. Held rows with equal next observations are ambiguous and
     are not continued. Rows without a next observation span their own call only. A warning is given
-    once if rows without ids span fewer than n steps.
+    once if rows without ids span fewer than n steps. Rows with neither ids nor steps are passed on
+    with both, because nothing else tells which n-step row follows another one.
 
     A trajectory without a new row in `patience` calls of its producer counts as cut. Otherwise the
     rows of an abandoned one, for example after an early reset, would be held back forever.
@@ -68,6 +69,7 @@ class MultiStepTransform(Transform):
         reward_keys: rewards to sum; ``["reward"]`` by default.
         columns: pass rows on as ``[*B, T]``.
         patience: calls of its producer that a trajectory may miss, at least 1.
+        producer: high bits of the ids that rows without any are given; drawn where None.
 
     Attributes:
         held: rows that are held back, ``[K]`` or ``[*B, T]``; None where none is.
@@ -97,6 +99,7 @@ class MultiStepTransform(Transform):
         reward_keys: Keys = None,
         columns: bool = False,
         patience: int = 16,
+        producer: int | None = None,
     ) -> None:
         super().__init__([keys.REWARD] if reward_keys is None else reward_keys)
         check_horizon(gamma, n_steps)
@@ -107,6 +110,7 @@ class MultiStepTransform(Transform):
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
         self._columns = PendingSteps() if columns else None
         self._pending = _NONE_PENDING  # one attribute, so that no interrupt leaves half of it
+        self._numbers = TrajectoryNumbers(producer)
         self._warned = False  # of rows without ids that end with their call
 
     @property
@@ -149,7 +153,7 @@ class MultiStepTransform(Transform):
         if not has_ids:
             if not observed_pairs(fresh):
                 return self._within_call(batch)
-            fresh = assign_ids(batch, fresh, _numbered_here(held), columns=False)
+            fresh = assign_ids(batch, fresh, _numbered_here(held), self._numbers, columns=False)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
@@ -183,7 +187,7 @@ class MultiStepTransform(Transform):
         if held is None:
             return None
         order = TrajectoryOrder.of(held.leaves)
-        rest = self._horizon.n_step_rows(held, order, np.arange(len(held))).batch()
+        rest = self._made(held, order, np.arange(len(held)))
         self._pending = _NONE_PENDING
         return rest
 
@@ -206,7 +210,7 @@ class MultiStepTransform(Transform):
         """The complete n-step rows, None if there are none; the others are held back."""
         order = TrajectoryOrder.of(rows.leaves)
         check_groups(rows.leaves.items(), order.remaining == 1)
-        waited = calls_pending(order, self._pending.waited)
+        waited = calls_pending(order, self._pending.waited, own=OWN_ID in rows.leaves)
         # rows of open trajectories with fewer than n rows from here on
         waiting = np.flatnonzero(order.is_open & (order.remaining < self.n_steps))
         # of each waiting row the newest row of its trajectory: it was seen in the latest call
@@ -215,7 +219,7 @@ class MultiStepTransform(Transform):
         is_complete = np.ones(len(rows), dtype=bool)
         is_complete[waiting] = False
         chosen = np.flatnonzero(is_complete)
-        extended = self._horizon.n_step_rows(rows, order, chosen).batch() if len(chosen) else None
+        extended = self._made(rows, order, chosen) if len(chosen) else None
         held = rows.take(rows.index(waiting)) if len(waiting) else None
         self._pending = PendingRows(held, waited[waiting])
         return extended
@@ -230,7 +234,8 @@ class MultiStepTransform(Transform):
             if not observed_pairs(fresh):
                 return self._within_call(batch)
             columns.require_alike(fresh)
-            fresh = assign_ids(batch, fresh, columns.blocks.get(NO_PRODUCER), columns=True)
+            held = columns.blocks.get(NO_PRODUCER)
+            fresh = assign_ids(batch, fresh, held, self._numbers, columns=True)
         producer, rows = columns.joined(fresh)
         extended = self._all_but_last(rows, self.n_steps - 1)
         columns.keep(producer, rows, self.n_steps - 1)
@@ -247,7 +252,15 @@ class MultiStepTransform(Transform):
         check_groups(rows.leaves.items(), order.remaining == 1)
         # flat rows [B * (T - waiting)]; the last steps only complete the spans of these
         chosen = np.arange(len(rows)).reshape(-1, width)[:, : width - waiting].reshape(-1)
-        return self._horizon.n_step_rows(rows, order, chosen, width - waiting).batch()
+        return self._made(rows, order, chosen, width - waiting)
+
+    def _made(
+        self, rows: FlatRows, order: TrajectoryOrder, chosen: Array, *width: int
+    ) -> TensorDictBase:
+        """The n-step rows that begin at some rows, with the ids that they were given."""
+        made = self._horizon.n_step_rows(rows, order, chosen, *width)
+        # rows of one step are told apart by their observations; no row is held to go on from
+        return (made if self.n_steps == 1 else made.numbered()).batch()
 
     def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:
         has_deltas = any(key[:2] == keys.DELTA for key in fresh.leaves)
@@ -261,18 +274,22 @@ class MultiStepTransform(Transform):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the rows that are held back, for `state_dict`."""
+        numbers = {"numbers": self._numbers.state()}
         if self._columns is not None:
-            return {"columns": self._columns.state()}
+            return {"columns": self._columns.state(), **numbers}
         held = self._pending.rows
         if held is None:
-            return {"held": None, "waited": []}
-        return {"held": held.batch(own=True).to_dict(), "waited": self._pending.waited.tolist()}
+            return {"held": None, "waited": [], **numbers}
+        rows = held.batch(own=True).to_dict()
+        return {"held": rows, "waited": self._pending.waited.tolist(), **numbers}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore the rows that `get_extra_state` returned."""
         if ("columns" in state) != (self._columns is not None):
             msg = "the state holds rows back as columns, or flat, and this transform does not: "
             raise ValueError(msg + "make it with the same columns=.")
+        if "numbers" in state:
+            self._numbers.load(state["numbers"])
         if self._columns is not None:
             self._columns.load(state["columns"])
             return

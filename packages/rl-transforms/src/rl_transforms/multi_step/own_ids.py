@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +13,53 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import contradictions, is_observed, keys
+from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, LeafPath
-from rl_transforms.multi_step.trajectory_order import cuts_before
+from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT, cuts_before
 
 ObservedPair = tuple[LeafPath, LeafPath]
 _OWN = (OWN_ID, OWN_STEP)
+PRODUCER_BITS = 31
+
+
+class TrajectoryNumbers:
+    """Ids that are never used again: 31 bits of a producer's number, and a counter below them."""
+
+    def __init__(self, producer: int | None = None) -> None:
+        if producer is not None:
+            check_whole("producer", producer, 0)
+            if producer >> PRODUCER_BITS:
+                msg = f"producer must be below 2**{PRODUCER_BITS}: got {producer}."
+                raise ValueError(msg)
+        self._given = producer
+        self._producer, self._begun, self._process = producer, 0, os.getpid()
+
+    def draw(self, count: int) -> Array:
+        """The next ids, int64 ``[count]``."""
+        if self._producer is None or (self._given is None and self._process != os.getpid()):
+            # a forked copy numbers trajectories of its own
+            self._producer, self._begun = secrets.randbits(PRODUCER_BITS), 0
+            self._process = os.getpid()
+        first = (self._producer << PRODUCER_SHIFT) + self._begun
+        self._begun += count
+        return np.arange(first, first + count)
+
+    def state(self) -> dict[str, int | None]:
+        """The producer's number and the counter."""
+        return {"producer": self._producer, "begun": self._begun}
+
+    def load(self, state: Mapping[str, int | None]) -> None:
+        """Go on from what `state` returned."""
+        self._producer, self._begun = state["producer"], int(state["begun"] or 0)
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, int | None]:
+        # a copy, in this process or another one, draws a number of its own
+        return {"_given": self._given}
+
+    def __setstate__(self, state: Mapping[str, int | None]) -> None:
+        self.__init__(state["_given"])  # type: ignore[misc]
 
 
 def observed_pairs(rows: FlatRows) -> list[ObservedPair]:
@@ -32,7 +76,12 @@ def observed_pairs(rows: FlatRows) -> list[ObservedPair]:
 
 
 def assign_ids(
-    batch: TensorDictBase, fresh: FlatRows, held: FlatRows | None, *, columns: bool
+    batch: TensorDictBase,
+    fresh: FlatRows,
+    held: FlatRows | None,
+    numbers: TrajectoryNumbers,
+    *,
+    columns: bool,
 ) -> FlatRows:
     """Assign ids and steps to rows; a row that continues a held one takes its id."""
     # Inside a call, neighbours along the last dimension continue each other unless a marker or
@@ -48,16 +97,19 @@ def assign_ids(
         starts[1:] |= contradicted.reshape(-1).cpu().numpy()[:-1]
     heads = np.flatnonzero(starts)  # [S], the first row of each segment
     segment = starts.cumsum() - 1  # [N]
-    ids = np.arange(len(heads)) + (0 if held is None else int(held.leaves[OWN_ID].max()) + 1)
-    begin = np.zeros(len(heads), dtype=np.int64)
-    # rows of other keys or shapes than the held ones raise later, when the two are concatenated
-    if held is not None and held.tails == fresh.tails | dict.fromkeys(_OWN, torch.Size()):
+    ids, begin = np.full(len(heads), -1), np.zeros(len(heads), dtype=np.int64)
+    # rows of other keys or shapes than the held ones raise later, when the two are concatenated;
+    # held rows are real, and have lost their mask
+    tails = {key: tail for key, tail in fresh.tails.items() if key != keys.MASK}
+    if held is not None and held.tails == tails | dict.fromkeys(_OWN, torch.Size()):
         match = _column_matches if columns else _matches
         for head, tail in zip(*match(held, fresh, heads), strict=True):
             ids[head] = held.leaves[OWN_ID][tail]
             begin[head] = held.leaves[OWN_STEP][tail] + 1
+    begun = ids < 0
+    ids[begun] = numbers.draw(int(begun.sum()))
     own = {OWN_ID: ids[segment], OWN_STEP: np.arange(count) - heads[segment] + begin[segment]}
-    leaves = fresh.leaves | {key: fresh.index(numbers) for key, numbers in own.items()}
+    leaves = fresh.leaves | {key: fresh.index(column) for key, column in own.items()}
     tails = fresh.tails | dict.fromkeys(own, torch.Size())
     return replace(fresh, leaves=leaves, tails=tails)
 
