@@ -224,3 +224,46 @@ def test_held_rows_without_ids_are_in_the_state_dict(columns, same):
             assert (found is None) == (wanted is None)
             if found is not None:
                 same(found, wanted)
+
+
+def ending_vector(repeats, masked=False, count=3):
+    """Calls of a vector whose rows end at once; then a row that is only reset, or a new episode."""
+    calls = []
+    for turn in range(count):
+        seen = [100.0 * turn + env for env in range(2)]
+        after = [one + 0.5 for one in seen]
+        calls.append(step_of(seen, after, done=True))
+        if repeats:
+            calls.append(step_of(after, [one + 100 for one in seen]))
+    for number, rows in enumerate(calls):
+        rows["collector", "mask"] = torch.full((2,), not (masked and number % 2))
+    return calls
+
+
+def test_rows_in_which_a_vector_only_reset_are_warned_of_once():
+    ahead, calls = MultiStepTransform(2, 1.0), ending_vector(repeats=True)
+    for rows in calls[:3]:
+        ahead.inv(rows)  # two ends: too few to tell
+    with pytest.warns(
+        UserWarning, match=r"4 of 4 rows that end .*'mask'\) False, or take autoreset"
+    ):
+        ahead.inv(calls[3])
+    ahead.inv(calls[4])
+    ahead.inv(calls[5])  # warnings are errors here
+
+
+def test_ends_before_a_new_episode_or_a_masked_row_are_right():
+    for calls in (ending_vector(repeats=False), ending_vector(repeats=True, masked=True)):
+        ahead = MultiStepTransform(2, 1.0)
+        for rows in calls:
+            ahead.inv(rows)
+    stays = MultiStepTransform(2, 1.0)
+    for _ in range(9):  # an observation that never changes says nothing
+        stays.inv(step_of([1.0], [1.0], done=True))
+
+
+def test_a_row_after_the_end_in_one_call_is_compared_too():
+    ahead = MultiStepTransform(2, 1.0)
+    rows = [step_of([1.0 * n], [n + 1.0], done=n % 2 == 0) for n in range(10)]
+    with pytest.warns(UserWarning, match="5 of 5 rows that end a trajectory"):
+        ahead.inv(torch.cat(rows))

@@ -20,10 +20,12 @@ from rl_transforms.multi_step.checks import (
     flat_reward,
     warn_of_ended_calls,
 )
+from rl_transforms.multi_step.ended_rows import EndedRows
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
 from rl_transforms.multi_step.horizon import Horizon
+from rl_transforms.multi_step.observed_bytes import observed_pairs
 from rl_transforms.multi_step.on_sample import multi_step
-from rl_transforms.multi_step.own_ids import TrajectoryNumbers, assign_ids, observed_pairs
+from rl_transforms.multi_step.own_ids import GivenIds, TrajectoryNumbers, assign_ids
 from rl_transforms.multi_step.pending_steps import NO_PRODUCER, PendingSteps
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending
 from rl_transforms.transform import Keys, Transform
@@ -110,7 +112,7 @@ class MultiStepTransform(Transform):
         self._horizon = Horizon(n_steps, gamma, {next_key(key) for key in self.in_keys})
         self._columns = PendingSteps() if columns else None
         self._pending = _NONE_PENDING  # one attribute, so that no interrupt leaves half of it
-        self._numbers = TrajectoryNumbers(producer)
+        self._given = GivenIds(TrajectoryNumbers(producer), EndedRows())
         self._warned = False  # of rows without ids that end with their call
 
     @property
@@ -153,7 +155,7 @@ class MultiStepTransform(Transform):
         if not has_ids:
             if not observed_pairs(fresh):
                 return self._within_call(batch)
-            fresh = assign_ids(batch, fresh, _numbered_here(held), self._numbers, columns=False)
+            fresh = assign_ids(batch, fresh, _numbered_here(held), self._given, columns=False)
         fresh = fresh.real().flat()
         if not len(fresh):
             return None
@@ -235,7 +237,7 @@ class MultiStepTransform(Transform):
                 return self._within_call(batch)
             columns.require_alike(fresh)
             held = columns.blocks.get(NO_PRODUCER)
-            fresh = assign_ids(batch, fresh, held, self._numbers, columns=True)
+            fresh = assign_ids(batch, fresh, held, self._given, columns=True)
         producer, rows = columns.joined(fresh)
         extended = self._all_but_last(rows, self.n_steps - 1)
         columns.keep(producer, rows, self.n_steps - 1)
@@ -274,7 +276,7 @@ class MultiStepTransform(Transform):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the rows that are held back, for `state_dict`."""
-        numbers = {"numbers": self._numbers.state()}
+        numbers = {"numbers": self._given.numbers.state()}
         if self._columns is not None:
             return {"columns": self._columns.state(), **numbers}
         held = self._pending.rows
@@ -289,7 +291,7 @@ class MultiStepTransform(Transform):
             msg = "the state holds rows back as columns, or flat, and this transform does not: "
             raise ValueError(msg + "make it with the same columns=.")
         if "numbers" in state:
-            self._numbers.load(state["numbers"])
+            self._given.numbers.load(state["numbers"])
         if self._columns is not None:
             self._columns.load(state["columns"])
             return

@@ -6,19 +6,20 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from rl_layout import contradictions, is_observed, keys
+from rl_layout import contradictions, keys
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
-from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows, LeafPath
+from rl_transforms.multi_step.ended_rows import EndedRows
+from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
+from rl_transforms.multi_step.observed_bytes import compared_bytes
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT, cuts_before
 
-ObservedPair = tuple[LeafPath, LeafPath]
 _OWN = (OWN_ID, OWN_STEP)
 PRODUCER_BITS = 31
 
@@ -62,24 +63,18 @@ class TrajectoryNumbers:
         self.__init__(state["_given"])  # type: ignore[misc]
 
 
-def observed_pairs(rows: FlatRows) -> list[ObservedPair]:
-    """Keys of the observations stored both at the root and under ``"next"``, as pairs."""
-    pairs = []
-    for key, leaf in rows.leaves.items():
-        after = (keys.NEXT, *key)
-        if key[0] in (keys.NEXT, keys.COLLECTOR) or after not in rows.leaves:
-            continue
-        alike = rows.leaves[after].dtype == leaf.dtype and rows.tails[after] == rows.tails[key]
-        if alike and is_observed(key):
-            pairs.append((key, after))
-    return pairs
+class GivenIds(NamedTuple):
+    """What is kept from call to call for rows without ids."""
+
+    numbers: TrajectoryNumbers
+    ended: EndedRows
 
 
 def assign_ids(
     batch: TensorDictBase,
     fresh: FlatRows,
     held: FlatRows | None,
-    numbers: TrajectoryNumbers,
+    given: GivenIds,
     *,
     columns: bool,
 ) -> FlatRows:
@@ -96,6 +91,7 @@ def assign_ids(
         # contradicted[i]: rows i and i + 1 contradict each other
         starts[1:] |= contradicted.reshape(-1).cpu().numpy()[:-1]
     heads = np.flatnonzero(starts)  # [S], the first row of each segment
+    given.ended.see(fresh, heads)
     segment = starts.cumsum() - 1  # [N]
     ids, begin = np.full(len(heads), -1), np.zeros(len(heads), dtype=np.int64)
     # rows of other keys or shapes than the held ones raise later, when the two are concatenated;
@@ -107,7 +103,7 @@ def assign_ids(
             ids[head] = held.leaves[OWN_ID][tail]
             begin[head] = held.leaves[OWN_STEP][tail] + 1
     begun = ids < 0
-    ids[begun] = numbers.draw(int(begun.sum()))
+    ids[begun] = given.numbers.draw(int(begun.sum()))
     own = {OWN_ID: ids[segment], OWN_STEP: np.arange(count) - heads[segment] + begin[segment]}
     leaves = fresh.leaves | {key: fresh.index(column) for key, column in own.items()}
     tails = fresh.tails | dict.fromkeys(own, torch.Size())
@@ -122,7 +118,7 @@ def _matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Arra
     tails = lasts[_may_have_successor(held)[lasts]]
     firsts = np.flatnonzero(_may_have_predecessor(fresh)[heads])
     # equal bytes form a group; one with a single tail and a single head is a match
-    pair = _compared_bytes(held, tails, 1), _compared_bytes(fresh, heads[firsts], 0)
+    pair = compared_bytes(held, tails, 1), compared_bytes(fresh, heads[firsts], 0)
     both = np.concatenate(pair)
     _, group = np.unique(both.view(f"V{both.shape[1]}")[:, 0], return_inverse=True)
     tail_of, head_of = group[: len(tails)], group[len(tails) :]
@@ -142,7 +138,7 @@ def _column_matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Arra
     rows = np.arange(len(fresh) // width)
     tails, firsts = rows * wide + wide - 1, rows * width
     matches = _may_have_successor(held)[tails] & _may_have_predecessor(fresh)[firsts]
-    matches &= (_compared_bytes(held, tails, 1) == _compared_bytes(fresh, firsts, 0)).all(1)
+    matches &= (compared_bytes(held, tails, 1) == compared_bytes(fresh, firsts, 0)).all(1)
     return np.searchsorted(heads, firsts[matches]), tails[matches]
 
 
@@ -163,20 +159,3 @@ def _may_have_predecessor(rows: FlatRows) -> Array:
     if keys.MASK in rows.leaves:
         mask &= rows.leaves[keys.MASK].cpu().numpy().reshape(-1)
     return mask
-
-
-def _compared_bytes(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, Any]:
-    """The bytes to compare, ``[K, bytes]``: of a row (side 0) or its predecessor (side 1)."""
-    # observations, and the id or the step if one of them is stored; a predecessor's step counts one
-    # more
-    index = rows.index(chosen)
-    leaves = [rows.leaves[pair[side]].index_select(0, index) for pair in observed_pairs(rows)]
-    if keys.TRAJ_IDS in rows.leaves:
-        leaves.append(rows.leaves[keys.TRAJ_IDS].index_select(0, index))
-    if keys.TRAJ_STEP in rows.leaves:
-        leaves.append(rows.leaves[keys.TRAJ_STEP].index_select(0, index) + side)
-    flat = [
-        leaf.detach().reshape(len(chosen), leaf.shape[1:].numel()).contiguous().view(torch.uint8)
-        for leaf in leaves
-    ]
-    return np.ascontiguousarray(torch.cat(flat, 1).cpu().numpy())

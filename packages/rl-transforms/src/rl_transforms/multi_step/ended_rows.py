@@ -1,0 +1,80 @@
+"""Rows that end a trajectory and show as their last observation what the row after them shows."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from rl_layout import keys
+from rl_tensordict.types import Array
+from rl_transforms.multi_step.flat_leaves import FlatRows
+from rl_transforms.multi_step.observed_bytes import compared_bytes
+
+_ENOUGH = 4  # fewer say little
+_SURE = 64  # after so many the answer is known, and nothing is compared any more
+
+
+class EndedRows:
+    """Compares ended rows without ids with the rows after them; warns once where most repeat."""
+
+    # A buffer compares the rows that it stores; n-step rows no longer show it.
+
+    def __init__(self) -> None:
+        self.compared = self.repeated = 0
+        self._last: set[bytes] = set()  # next observations of rows that ended in the last call
+        self._warned = False
+
+    def see(self, rows: FlatRows, heads: Array) -> None:
+        """Look at the rows of a call, int64 ``[S]`` of which have no predecessor in it."""
+        former, self._last = self._last, set()
+        if self._warned or self.compared >= _SURE:
+            return
+        if keys.TRAJ_IDS in rows.leaves or keys.TRAJ_STEP in rows.leaves:
+            return
+        real = _real(rows)
+        ended = np.flatnonzero(real & _ended(rows))
+        if not (former or len(ended)):
+            return
+        now, after = _bytes_of(rows, ended, 0), _bytes_of(rows, ended, 1)
+        # one that did not move says nothing
+        shown = {one for one, other in zip(after, now, strict=True) if one != other}
+        starts = set(_bytes_of(rows, heads[real[heads]], 0))
+        again = shown & starts  # the row after it is in this call
+        self._last = shown - again
+        self.compared += len(former) + len(again)
+        self.repeated += len(former & starts) + len(again)
+        if self.compared >= _ENOUGH and 2 * self.repeated > self.compared:
+            self._warn()
+
+    def _warn(self) -> None:
+        self._warned = True
+        warnings.warn(
+            f"MultiStepTransform: {self.repeated} of {self.compared} rows that end a trajectory "
+            "show under 'next' what the row after them shows. Either rows in which a vector only "
+            "reset come as steps: keep them with ('collector', 'mask') False, or take "
+            "autoreset_mode=AutoresetMode.SAME_STEP. Or what a reset returned is there: store the "
+            "observation that step() returned. An environment that itself goes back to its first "
+            "observation is right.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _bytes_of(rows: FlatRows, chosen: Array, side: int) -> list[bytes]:
+    found = compared_bytes(rows, chosen, side)
+    listed: list[bytes] = found.view(f"V{found.shape[1]}")[:, 0].tolist()
+    return listed
+
+
+def _real(rows: FlatRows) -> Array:
+    mask = rows.leaves.get(keys.MASK)
+    return np.ones(len(rows), dtype=bool) if mask is None else mask.cpu().numpy().reshape(-1)
+
+
+def _ended(rows: FlatRows) -> Array:
+    flags = [rows.leaves[key] for key in keys.NEXT_DONE_KEYS if key in rows.leaves]
+    ended = np.zeros(len(rows), dtype=bool)
+    for flag in flags:
+        ended |= flag.cpu().numpy().reshape(-1)
+    return ended
