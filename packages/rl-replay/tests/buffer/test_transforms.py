@@ -118,6 +118,28 @@ def test_n_step_rows_are_trajectories_too() -> None:
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [4, 6]
 
 
+@pytest.mark.parametrize("lossless", [False, True])
+def test_columns_take_n_step_rows_as_columns_alone(lossless) -> None:
+    batch = environments(3, 8, [9], [EndKind.CUT]).exclude("collector", "is_init")
+    batch.names = None
+
+    def made(**options):
+        ahead = MultiStepTransform(3, 0.9, **options)
+        storage = LazyTensorStorage(60, ndim=2, lossless=lossless)
+        return TensorDictReplayBuffer(storage=storage, transform=ahead, batch_size=9)
+
+    flat, columns = made(), made(columns=True)
+    flat.add(batch[:, 0])
+    flat.add(batch[:, 1])  # held back
+    with pytest.raises(ValueError, match=r"rows of batch size \[3\] of \[3, 1\].*columns=True"):
+        flat.add(batch[:, 2])
+    for step in range(8):
+        columns.add(batch[:, step])
+    assert columns[:].batch_size == (3, 6)
+    assert (columns[:]["next", "steps_to_next_obs"] == 3).all()
+    assert columns.storage.trajectories().lengths().tolist() == [6, 6, 6]
+
+
 @pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=3)])
 def test_next_observations_are_rebuilt_from_rows_outside_the_sample(sampler) -> None:
     rows = trajectories([7, 9, 5], EndKind.TERMINATED)

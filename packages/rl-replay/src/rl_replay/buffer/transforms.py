@@ -50,7 +50,7 @@ class BufferTransforms(Compose):
             storage.ring.begin_attempt()
         try:
             whole = elements and is_tensor_collection(data) and data.batch_dims > storage.ndim
-            rows = self.inv(data)
+            rows = self._inverted(storage, data)
             if rows is None:
                 return None
             if whole and isinstance(storage, TensorStorage):
@@ -62,13 +62,26 @@ class BufferTransforms(Compose):
                 self.restore_write_state(held)
             raise
 
+    def _inverted(self, storage: Storage, data: Any) -> Any:
+        """What is to be stored, which has the dimensions of the storage if the data have them."""
+        rows = self.inv(data)
+        if is_tensor_collection(rows) and is_tensor_collection(data):
+            ndim = storage.ndim
+            if rows.batch_dims < ndim <= data.batch_dims:
+                raise ValueError(
+                    f"the transforms made rows of batch size {list(rows.batch_size)} of "
+                    f"{list(data.batch_size)}, and a storage with ndim={ndim} takes {ndim} "
+                    "dimensions: MultiStepTransform(..., columns=True) keeps them. Or use ndim=1."
+                )
+        return rows
+
     def store_by(
         self, writer: Writer, storage: Storage, data: Any, *, elements: bool = False
     ) -> torch.Tensor:
         """Lets a writer store the inverse transforms' output; its positions, or -1."""
         held = self.write_state()
         try:
-            rows = self.inv(data) if self.changes else data
+            rows = self._inverted(storage, data) if self.changes else data
             if rows is None:
                 return torch.empty(0, dtype=torch.int64)
             return writer.store(storage, rows, elements=elements)
