@@ -20,9 +20,10 @@ _BLOCK, _GROUP = np.uint64(BLOCK), np.uint64(GROUP)
 _HALF, _SHIFT, _ID_SHIFT = np.uint64(WEIGHT_HALF), np.uint64(SHIFT), np.uint64(32)
 _ONE, _LAST = np.uint64(1), np.uint64(BLOCK - 1)
 _options: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
+_inside: Any = _options | {"forceinline": True}  # a call takes as long as what these do
 
 
-@njit(**_options)
+@njit(**_inside)
 def child_at(halves, sums, begin, place):
     """The weight of a leaf, where the level below has none above it (`begin` < 0), or a sum."""
     if begin < 0:
@@ -30,7 +31,7 @@ def child_at(halves, sums, begin, place):
     return sums[np.uint64(begin) + place]
 
 
-@njit(**_options)
+@njit(**_inside)
 def sum_of(halves, sums, begin, node):
     """The sum of a node's children, added up as `numpy_tree.total_of` does."""
     first, total = node * _BLOCK, 0.0
@@ -74,22 +75,24 @@ def descend(halves, sums, begin, nodes, left, probabilities):
 @njit(**_options)
 def find_roots(sums, begin, fractions, nodes, left, probabilities):
     """The highest nodes of some fractions of all sums; False where there is no weight."""
-    size, total = len(sums) - begin, 0.0
-    before = np.empty(size)
+    size, total, room = len(sums) - begin, 0.0, 1
+    while room < size:
+        room *= 2
+    before = np.full(room, np.inf)
     for root in range(size):
         before[root] = total
         total += sums[begin + root]
-    step = 1
-    while step * 2 < size:
-        step *= 2
+    last = size - 1
+    while last > 0 and not before[last] < total:  # no draw is of a root after the last weight
+        before[last] = np.inf
+        last -= 1
     for draw in range(len(nodes)):
         nodes[draw], left[draw] = 0, fractions[draw] * total
-    while step > 0:  # a search for all draws at a time, without branches
+    while room > 1:  # a search for all draws at a time, of one comparison: without branches
+        room //= 2
         for draw in range(len(nodes)):
-            node = min(nodes[draw] + step, size - 1)
-            reached = before[np.uint64(node)]
-            nodes[draw] = node if (reached <= left[draw]) & (reached < total) else nodes[draw]
-        step //= 2
+            node = nodes[draw] + room
+            nodes[draw] = node if before[np.uint64(node)] <= left[draw] else nodes[draw]
     for draw in range(len(nodes)):
         node = np.uint64(nodes[draw])
         share = sums[np.uint64(begin) + node]
@@ -114,7 +117,7 @@ def draw(words, sums, begins, fractions):
     return nodes, probabilities
 
 
-@njit(**_options)
+@njit(**_inside)
 def lane_among(standing, lane):
     """A lane, the nearest one where there is none of that number."""
     return min(max(lane, 0), standing.shape[1] - 1)
