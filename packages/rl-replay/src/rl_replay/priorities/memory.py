@@ -132,8 +132,8 @@ class PriorityMemory:
         # A word that has the id already is another process's, which may know more, and a younger
         # one that of a row which has taken the place meanwhile.
         tree, arrays = self.tree, (self.priorities, self.startable)
-        few = len(priorities)
-        weights = np.zeros(few, np.float32) if self.length else self.weights_of(priorities)
+        none = self.length  # no row begins a slice before `allow` says so
+        weights = np.zeros(len(priorities), np.float32) if none else self.weights_of(priorities)
         tree.loops.take_in(
             tree.words, tree.sums, tree.begins, *arrays, begin, row_id, weights, priorities
         )

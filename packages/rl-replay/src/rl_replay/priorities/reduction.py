@@ -18,9 +18,11 @@ PriorityReduction = Literal["max", "min", "median", "mean"]
 def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
     """Priorities of rows, checked: one number for all, or `[rows]`."""
     if type(priority) is torch.Tensor and priority.dtype is torch.float32 and priority.is_cpu:
-        plain: NDArray[np.float32] = priority.detach().numpy()
+        alone = priority.detach() if priority.requires_grad else priority
+        plain: NDArray[np.float32] = alone.numpy()
         # as whole numbers those that are negative or not finite are larger than all others
-        if plain.shape == (rows,) and rows and plain.view(np.uint32).max() < _INFINITE:
+        fits = plain.shape == (rows,) and rows
+        if fits and np.maximum.reduce(plain.view(np.uint32)) < _INFINITE:
             return plain
     found = torch.as_tensor(priority).detach()
     if found.ndim > 1 and found.shape[0] == rows == found.numel():

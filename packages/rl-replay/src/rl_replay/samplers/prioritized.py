@@ -118,6 +118,8 @@ class PrioritizedSampler(Sampler):
         self._capacity = 0  # of that storage
         self._without_leaf: Any = None  # rows and a key under which they hold no priorities
         self._warned = False
+        self._fractions: Floats = np.empty(0)  # where random numbers are drawn into
+        self._drawn_into = torch.empty(0)  # the same memory
         self._rows = RowPriorities(PriorityMemory(self.max_capacity, alpha=alpha, eps=self.eps))
 
     @property
@@ -320,10 +322,13 @@ class PrioritizedSampler(Sampler):
     def _caught_up(self, storage: Storage) -> RowPriorities:
         """The priorities, after the rows that were written since the last call."""
         home = None if self._home is None else self._home()
-        if home is not storage or self._capacity != storage.max_size:
+        ring = storage.ring
+        if home is not storage or self._capacity != ring.capacity:
             self._settle(storage, home)
+        if self._rows.knows(ring):
+            return self._rows
         self._rows.catch_up(
-            storage.ring,
+            ring,
             storage.epoch,
             lambda begin, end: self._written_with(storage, range(begin, end)),
             highest_of_stored=self.max_priority_within_buffer,
@@ -373,15 +378,20 @@ class PrioritizedSampler(Sampler):
         return np.where(good, found, np.float32(highest))
 
     def _uniform(self, count: int) -> Floats:
-        found: Floats = torch.rand(count, dtype=torch.float64, generator=self.generator).numpy()
-        return found
+        """Random numbers in [0, 1), `[count]`, which stay until the next call."""
+        if len(self._fractions) != count:
+            self._fractions = np.empty(count)
+            with torch.inference_mode(mode=False):  # such tensors may be written in either mode
+                self._drawn_into = torch.from_numpy(self._fractions)
+        self._drawn_into.uniform_(generator=self.generator)
+        return self._fractions
 
     def _weights(self, storage: Storage, probabilities: Floats) -> Floats:
         if self.normalize is None:
             weights: Floats = probabilities * len(storage.ring.window())
         else:
             # the largest weight is that of the lowest probability, whatever N is
-            lowest = probabilities.min()
+            lowest = np.minimum.reduce(probabilities)
             if self.normalize == "buffer":
                 # a row that was drawn before a lower one came has the probability of then
                 lowest = min(lowest, self._rows.lowest_probability(storage.ring))
@@ -396,7 +406,8 @@ class PrioritizedSampler(Sampler):
         return torch.from_numpy(weights).to(self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_home": None, "_without_leaf": None}
+        own = {"_home": None, "_without_leaf": None, "_fractions": np.empty(0)}
+        return self.__dict__ | own
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.max_capacity}, alpha={self.alpha}, beta={self.beta})"

@@ -179,7 +179,7 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             slots, offsets = index.locate(row_ids)
             lengths = np.minimum(index.lengths_of(slots) - offsets, length)
             least = length if self.strict_length else 1
-            if slots.min() >= 0 and lengths.min() >= least:
+            if np.minimum.reduce(slots) >= 0 and np.minimum.reduce(lengths) >= least:
                 self._drawn = probabilities
                 return SliceBounds(slots, offsets, lengths)
             # another process writes rows, or the index of them
