@@ -11,6 +11,7 @@ from tensordict import TensorDict
 
 from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import trajectories
+from rl_replay import LazyTensorStorage, ReplayBuffer, SliceSampler
 from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_transforms import multi_step
 
@@ -178,3 +179,38 @@ def test_mark_slices_keeps_a_stored_kind_where_columns_are_named():
     assert [i for i, flag in enumerate(terminated) if flag] == [2]
     assert [i for i, flag in enumerate(truncated) if flag] == [5, 6]
     assert [i for i, flag in enumerate(done) if flag] == [2, 5, 6]
+
+
+@pytest.mark.parametrize("missing", [None, *FLAGS])
+@pytest.mark.parametrize("flat", FLAGS)
+def test_mark_slices_takes_flags_with_and_without_a_last_dimension(flat, missing):
+    batch = trajectories([4, 2, 3], [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.CUT])
+    mixed = batch.clone()
+    mixed["next", flat] = mixed["next", flat].squeeze(-1)
+    for rows in (batch, mixed):
+        if missing is not None:
+            del rows["next", missing]
+    sample, expected = marked(mixed, [3, 1, 2, 3]), marked(batch, [3, 1, 2, 3])
+    assert flags(sample, *FLAGS) == flags(expected, *FLAGS)
+    assert sample["next", flat].shape == ((9, 1) if missing == flat else (9,))
+
+
+def test_mark_slices_refuses_flags_of_a_row_that_differ_in_number():
+    batch = trajectories([5])
+    batch["next", "done"] = batch["next", "done"].expand(5, 2).clone()
+    with pytest.raises(ValueError, match=r"\('next', 'done'\): \[5, 2\], .* store them in one"):
+        marked(batch, [2, 3])
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_a_buffer_samples_slices_of_rows_whose_flags_differ_in_shape(lossless):
+    batch = trajectories([4, 6])
+    batch["next", "terminated"] = batch["next", "terminated"].squeeze(-1)
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(20, lossless=lossless), sampler=SliceSampler(slice_len=2)
+    )
+    buffer.extend(batch)
+    sample = buffer.sample(12)
+    assert sample["next", "done"].flatten().tolist() == [False, True] * 6
+    terminated, truncated = flags(sample, "terminated", "truncated")
+    assert [a or b for a, b in zip(terminated, truncated, strict=True)] == [False, True] * 6

@@ -213,6 +213,7 @@ def mark_slices(
 
     Raises:
         TypeError: `sample` or `slices` is of another kind, or a flag is not bool.
+        ValueError: Flags of a row differ in number.
 
     Example:
         >>> from rl_layout.testing import trajectories
@@ -249,6 +250,7 @@ def _mark_ends(
     for path, flag in zip(paths, found, strict=True):
         if flag is not None:
             _require_bool(path, flag)
+    found = _of_one_shape(paths, found)
     done, terminated, truncated = _complete(sample, paths, found, end_keys)
     if done.is_cpu:
         cut = truncated.numpy()
@@ -266,6 +268,27 @@ def _require_bool(path: tuple[str, ...], flag: torch.Tensor) -> None:
             f"{as_key(path)!r}: expected torch.bool, as slices mark their ends there, got "
             f"{flag.dtype}. Store .to(torch.bool)."
         )
+
+
+def _of_one_shape(
+    paths: Sequence[tuple[str, ...]], flags: Sequence[torch.Tensor | None]
+) -> Sequence[torch.Tensor | None]:
+    """Views of the flags in the shape of the first one: `[N]` and `[N, 1]` are one flag a row."""
+    shapes = [flag.shape for flag in flags if flag is not None]
+    if all(shape == shapes[0] for shape in shapes):
+        return flags
+    if any(shape.numel() != shape[0] for shape in shapes):
+        named = {
+            as_key(path): list(flag.shape)
+            for path, flag in zip(paths, flags, strict=True)
+            if flag is not None
+        }
+        raise UnfitValue(
+            f"flags of ends have different shapes, {named}, so a slice cannot mark its end in all "
+            "of them: store them in one shape, [N, 1] for one flag a row."
+        )
+    # a view, as marks go into the sample itself
+    return [None if flag is None else flag.view(shapes[0]) for flag in flags]
 
 
 def _complete(
@@ -288,8 +311,9 @@ def _complete(
         terminated = terminal | (done & ~cut)
     if truncated is None:
         truncated = cut | (done & ~terminated)
-    for path, flag in zip(paths, (done, terminated, truncated), strict=True):
-        insert(sample, path, flag)
+    for path, flag, stored in zip(paths, (done, terminated, truncated), flags, strict=True):
+        if stored is None:
+            insert(sample, path, flag)
     return done, terminated, truncated
 
 
