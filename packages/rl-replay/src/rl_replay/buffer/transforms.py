@@ -64,7 +64,7 @@ class BufferTransforms(Compose):
 
     def _inverted(self, storage: Storage, data: Any) -> Any:
         """What is to be stored, which has the dimensions of the storage if the data have them."""
-        rows = self.inv(data)
+        rows: Any = self.inv(data)
         if is_tensor_collection(rows) and is_tensor_collection(data):
             ndim = storage.ndim
             if rows.batch_dims < ndim <= data.batch_dims:
