@@ -2,6 +2,7 @@
 
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,8 @@ from rl_text import (
     ByteTokenizer,
     PairwiseDataset,
     PromptData,
+    TokenBatches,
+    TokenizedDataset,
     create_infinite_iterator,
     get_dataloader,
 )
@@ -90,3 +93,23 @@ def test_iterator_that_has_ended_is_refused():
 def test_settings_are_checked(tmp_path, change, error, message):
     with pytest.raises(error, match=message):
         batches(tmp_path, **change)
+
+
+def test_what_is_no_data_set_and_no_class_is_named():
+    with pytest.raises(TypeError, match="data: expected a tokenised data set"):
+        TokenBatches([1], 1, 8, PromptData)
+    for given in (dict, 3, torch.zeros(2)):
+        with pytest.raises(TypeError, match="tensorclass_type: expected PromptData or"):
+            get_dataloader(1, 8, given, "cpu", [{"prompt": "a"}])
+    with pytest.raises(TypeError, match="iterator: expected what can be iterated over"):
+        next(create_infinite_iterator(3))
+
+
+def test_a_tokenised_data_set_names_the_columns_that_it_lacks():
+    with pytest.raises(KeyError, match=r"arrays: .* are missing"):
+        TokenizedDataset({}, {})
+    with pytest.raises(TypeError, match="arrays: expected columns of token numbers"):
+        TokenizedDataset(torch.zeros(2), {})
+    arrays = {"input_ids": np.arange(3), "lengths": np.array([3])}
+    with pytest.raises(KeyError, match=r"about: .*'stats', 'pad_token_id'.* are missing"):
+        TokenizedDataset(arrays, {})

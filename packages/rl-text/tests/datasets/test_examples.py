@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 from rl_text import ByteTokenizer, read_examples
 from rl_text.datasets.examples import content_hash, pair_texts, plain_text, prompt_columns
@@ -90,3 +91,9 @@ def test_chosen_and_rejected_of_different_counts_are_refused():
         pair_texts({"chosen": ["a", "b"], "rejected": ["c"]})
     with pytest.raises(KeyError, match="no column 'rejected'"):
         pair_texts({"chosen": ["a", "b"]})
+
+
+@pytest.mark.parametrize("values", ["ab", 3, torch.tensor(3)])
+def test_columns_that_are_no_lists_are_named(values):
+    with pytest.raises(TypeError, match="expected a list of values under 'text'"):
+        read_examples({"text": values})

@@ -1,5 +1,6 @@
 """Sampled completions: their tokens, their log-probabilities, their ends."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,3 +96,16 @@ def test_rewards_are_at_the_last_action_or_the_last_row():
 def test_rewards_of_another_count_are_refused():
     with pytest.raises(ValueError, match=r"one for each of 2 conversations, got \[3\]"):
         place_rewards(shift(flat_tokens([[5], [7]])), [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("prompts", [3, "ab", ["ab"], [3], [[1.5]], [[1], None], torch.tensor(3)])
+def test_prompts_that_are_no_tokens_are_named(prompts):
+    with pytest.raises(TypeError, match="prompts: expected lists of numbers of tokens, got"):
+        sample_completions(TinyModel(9), prompts, max_new_tokens=2)
+
+
+def test_prompts_may_be_tensors_arrays_and_generators():
+    kinds = (torch.tensor([[1, 2]]), np.array([[1, 2]]), [torch.tensor([1, 2])], iter([(1, 2)]))
+    for prompts in kinds:
+        rows = sample_completions(TinyModel(9), prompts, max_new_tokens=2)
+        assert rows["input_ids"][:2].tolist() == [1, 2]

@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,3 +28,31 @@ def test_something_else_than_text_is_refused():
         ByteTokenizer()(["a", 3])
     with pytest.raises(ValueError, match="texts differ in length"):
         ByteTokenizer()(["a", "bc"], return_tensors="pt")
+
+
+@pytest.mark.parametrize("tokens", [3, "ab", [1.5], [[1]], torch.tensor(1), torch.eye(2), None])
+def test_what_is_no_list_of_tokens_is_named(tokens):
+    with pytest.raises(TypeError, match="token_ids: expected a list of numbers of tokens"):
+        ByteTokenizer().decode(tokens)
+
+
+@pytest.mark.parametrize("tokens", [3, "ab", torch.tensor(1), None])
+def test_what_are_no_lists_of_tokens_is_named(tokens):
+    with pytest.raises(TypeError, match="sequences: expected lists of numbers of tokens"):
+        ByteTokenizer().batch_decode(tokens)
+
+
+def test_tokens_may_be_numbers_of_any_kind():
+    for tokens in ([97, 98], torch.tensor([97, 98]), np.array([97, 98]), (97, torch.tensor(98))):
+        assert ByteTokenizer().decode(tokens) == "ab"
+    with pytest.raises(ValueError, match="numbers of tokens from 0 on, got -1"):
+        ByteTokenizer().decode([97, -1])
+
+
+@pytest.mark.parametrize(
+    "options", [{"padding": "left"}, {"truncation": 1}, {"max_length": -1}, {"max_length": "a"}]
+)
+def test_options_that_do_not_fit_are_named(options):
+    (name,) = options
+    with pytest.raises((TypeError, ValueError), match=f"{name}: expected"):
+        ByteTokenizer()(["ab"], **options)

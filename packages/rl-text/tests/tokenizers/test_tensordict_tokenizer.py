@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from rl_text import ByteTokenizer, TensorDictTokenizer, token_lists
+from rl_text import (
+    ByteTokenizer,
+    PromptTensorDictTokenizer,
+    TensorDictTokenizer,
+    token_lists,
+)
 
 TEXTS = ["the cat", "a dog saw the mat", "b"]
 
@@ -71,3 +76,12 @@ def test_samples_without_texts_are_refused(sample, error, message):
 def test_length_below_1_is_refused():
     with pytest.raises(ValueError, match="max_length: expected at least 1"):
         TensorDictTokenizer(ByteTokenizer(), 0)
+
+
+@pytest.mark.parametrize("process", [TensorDictTokenizer, PromptTensorDictTokenizer])
+def test_what_is_no_tokenizer_and_no_example_is_named(process):
+    with pytest.raises(TypeError, match=r"tokenizer: expected one of transformers, .* got 3"):
+        process(3, 8)
+    for call in (process(ByteTokenizer(), 8), process(ByteTokenizer(), 8).flat):
+        with pytest.raises(TypeError, match="sample: expected columns of texts by their names"):
+            call(3)

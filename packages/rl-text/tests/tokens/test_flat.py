@@ -145,3 +145,9 @@ def test_leaves_of_another_shape_are_refused():
         from_padded(torch.ones(2, 2).long(), loss_mask=torch.ones(2, 3))
     with pytest.raises(TypeError, match=r"input_ids: expected integers \[S, L\]"):
         from_padded(torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("tokens", [torch.tensor(3), [torch.tensor(3)], [3]])
+def test_single_tokens_are_no_conversation(tokens):
+    with pytest.raises(TypeError, match="tokens: expected"):
+        flat_tokens(tokens)

@@ -71,3 +71,9 @@ def test_what_is_no_text_is_refused(trained):
         Tokenizer(["text"], tokenizer=trained(pad_token=None))
     with pytest.raises(ValueError, match="max_length: expected at least 1"):
         Tokenizer(["text"], tokenizer=ByteTokenizer(), max_length=0)
+
+
+@pytest.mark.parametrize("tokens", [torch.tensor(97), torch.zeros(2, 3)])
+def test_tokens_that_are_no_whole_numbers_are_named(tokens):
+    with pytest.raises(TypeError, match="tokens: expected whole numbers"):
+        Tokenizer(["text"], ["tokens"]).invert_leaf(tokens)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import as_device, check_flags, check_whole
+from rl_tensordict.arguments import as_device, check_flags, check_type, check_whole, shown
 from rl_text.datasets.preferences import PairwiseDataset, PromptData
 from rl_text.datasets.tokenized import TokenizedDataset
 from rl_text.tokenizers.protocol import TextTokenizer
@@ -62,6 +62,8 @@ class TokenBatches:
         check_whole("batch_size", batch_size, 1)
         check_whole("block_size", block_size, 1)
         check_whole("prefetch", prefetch, 0)
+        check_type("data", data, TokenizedDataset, "a tokenised data set, as PromptData.load gives")
+        _check_class(tensorclass_type)
         self.data, self.batch_size, self.block_size = data, batch_size, block_size
         self.tensorclass_type = tensorclass_type
         self.device = as_device("device", device)
@@ -152,9 +154,7 @@ def get_dataloader(  # noqa: PLR0913 - the arguments are the seed's
         [2, 2, 2]
     """
     check_flags(infinite=infinite, from_disk=from_disk)
-    if tensorclass_type not in (PromptData, PairwiseDataset):
-        msg = f"tensorclass_type: expected PromptData or PairwiseDataset, got {tensorclass_type!r}."
-        raise TypeError(msg)
+    _check_class(tensorclass_type)
     data = tensorclass_type.load(
         split,
         dataset_name=dataset_name,
@@ -176,6 +176,13 @@ def get_dataloader(  # noqa: PLR0913 - the arguments are the seed's
     return create_infinite_iterator(batches) if infinite else batches
 
 
+def _check_class(tensorclass_type: Any) -> None:
+    if not any(tensorclass_type is one for one in (PromptData, PairwiseDataset)):
+        given = shown(tensorclass_type)
+        msg = f"tensorclass_type: expected PromptData or PairwiseDataset, got {given}."
+        raise TypeError(msg)
+
+
 def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
     """Iterate over something again and again.
 
@@ -193,6 +200,7 @@ def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
         >>> list(islice(create_infinite_iterator([1, 2]), 5))
         [1, 2, 1, 2, 1]
     """
+    check_type("iterator", iterator, Iterable, "what can be iterated over, as a list")
     while True:
         is_empty = True
         for item in iterator:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import shown
@@ -42,7 +45,7 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
     if hasattr(source, "column_names"):
         return {name: list(source[name]) for name in source.column_names}
     if isinstance(source, Mapping):
-        return _aligned({str(name): list(values) for name, values in source.items()})
+        return _aligned({str(name): _values(name, values) for name, values in source.items()})
     if isinstance(source, Sequence) and all(isinstance(one, Mapping) for one in source):
         names = list(source[0]) if source else []
         for place, one in enumerate(source):
@@ -55,6 +58,17 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
         f"{shown(source)}."
     )
     raise TypeError(msg)
+
+
+def _values(name: Any, values: Any) -> list[Any]:
+    """A column of several values; a text alone is none."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        msg = f"dataset_name: expected a list of values under {name!r}, got {shown(values)}."
+        raise TypeError(msg)
+    if isinstance(values, torch.Tensor | np.ndarray) and not values.ndim:
+        msg = f"dataset_name: expected a list of values under {name!r}, got a single number."
+        raise TypeError(msg)
+    return list(values)
 
 
 def content_hash(columns: ListColumns) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import check_type, shown
 from rl_text.datasets.columns import NumpyColumns
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS, LOSS_MASK
@@ -41,6 +42,17 @@ class TokenizedDataset:
     """
 
     def __init__(self, arrays: NumpyColumns, about: dict[str, Any]) -> None:
+        check_type("arrays", arrays, Mapping, "columns of token numbers, as a loader writes them")
+        check_type("about", about, Mapping, "what a loader wrote of them")
+        for name, given, keys in (
+            ("arrays", arrays, (INPUT_IDS, LENGTHS)),
+            ("about", about, ("stats", "pad_token_id")),
+        ):
+            if missing := [key for key in keys if key not in given]:
+                msg = f"{name}: {missing} are missing, there are {sorted(map(str, given))}. "
+                raise KeyError(msg + "Use TokenizedDatasetLoader, which makes data sets.")
+        for key in (INPUT_IDS, LENGTHS):
+            check_type(f"arrays[{key!r}]", arrays[key], np.ndarray, "an array of whole numbers")
         self._tokens = arrays[INPUT_IDS]
         self.lengths = torch.from_numpy(arrays[LENGTHS].astype(np.int64))
         self._ends = self.lengths.cumsum(0)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import check_number, check_whole
+from rl_tensordict.arguments import as_integer, check_number, check_whole, shown
 from rl_text.models.language_model import call_model
 from rl_text.tokens.flat import flat_tokens
 from rl_text.tokens.names import LOSS_MASK, SAMPLE_LOG_PROB
@@ -58,6 +59,7 @@ def sample_completions(  # noqa: PLR0913 - as models of transformers generate
     check_whole("max_new_tokens", max_new_tokens, 1)
     check_whole("num_samples", num_samples, 1)
     check_number("temperature", temperature)
+    prompts = _token_rows(prompts)
     repeated = [list(prompt) for prompt in prompts for _ in range(num_samples)]
     if not repeated or not all(repeated):
         where = f": number {repeated.index([]) // num_samples} is empty" if repeated else ""
@@ -81,6 +83,27 @@ def sample_completions(  # noqa: PLR0913 - as models of transformers generate
             break
         state.append(token)
     return _decisions(repeated, num_samples, *(torch.cat(one, 1).cpu() for one in zip(*found)))  # noqa: B905
+
+
+def _token_rows(prompts: Any) -> list[list[int]]:
+    """Prompts as lists of whole numbers."""
+    listed = _listed(prompts)
+    rows = [_listed(row) for row in listed or ()]
+    whole = [row is not None and all(as_integer(n) is not None for n in row) for row in rows]
+    if listed is None or not all(whole):
+        given = prompts if listed is None else listed[whole.index(False)]
+        where = "" if listed is None else f" at {whole.index(False)}"
+        msg = f"prompts: expected lists of numbers of tokens, got {shown(given)}{where}."
+        raise TypeError(msg + " Call the tokenizer first.")
+    return [[int(n) for n in row] for row in rows if row is not None]
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """The members of a list, a tensor or an array; None for texts and single values."""
+    if isinstance(values, Tensor | np.ndarray) and values.ndim:
+        return list(values.tolist())
+    one = isinstance(values, str | bytes | Mapping | Tensor | np.ndarray | TensorDictBase)
+    return None if one or not isinstance(values, Iterable) else list(values)
 
 
 def place_rewards(batch: TensorDictBase, rewards: Tensor | Sequence[float]) -> TensorDictBase:

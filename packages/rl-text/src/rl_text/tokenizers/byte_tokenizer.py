@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import as_integer, check_choice, check_flags, check_whole, shown
 
 BYTES = 256
 
@@ -62,6 +63,14 @@ class ByteTokenizer:
             TypeError: there is something else than strings.
             ValueError: tensors are asked for, and lengths differ.
         """
+        if not _is_list(text):
+            msg = f"text: expected a string, or a list of strings, got {shown(text)}."
+            raise TypeError(msg)
+        check_flags(truncation=truncation)
+        if max_length is not None:
+            check_whole("max_length", max_length, 0)
+        if not isinstance(padding, bool):
+            check_choice("padding", padding, ["longest", "max_length", "do_not_pad"])
         texts: list[Any] = [text] if isinstance(text, str) else [*text]
         for one in texts:
             if not isinstance(one, str):
@@ -96,13 +105,40 @@ class ByteTokenizer:
 
         Returns:
             The text; bytes that are no UTF-8 are replaced.
+
+        Raises:
+            TypeError: they are no list of whole numbers.
+            ValueError: a number below 0.
         """
-        return bytes(t for t in map(int, token_ids) if t < BYTES).decode(errors="replace")
+        tokens = _whole_numbers("token_ids", token_ids)
+        if tokens and min(tokens) < 0:
+            msg = f"token_ids: expected numbers of tokens from 0 on, got {min(tokens)}."
+            raise ValueError(msg)
+        return bytes(t for t in tokens if t < BYTES).decode(errors="replace")
 
     def batch_decode(self, sequences: Any, **_: Any) -> list[str]:
         """Write the texts of several lists of tokens."""
+        if isinstance(sequences, str | bytes) or not _is_list(sequences):
+            msg = f"sequences: expected lists of numbers of tokens, got {shown(sequences)}."
+            raise TypeError(msg)
         return [self.decode(one) for one in sequences]
 
     def fingerprint(self) -> str:
         """Say what it is, for caches."""
         return f"{type(self).__qualname__} {self.pad_token_id} {self.eos_token_id}"
+
+
+def _is_list(values: Any) -> bool:
+    """Whether a value can be iterated over; tensors without dimensions cannot."""
+    return isinstance(values, Iterable) and getattr(values, "ndim", 1) > 0
+
+
+def _whole_numbers(name: str, values: Any) -> list[int]:
+    """A list of whole numbers, or a tensor of one dimension."""
+    if isinstance(values, torch.Tensor | np.ndarray):
+        values = values.tolist() if values.ndim == 1 else None
+    numbers = [as_integer(one) for one in values] if _is_list(values) else [None]
+    if isinstance(values, str) or None in numbers:
+        msg = f"{name}: expected a list of numbers of tokens, got {shown(values)}."
+        raise TypeError(msg)
+    return [one for one in numbers if one is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import shown
 
 
 class TextTokenizer(Protocol):
@@ -33,6 +34,7 @@ class TextTokenizer(Protocol):
 
 def require_pad(tokenizer: TextTokenizer, purpose: str) -> int:
     """Read the pad token, or say which attribute to set."""
+    _require_tokenizer(tokenizer)
     if tokenizer.pad_token_id is None:
         msg = (
             f"tokenizer: {purpose} needs a pad token, and {type(tokenizer).__name__} has none. Set "
@@ -44,6 +46,7 @@ def require_pad(tokenizer: TextTokenizer, purpose: str) -> int:
 
 def require_eos(tokenizer: TextTokenizer, purpose: str) -> int:
     """Read the end token, or say which attribute to set."""
+    _require_tokenizer(tokenizer)
     if tokenizer.eos_token_id is None:
         msg = (
             f"tokenizer: {purpose} needs an end token, and {type(tokenizer).__name__} has none. "
@@ -51,3 +54,12 @@ def require_eos(tokenizer: TextTokenizer, purpose: str) -> int:
         )
         raise UnfitValue(msg)
     return int(tokenizer.eos_token_id)
+
+
+def _require_tokenizer(tokenizer: Any) -> None:
+    if not (callable(tokenizer) and hasattr(tokenizer, "pad_token_id")):
+        msg = (
+            "tokenizer: expected one of transformers, or one with pad_token_id and eos_token_id "
+            f"that is called with texts, got {shown(tokenizer)}. ByteTokenizer() is one."
+        )
+        raise TypeError(msg)

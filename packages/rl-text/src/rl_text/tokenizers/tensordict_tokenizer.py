@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import as_device, check_whole, shown
+from rl_tensordict.arguments import as_device, check_type, check_whole, shown
 from rl_text.tokenizers.protocol import TextTokenizer, require_pad
 from rl_text.tokens.flat import flat_tokens
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
@@ -98,6 +98,7 @@ class TensorDictTokenizer:
         return flat_tokens(found[INPUT_IDS])
 
     def _texts(self, sample: Mapping[str, Any], key: str) -> Any:
+        check_type("sample", sample, Mapping | TensorDictBase, "columns of texts by their names")
         if key not in sample:
             msg = f"there is no column {key!r}: there are {sorted(sample)}. Pass key=."
             raise KeyError(msg)

@@ -94,12 +94,14 @@ def markers(lengths: Tensor, ids: Tensor) -> dict[str, Any]:
 
 
 def _as_list(name: str, tokens: Any) -> list[Tokens]:
-    if isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
+    single = isinstance(tokens, Tensor | np.ndarray) and not tokens.ndim
+    if single or isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         msg = f"{name}: expected lists of tokens, one for each conversation, got {shown(tokens)}."
         raise TypeError(msg)
     listed: list[Any] = list(tokens)
     for place, one in enumerate(listed):
-        if isinstance(one, str) or not isinstance(one, Sequence | Tensor | np.ndarray):
+        single = isinstance(one, Tensor | np.ndarray) and not one.ndim
+        if single or isinstance(one, str) or not isinstance(one, Sequence | Tensor | np.ndarray):
             msg = f"{name}: expected a list of numbers of tokens, got {shown(one)} at {place}."
             raise TypeError(msg + " Call the tokenizer first.")
     return listed

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from rl_specs import TensorSpec, Unbounded
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_calls, check_whole
+from rl_tensordict.arguments import check_calls, check_whole, shown
 from rl_text.tokenizers.protocol import TextTokenizer, require_pad
 from rl_text.tokens.names import INPUT_IDS
 from rl_text.transforms.texts import as_texts, texts_of
 from rl_transforms import Transform
+
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Tokenizer(Transform):
@@ -77,6 +79,9 @@ class Tokenizer(Transform):
 
     def invert_leaf(self, value: Tensor) -> Any:
         """Write tokens ``[*B, L]`` as texts ``[*B]``."""
+        if not isinstance(value, Tensor) or not value.ndim or value.dtype not in INTEGERS:
+            msg = f"tokens: expected whole numbers [*B, L], got {shown(value)}."
+            raise TypeError(msg)
         rows = value.reshape(-1, value.shape[-1]).tolist()
         kept = [[token for token in row if token != self.pad_token_id] for row in rows]
         texts = [self.tokenizer.decode(row, skip_special_tokens=True) for row in kept]
