@@ -250,8 +250,8 @@ def _mark_ends(
     for path, flag in zip(paths, found, strict=True):
         if flag is not None:
             _require_bool(path, flag)
-    found = _of_one_shape(paths, found)
-    done, terminated, truncated = _complete(sample, paths, found, end_keys)
+    alike = _of_one_shape(paths, found)
+    done, terminated, truncated = _complete(sample, paths, alike, end_keys)
     if done.is_cpu:
         cut = truncated.numpy()
         cut[lasts] |= ~terminated.numpy()[lasts]
