@@ -10,6 +10,7 @@ import torch
 
 from rl_replay.edges import note_given
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_flags
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
@@ -19,6 +20,7 @@ class _Dispatch(ABCMeta):
     """Lets `SomeSampler(replacement=False)` make the class that samples without replacement."""
 
     def __call__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
+        check_flags(replacement=replacement)
         if replacement:
             try:
                 return super().__call__(*args, **options)
