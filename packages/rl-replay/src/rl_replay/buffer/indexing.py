@@ -14,7 +14,7 @@ from rl_replay.data.collate import stacked
 from rl_replay.data.pytree import take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.storages import ListStorage, Storage, TensorStorage
-from rl_replay.storages.positions import positions_at
+from rl_replay.storages.positions import positions_at, row_ids_of
 from rl_slabs.internals import Field
 from rl_tensordict import NestedKey, insert
 
@@ -147,14 +147,7 @@ def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
             positions = positions * size + places
     else:
         positions = torch.as_tensor(index).reshape(-1)
-    positions = positions.cpu()
-    row_ids = storage.ring.numbers_at(positions)
-    if (inside := (positions >= 0) & (positions < storage.max_size) & (row_ids >= 0)).all():
-        return row_ids
-    raise IndexError(
-        f"no row is stored at index {int(positions[~inside][0])}: {len(storage)} rows of "
-        f"{storage.max_size} are."
-    )
+    return row_ids_of(storage, positions)[0]
 
 
 def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:

@@ -101,10 +101,6 @@ class RowPriorities:
         memory.board[LENGTH] = length
         self.load(self.save())
 
-    def knows(self, ring: Ring) -> bool:
-        """Whether no row came or went since `catch_up`, at a glance: False may be wrong."""
-        return ring.window() is self.seen and not self.memory.is_shared
-
     def catch_up(
         self,
         ring: Ring,
@@ -121,10 +117,13 @@ class RowPriorities:
         known = self._cleared == memory.board[CLEARED] and epoch == memory.board[EPOCH]
         if known and (window is self.seen or window == self.seen):
             return
+        seen = self.seen
         if memory.board[EPOCH] != epoch:
             self.load(self._saved)
             memory.board[EPOCH] = epoch
-        seen = self._begin(window)
+        if seen is None or self._cleared != memory.board[CLEARED] or went_back(seen, window):
+            self._begin(window)
+            seen = Window((0,) * len(window.first), (0,) * len(window.first))
         each = self._lane_size = ring.capacity // len(window.first)
         if ring.capacity > memory.room:
             raise ValueError(
@@ -264,17 +263,11 @@ class RowPriorities:
             return found
         return ring.positions(torch.from_numpy(row_ids)).numpy()
 
-    def _begin(self, window: Window) -> Window:
-        """The window that is known; an empty one where all rows are looked at."""
-        seen, cleared = self.seen, float(self.memory.board[CLEARED])
-        back = seen is not None and went_back(seen, window)
-        if seen is not None and not back and self._cleared == cleared:
-            return seen
-        if back:
+    def _begin(self, window: Window) -> None:
+        """Looks at all rows, as if none had been seen."""
+        if self.seen is not None and went_back(self.seen, window):
             self._clear()
-            cleared = float(self.memory.board[CLEARED])
-        self._cleared = cleared
-        return Window((0,) * len(window.first), (0,) * len(window.first))
+        self._cleared = float(self.memory.board[CLEARED])
 
     def _clear(self) -> None:
         self.memory.clear()

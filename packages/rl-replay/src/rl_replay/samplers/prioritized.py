@@ -325,15 +325,16 @@ class PrioritizedSampler(Sampler):
         ring = storage.ring
         if home is not storage or self._capacity != ring.capacity:
             self._settle(storage, home)
-        if self._rows.knows(ring):
-            return self._rows
-        self._rows.catch_up(
+        rows = self._rows
+        if ring.window() is rows.seen and not rows.memory.is_shared:  # most often, at a glance
+            return rows
+        rows.catch_up(
             ring,
             storage.epoch,
             lambda begin, end: self._written_with(storage, range(begin, end)),
             highest_of_stored=self.max_priority_within_buffer,
         )
-        return self._rows
+        return rows
 
     def _settle(self, storage: Storage, former: Storage | None) -> None:
         """Makes room for the rows of a storage, instead of those of the former one."""

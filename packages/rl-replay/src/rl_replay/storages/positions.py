@@ -40,24 +40,52 @@ class LiveRows(Protocol):
 
 
 def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
-    """The positions of an index, as if the live rows were a tensor."""
+    """The positions of an index, as if the live rows were a tensor.
+
+    Whole numbers are positions, as samples and `extend` give them, and negative ones count from the
+    last row. The two differ where live rows are not the first positions: lanes have a part each.
+    """
     total = len(storage)
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
     if storage.ndim > 1:
         # [rows of time, *columns]; a caller sees the growing dimension where it wrote it
-        rows = live_positions(storage).view(-1, *storage.columns)
-        return rows.transpose(0, storage.arrangement.dim_extend)[_plain(index)]
+        rows, grows = live_positions(storage).view(-1, *storage.columns), storage.arrangement
+        if not _is_prefix(storage):
+            index = _by_live_rows(storage, rows, index)
+        return rows.transpose(0, grows.dim_extend)[_plain(index)]
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
     if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
         place = index.__index__()
+        if place >= 0 and not _is_prefix(storage):
+            return int(row_ids_of(storage, torch.tensor([place]))[1])
         if not -total <= place < total:
             raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
         return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
     if isinstance(index, slice) and _is_prefix(storage):
         return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
-    return live_positions(storage)[_plain(index)]
+    index, live = _plain(index), live_positions(storage)
+    if isinstance(index, torch.Tensor) and _counts(index) and not _is_prefix(storage):
+        index = torch.where(index < 0, live[index.clamp(max=-1)], index) if total else index
+        return row_ids_of(storage, index)[1]
+    return live[index]
+
+
+def row_ids_of(storage: LiveRows, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The row ids at some positions, and the positions; all of them must have rows."""
+    found = positions.cpu()
+    inside = (found >= 0) & (found < storage.max_size)
+    row_ids = storage.ring.numbers_at(found.clamp(0, storage.max_size - 1))
+    if not (inside := inside & (row_ids >= 0)).all():
+        lanes, each = len(storage.ring.window().first), ""
+        if lanes > 1:
+            each = f" Each of {lanes} writers has a part of the positions: buffer[:] has all rows."
+        raise IndexError(
+            f"no row is stored at index {int(found[~inside][0])}: {len(storage)} rows of "
+            f"{storage.max_size} are.{each}"
+        )
+    return row_ids, found
 
 
 def follow_the_last(storage: LiveRows, places: Any) -> bool:
@@ -76,6 +104,32 @@ def live_positions(storage: LiveRows) -> torch.Tensor:
     # ages -> row ids -> positions; in rising order, as an index into a tensor means them
     positions = storage.ring.positions(window.numbers(torch.arange(total)))
     return positions.sort().values
+
+
+def _by_live_rows(storage: LiveRows, rows: torch.Tensor, index: Any) -> Any:
+    """An index of columns whose steps are counted among the live ones, not by position."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    at = storage.arrangement.dim_extend
+    if len(parts) <= at or any(part is None or part is Ellipsis for part in parts[: at + 1]):
+        return index
+    steps = parts[at] if isinstance(parts[at], slice) else torch.as_tensor(parts[at])
+    if isinstance(steps, slice) or not _counts(steps):
+        return index
+    live = rows.flatten(1)[:, 0] // rows[0].numel() if len(rows) else rows.new_empty(0)
+    ranks = torch.searchsorted(live, steps.contiguous())
+    good = (steps < 0) | (live[ranks.clamp(max=len(live) - 1)] == steps) if len(live) else steps < 0
+    if not good.all():
+        raise IndexError(
+            f"no rows are stored at step {int(steps[~good].reshape(-1)[0])}: the steps of "
+            f"{len(live)} are. Each writer has a part of them: buffer[:] has all rows."
+        )
+    parts[at] = torch.where(steps < 0, steps, ranks)
+    return tuple(parts) if isinstance(index, tuple) else parts[0]
+
+
+def _counts(index: torch.Tensor) -> bool:
+    """Whether an index has whole numbers."""
+    return index.dtype is not torch.bool and not index.is_floating_point()
 
 
 def _is_prefix(storage: LiveRows) -> bool:
