@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -212,3 +213,35 @@ def test_waiting_for_rows_of_a_shared_buffer_does_not_wait_for_its_writer() -> N
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_rows_are_loaded_next_to_an_idle_writer_only_where_it_holds_no_lane(
+    lanes: int, tmp_path: Any
+) -> None:
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(30))
+    saved.extend(trajectories([7]))
+    saved.dumps(tmp_path)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(30, lanes=lanes), shared=True)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def write_and_wait() -> None:
+        buffer.extend(trajectories([4]))
+        there.send("written")
+        there.recv()
+
+    child = context.Process(target=write_and_wait)
+    child.start()
+    assert here.recv() == "written"
+    if lanes > 1:
+        with pytest.raises(RuntimeError, match="keeps its lane until it ends, also while it is"):
+            buffer.loads(tmp_path, rows_only=True)
+        assert len(buffer) == 4
+    else:
+        buffer.loads(tmp_path, rows_only=True)
+    here.send("end")
+    child.join(60)
+    assert child.exitcode == 0
+    buffer.loads(tmp_path, rows_only=True)
+    assert buffer[:]["observation"].equal(saved[:]["observation"])

@@ -316,7 +316,10 @@ class SharedRing:
         if held:
             raise RuntimeError(
                 f"{len(held)} of {self.lanes} lanes are held by writers, threads "
-                f"{[state.thread for state in held]}: let them end before rows are loaded."
+                f"{[state.thread for state in held]}: one that has written keeps its lane until it "
+                "ends, also while it is idle, because it writes without a lock. Load rows before "
+                "others write or after they ended; with lanes=1 writers hold the lane for a write "
+                "only."
             )
 
     def _claimed(self) -> Lane:
