@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import shown
 
 _INFINITE = 0x7F800000  # the bits of the float32 inf
 
@@ -24,7 +25,7 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
         fits = plain.shape == (rows,) and rows
         if fits and np.maximum.reduce(plain.view(np.uint32)) < _INFINITE:
             return plain
-    found = torch.as_tensor(priority).detach()
+    found = _real_numbers(priority)
     if found.ndim > 1 and found.shape[0] == rows == found.numel():
         found = found.reshape(rows)
     if found.ndim and found.shape != (rows,):
@@ -41,6 +42,20 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
             "td_error.abs()."
         )
     return made
+
+
+def _real_numbers(priority: Any) -> torch.Tensor:
+    """A tensor of what a caller gave, which is real."""
+    try:
+        found = torch.as_tensor(priority).detach()
+    except (TypeError, RuntimeError, ValueError):
+        found = None
+    if found is None or found.is_complex():
+        raise TypeError(
+            f"priorities are real numbers or a tensor of them, got {shown(priority)}: give one for "
+            "all rows, or one for each."
+        ) from None
+    return found
 
 
 def reduced(priority: torch.Tensor, rows: int, reduction: PriorityReduction) -> torch.Tensor:

@@ -33,17 +33,18 @@ def require_written(window: Window, row_ids: Ints) -> None:
     """Raises for row ids that no row of the window or before it has."""
     if not row_ids.size:
         return
-    # numbers below 0 are large where they have no sign
-    highest, several = int(row_ids.view(np.uint64).max()), len(window.first) > 1
-    if highest < (1 << 63 if several else window.first[0] + window.counts[0]):
-        return
     if row_ids.min() < 0:
         raise ValueError(f"row ids are at least 0, got {int(row_ids.min())}: leave padding out.")
-    end = window.first[0] + window.counts[0]
-    raise ValueError(
-        f"row {int(row_ids[row_ids >= end][0])} was never written, the newest one is {end - 1}: is "
-        "this a sample of another buffer?"
-    )
+    ends = np.add(window.first, window.counts)  # for each lane, whose ids it has in its upper half
+    lanes = row_ids >> LANE_SHIFT
+    bad = (lanes >= len(ends)) | (row_ids >= ends.take(lanes, mode="clip"))
+    if bad.any():
+        row = int(row_ids[bad][0])
+        newest = int(ends[min(row >> LANE_SHIFT, len(ends) - 1)]) - 1
+        raise ValueError(
+            f"row {row} was never written, the newest one is {newest}: is this a sample of another "
+            "buffer?"
+        )
 
 
 def runs(begin: int, end: int, lane_size: int) -> Iterator[tuple[int, int, int]]:
