@@ -151,6 +151,34 @@ def test_rows_of_n_steps_are_not_compared_with_their_neighbours():
     assert buffer.storage.trajectories().lengths().tolist() == [8]
 
 
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("num_envs", [2, 3, 5])
+def test_rows_of_n_steps_of_a_vector_are_joined_with_none_of_another_environment(
+    num_envs, lossless
+):
+    seen = torch.randn(num_envs, 9, 2)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(60, lossless=lossless))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of neighbours that contradict each other
+        for t in range(6):
+            rows = {"observation": seen[:, t], "next": {"observation": seen[:, t + 3]}}
+            rows["next"]["steps_to_next_obs"] = torch.full((num_envs, 1), 3)
+            buffer.extend(TensorDict(rows, [num_envs]))
+    assert set(buffer.storage.trajectories().lengths().tolist()) == {1}
+
+
+def test_rows_of_n_steps_that_reach_the_same_end_are_joined():
+    seen = torch.randn(4, 2)
+    rows = {"observation": seen[:3], "next": {"observation": seen[3:].expand(3, 2)}}
+    rows["next"]["steps_to_next_obs"] = torch.tensor([[3], [2], [1]])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+    buffer.extend(TensorDict(rows, [3]))
+    assert buffer.storage.trajectories().lengths().tolist() == [3]
+    rows["next"]["steps_to_next_obs"] = torch.tensor([[3], [3], [1]])
+    buffer.extend(TensorDict(rows, [3]))
+    assert sorted(buffer.storage.trajectories().lengths().tolist()) == [1, 1, 1, 3]
+
+
 def test_next_observations_that_could_not_be_had_contradict_nothing():
     rows = trajectories([8], EndKind.CUT).exclude("collector", "is_init")
     rows.names = None

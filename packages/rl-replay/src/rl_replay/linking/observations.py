@@ -255,7 +255,24 @@ def contradictions(
     )
     count = int(np.count_nonzero(wrong))
     counts = Contradictions(int(np.count_nonzero(asked | wrong)), count, found.leaves)
-    return (wrong if count else None), counts
+    if known.far is not None and np.count_nonzero(asked & ~wrong) <= count:
+        # n-step rows reach beyond the call: nothing here tells that neighbours follow each other
+        wrong |= joined & ~asked & ~_reach_the_same(leaves, known, extent.stride)
+    return (wrong if wrong.any() else None), counts
+
+
+def _reach_the_same(
+    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, stride: int
+) -> NDArray[np.bool_]:
+    """Pairs of n-step rows of which the later reaches one step less, to the same observation."""
+    assert known.far is not None
+    path = dict(known.paths)[known.far]
+    earlier, later = slice(0, -stride), slice(stride, None)
+    steps, fewer = (rows_of(leaves, known.far, path, rows) for rows in (earlier, later))
+    same: NDArray[np.bool_] = (steps.reshape(-1) == fewer.reshape(-1) + 1).copy()
+    for (_, key), (_, after) in zip(known.observations, known.observed, strict=True):
+        same &= same_bits(*(rows_of(leaves, key, after, rows) for rows in (earlier, later)))
+    return same
 
 
 def _on_host(
