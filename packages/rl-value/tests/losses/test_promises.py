@@ -183,7 +183,22 @@ def test_missing_entries_are_named_with_all_that_is_read(nets, name):
             loss(batch.exclude(key))
 
 
-@pytest.mark.parametrize("name", ["SACLoss", "TD3Loss", "DDPGLoss", "IQLLoss"])
+@pytest.mark.parametrize("name", BOOTSTRAPPED)
+def test_missing_rewards_and_flags_are_named_with_all_that_is_read(nets, name):
+    loss, batch = made(nets, name), flat(nets, name)
+    for left_out, key in (("reward",), "reward"), (("terminated", "done"), "terminated"):
+        short = batch.exclude(*(("next", one) for one in left_out))
+        with pytest.raises(KeyError, match=rf"\('next', '{key}'\) is missing.*reads \['action'"):
+            loss(short)
+        with pytest.raises(KeyError, match=rf"{type(loss).__name__} reads"):
+            loss.targets(short)
+    stored = loss.targets(batch).exclude(("next", "reward"))  # which is in the targets
+    assert loss(stored).keys() == loss(flat(nets, name)).keys()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in BOOTSTRAPPED if name not in CHOICES and "CQL" not in name]
+)
 def test_actions_outside_of_their_spec_are_refused(nets, name):
     loss, batch = made(nets, name), flat(nets, name)
     batch["action"][4, 1] = 1.5
@@ -191,6 +206,21 @@ def test_actions_outside_of_their_spec_are_refused(nets, name):
         loss(batch)
     batch[keys.HISTORY_MISSING] = torch.arange(9) == 4  # it does not count
     loss(batch)
+
+
+@pytest.mark.parametrize("wrong", [[0, 0, 0], [1, 0, 1]], ids=["none", "two"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
+@pytest.mark.parametrize("name", sorted(CHOICES))
+def test_one_hot_actions_that_are_no_choice_are_refused(nets, name, wrong, dtype):
+    loss, batch = made(nets, name), flat(nets, name)
+    loss.action_space = "one_hot"
+    batch["action"] = torch.nn.functional.one_hot(batch["action"], 3).to(dtype)
+    right = loss(batch.clone())
+    batch["action"][4] = torch.tensor(wrong).to(dtype)
+    with pytest.raises(ValueError, match=r"'action' is no choice in 1 of 9.*\(4,\).* among 3, got"):
+        loss(batch.clone())
+    batch[keys.HISTORY_MISSING] = torch.arange(9) == 4  # it does not count
+    assert loss(batch).keys() == right.keys()
 
 
 def test_critics_of_different_shapes_are_refused(nets):

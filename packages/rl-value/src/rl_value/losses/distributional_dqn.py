@@ -14,7 +14,7 @@ from rl_value.actions import of_action
 from rl_value.arguments import check_fraction
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.targets import Targets
-from rl_value.losses.dqn import DQNLoss, action_index
+from rl_value.losses.dqn import DQNLoss, stored_index
 from rl_value.losses.loss import LossModule, ValueEstimators
 from rl_value.masked_means import kept, reduce
 from rl_value.networks import noted
@@ -96,9 +96,9 @@ class DistributionalDQNLoss(DQNLoss):
         out = noted(self.value_network, copied(seen))
         log_probs = require(out, self.entries["action_value"])
         self._check_shape(log_probs, batch.batch_size)
-        action = require(seen, self.entries["action"])
-        index = action_index(action, log_probs[..., 0, :], self.action_space)
-        chosen = _of_action(log_probs, index, self.entries["action"])
+        key, alone = self.entries["action"], log_probs[..., 0, :]
+        index = stored_index(seen, key, alone, self.action_space, counted)
+        chosen = _of_action(log_probs, index, key)
         held = chosen.masked_fill(target == 0, 0)  # where nothing should be, -inf is right
         error = -(kept(target, counted) * kept(held, counted)).sum(-1, keepdim=True)
         error = kept(error, counted)

@@ -18,6 +18,7 @@ from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
 )
+from rl_value.losses.bootstrapped.action_space import refuse_no_choice
 from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.loss import (
@@ -133,8 +134,8 @@ class DQNLoss(BootstrappedLoss):
         """The loss, by the values of the actions that were taken."""
         out = noted(self.value_network, copied(seen))
         values = require(out, self.entries["action_value"])
-        index = action_index(require(seen, self.entries["action"]), values, self.action_space)
-        chosen = of_action(values, index, self.entries["action"])
+        key = self.entries["action"]
+        chosen = of_action(values, stored_index(seen, key, values, self.action_space, counted), key)
         return {"loss": self._regression(batch, chosen, targets, counted)}
 
     def _networks(self) -> list[TensorDictModuleBase]:
@@ -181,6 +182,17 @@ def mask_key_of(network: TensorDictModuleBase) -> NestedKey | None:
     """Where a network reads which actions are allowed; None where all are."""
     keys = (getattr(module, "action_mask_key", None) for module in network.modules())
     return next((key for key in keys if key is not None), None)
+
+
+def stored_index(
+    seen: TensorDictBase, key: NestedKey, values: Tensor, space: str, counted: Tensor | None
+) -> Tensor:
+    """Number of the stored action of each step, int64 ``[*B, T, 1]``; raises where it is none."""
+    action = require(seen, key)
+    index = action_index(action, values, space)
+    if space == "one_hot":
+        refuse_no_choice(action, key, counted)
+    return index
 
 
 def action_index(action: Tensor, values: Tensor, space: str) -> Tensor:

@@ -77,6 +77,25 @@ def refuse_outside(
     raise UnfitValue(msg)
 
 
+def refuse_no_choice(taken: Tensor, action: NestedKey, counted: Tensor | None) -> None:
+    """Raise for stored one-hot actions ``[*B, n]`` that are none; no device is waited for."""
+    if is_transformed() or not taken.is_cpu or taken.requires_grad:
+        return
+    wrong = (taken != 0).sum(-1) != 1
+    if counted is not None:
+        wide = counted.reshape(*counted.shape, *(1,) * (wrong.ndim + 1 - counted.ndim))
+        wrong = wrong & wide.flatten(wrong.ndim).any(-1)
+    if not bool(wrong.any()):
+        return
+    first = tuple(wrong.nonzero()[0].tolist())
+    msg = (
+        f"{as_key(as_tuple(action))!r} is no choice in {int(wrong.sum())} of {wrong.numel()} "
+        f"steps, first in {first}: expected one 1 among {taken.shape[-1]}, got "
+        f"{taken[first].tolist()}. Store actions as the actor gives them, or set action_space."
+    )
+    raise UnfitValue(msg)
+
+
 def _are_within(shown: Tensor, low: Tensor, high: Tensor) -> bool:
     """Whether floats are all between bounds, by numpy: its calls take a third of torch's time."""
     if shown.dtype not in (torch.float32, torch.float64) or not low.is_cpu:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 from tensordict import TensorDictBase
@@ -184,7 +184,7 @@ class BootstrappedLoss(LossModule):
         """
         self._check_read(tensordict)
         with torch.no_grad():
-            value, unknown, _ = self._targets(tensordict)
+            value, unknown, _ = self._new_targets(tensordict)
         if unknown is not None:
             wide = unknown.view(*unknown.shape, *(1,) * (value.ndim - unknown.ndim))
             value = value.masked_fill(wide, torch.nan)
@@ -195,7 +195,15 @@ class BootstrappedLoss(LossModule):
         """Stored targets, or computed ones."""
         key = self.entries["target"]
         stored = find(batch, as_tuple(key))
-        return self._targets(batch) if stored is None else Targets(floats(stored, key), None)
+        return self._new_targets(batch) if stored is None else Targets(floats(stored, key), None)
+
+    def _new_targets(self, batch: TensorDictBase) -> Targets:
+        """Computed targets, of a batch that has rewards and flags."""
+        for either in (("reward",), ("terminated", "done")):
+            names = [next_key(self.entries[name]) for name in either]
+            if all(find(batch, as_tuple(key)) is None for key in names):
+                self._refuse_without(names[0], batch)
+        return self._targets(batch)
 
     def _targets(self, batch: TensorDictBase) -> Targets:
         if self._has_states:
@@ -266,6 +274,9 @@ class BootstrappedLoss(LossModule):
                 break
         else:
             return
+        self._refuse_without(key, batch)
+
+    def _refuse_without(self, key: NestedKey, batch: TensorDictBase) -> NoReturn:
         msg = f"{key!r} is missing. {type(self).__name__} reads {self.in_keys}; the batch has "
         raise UnknownName(msg + f"{list(batch.keys(True, True))}.")
 

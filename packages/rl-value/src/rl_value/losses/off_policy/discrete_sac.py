@@ -15,7 +15,7 @@ from rl_tensordict.arguments import check_whole
 from rl_value.actions import distribution_of
 from rl_value.losses.bootstrapped.targets import Targets
 from rl_value.losses.bootstrapped.temperature import Temperature, entropy_target
-from rl_value.losses.dqn import action_index, action_space_of
+from rl_value.losses.dqn import action_space_of, stored_index
 from rl_value.losses.off_policy.soft_actor_critics import SoftActorCriticsLoss
 from rl_value.masked_means import kept, reduce
 
@@ -116,7 +116,7 @@ class DiscreteSACLoss(SoftActorCriticsLoss):
     ) -> dict[str, Tensor]:
         probs, log_probs = _choices(self.actor_network, seen)
         values = self._values(self.qvalue_network, seen, probs)
-        index = action_index(seen.get(self.entries["action"]), probs, self.action_space)
+        index = stored_index(seen, self.entries["action"], probs, self.action_space, counted)
         wide = index.unsqueeze(-2).expand(*values.shape[:-1], 1)
         loss = self._critic_loss(batch, values.gather(-1, wide), targets, counted)
         least, alpha = values.detach().amin(-2), self.temperature.alpha

@@ -16,7 +16,7 @@ from rl_value.actions import distribution_of, of_action
 from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.losses.bootstrapped.policy import drawn
 from rl_value.losses.bootstrapped.targets import Targets
-from rl_value.losses.dqn import DQNLoss, action_index, mask_key_of
+from rl_value.losses.dqn import DQNLoss, mask_key_of, stored_index
 from rl_value.losses.off_policy.sac import SACLoss
 from rl_value.masked_means import kept, reduce
 from rl_value.networks import noted
@@ -182,8 +182,9 @@ class DiscreteCQLLoss(DQNLoss):
         self, batch: TensorDictBase, seen: TensorDictBase, targets: Targets, counted: Tensor | None
     ) -> dict[str, Tensor]:
         values = require(noted(self.value_network, copied(seen)), self.entries["action_value"])
-        index = action_index(require(seen, self.entries["action"]), values, self.action_space)
-        chosen = of_action(values, index, self.entries["action"])
+        action = self.entries["action"]
+        index = stored_index(seen, action, values, self.action_space, counted)
+        chosen = of_action(values, index, action)
         key = mask_key_of(self.value_network)
         if key is not None:
             values = values.masked_fill(~require(seen, key), -torch.inf)
