@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import sys
 
 import pytest
 import torch
@@ -9,8 +10,6 @@ from rl_record import (
     CSVLogger,
     JSONLLogger,
     TensorboardLogger,
-    TrackioLogger,
-    WandbLogger,
     make_logger,
     read_run,
 )
@@ -189,8 +188,9 @@ def test_unknown_logger_names_the_extras():
         make_logger("tensorbord", "run")
 
 
-@pytest.mark.parametrize(("make", "extra"), [(WandbLogger, "wandb"), (TrackioLogger, "trackio")])
-def test_client_that_is_not_installed_is_named(tmp_path, monkeypatch, make, extra):
-    monkeypatch.setitem(__import__("sys").modules, extra, None)
-    with pytest.raises(ImportError, match=rf"pip install 'rl-record\[{extra}\]'"):
-        make("run", tmp_path, project="p")
+@pytest.mark.parametrize("kind", ["wandb", "trackio", "tensorboard"])
+def test_client_that_is_not_installed_is_named(tmp_path, monkeypatch, kind):
+    for module in (kind, "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"pip install 'rl-record\[{kind}\]'"):
+        make_logger(kind, "run", tmp_path)

@@ -1,4 +1,5 @@
 import struct
+import sys
 import zlib
 
 import pytest
@@ -70,6 +71,13 @@ def test_another_reader_sees_the_frames_and_their_time(tmp_path):
             seen = torch.frombuffer(bytearray(file.convert("RGB").tobytes()), dtype=torch.uint8)
             assert torch.equal(seen.view(5, 7, 3).permute(2, 0, 1), frames[t])
     assert [p.name for p in path.parent.iterdir()] == ["play-10.png"]
+
+
+def test_frames_are_an_animated_png_where_the_encoder_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    path = encode(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), tmp_path / "play", fps=25)
+    assert path == tmp_path / "play.png"
+    assert path.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_video_is_logged_as_a_file_of_the_run(tmp_path):

@@ -3,7 +3,7 @@ import threading
 import pytest
 import torch
 
-from rl_envs import TransformedEnv
+from rl_envs import GymEnv, TransformedEnv
 from rl_envs.testing import EpisodeStepEnv
 from rl_record import JSONLLogger, Logger, Video, VideoRecorder, read_run
 from rl_specs import Bounded, Composite, Unbounded
@@ -116,6 +116,11 @@ def test_dump_logs_a_file_and_forgets(logger, tmp_path):
         (lambda log: VideoRecorder(log, in_keys=["view"]), KeyError, "'view' is not there"),
         (lambda log: VideoRecorder(log, in_keys=["observation"]), ValueError, "frames uint8"),
         (lambda log: VideoRecorder(log, row=1), IndexError, "row 1 is not there"),
+        (
+            lambda log: VideoRecorder(log, render=GymEnv("CartPole-v1").render),
+            ValueError,
+            "pixels need render_mode='rgb_array': this environment has None",
+        ),
     ],
 )
 def test_wrong_recordings_are_refused(logger, make, error, message):

@@ -112,7 +112,7 @@ class TrackioLogger(Logger):
     Args:
         exp_name: name of the run.
         log_dir: where videos are kept.
-        project: what it belongs to.
+        project: what it belongs to; by default the name of `log_dir`.
         options: further arguments of `trackio.init`.
 
     Raises:
@@ -126,10 +126,16 @@ class TrackioLogger(Logger):
     """
 
     def __init__(
-        self, exp_name: str, log_dir: Path | str = "runs", *, project: str, **options: Any
+        self,
+        exp_name: str,
+        log_dir: Path | str = "runs",
+        *,
+        project: str | None = None,
+        **options: Any,
     ) -> None:
         client = _imported("trackio", "trackio")
         self.folder = run_folder(log_dir, exp_name, "", resume=True)
+        project = Path(log_dir).resolve().name if project is None else project
         self.run = client.init(project=project, name=exp_name, **options)
         super().__init__(exp_name, ServiceSink(client, self.run, self.folder, _at_step))
 

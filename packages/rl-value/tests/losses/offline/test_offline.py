@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,3 +185,15 @@ def test_cloning_is_likelihood_or_distance(nets, lengths, turn):
     cost = (made - batch["action"]).abs().sum(-1)
     wanted = (cost * weight).sum() / weight.sum()
     torch.testing.assert_close(loss(batch)["loss_bc"], wanted, **EXACT)
+
+
+def test_actions_that_the_actor_cannot_take_are_not_cloned(nets):
+    actor, batch = nets.actor(), nets.flat([3, 2])
+    batch["action"][4, 1] = 1.5
+    assert BCLoss(actor).double()(batch)["loss_bc"].isfinite()  # its spec is not known
+    actor.spec = nets.Spec()
+    loss = BCLoss(actor).double()
+    with pytest.raises(ValueError, match=r"'action' is outside of its spec in 1 of 5.*\(4,\)"):
+        loss(batch)
+    batch[keys.HISTORY_MISSING] = torch.arange(5) == 4  # it does not count
+    loss(batch)

@@ -14,6 +14,12 @@ from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
 from rl_value.arguments import floats
 from rl_value.estimators.bootstrapping.next_values import roles_of
+from rl_value.losses.bootstrapped.action_space import (
+    bounds_of,
+    of_one_action,
+    refuse_outside,
+    spec_of,
+)
 from rl_value.losses.bootstrapped.policy import chosen
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.regression import DISTANCES, distance
@@ -29,7 +35,8 @@ class BCLoss(LossModule):
     otherwise, added up over the dimensions of the action. Written is ``loss_bc``.
 
     Args:
-        actor_network: has ``get_dist``, or writes ``"action"``.
+        actor_network: has ``get_dist``, or writes ``"action"``. Where it has a spec with bounds,
+            stored actions are held to them.
         loss_function: ``"l1"``, ``"l2"`` or ``"smooth_l1"``, for the action; by default the
             log-probability of an actor that has ``get_dist``, else ``"l2"``.
         use_prioritized_weights: weigh steps by ``"priority_weight"``: ``"auto"`` if it is stored.
@@ -76,6 +83,8 @@ class BCLoss(LossModule):
         self.actor_network = actor_network
         self.loss_function = loss_function
         self.use_prioritized_weights = use_prioritized_weights
+        bounds = bounds_of(spec_of(None, actor_network, self.entries["action"]))
+        self.bounds = None if bounds is None else of_one_action(bounds)
         self._has_states = bool(roles_of(actor_network).states)
 
     def value_network_of(self) -> TensorDictModuleBase | None:
@@ -112,7 +121,8 @@ class BCLoss(LossModule):
 
         Raises:
             KeyError: an entry is missing.
-            ValueError: a shape does not fit, or the loss is not finite, see `check_finite`.
+            ValueError: a shape does not fit, an action is outside of its spec, or the loss is not
+                finite, see `check_finite`.
         """
         if tensors or named or not isinstance(tensordict, TensorDictBase):
             made: TensorDictBase = self.by_names((tensordict, *tensors), named)
@@ -125,6 +135,8 @@ class BCLoss(LossModule):
         if self._has_states:
             warn_of_single_rows(tensordict)
         counted = self.counted(tensordict)
+        if self.bounds is not None and self.check_finite is not False:
+            refuse_outside(tensordict, action, self.bounds, counted)
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.actor_network, more=[action])
             cost = self._cost(seen)
