@@ -107,3 +107,18 @@ def test_slices_of_n_step_rows_are_of_one_environment(lossless, masked):
     inside = sample[keys.SLICE_IDS][1:] == sample[keys.SLICE_IDS][:-1]
     steps = (sample["observation"][1:] - sample["observation"][:-1])[inside]
     assert torch.equal(steps, torch.tensor([0.0, 1]).expand_as(steps))
+
+
+@pytest.mark.parametrize("sampler", [None, SliceSampler(slice_len=3)], ids=["rows", "slices"])
+def test_stacks_of_rows_that_mark_no_start_are_refused_with_what_to_store(sampler):
+    options = {"sampler": sampler} if sampler else {}
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(40),
+        batch_size=9,
+        transform=CatFrames(2, -1, ["observation"]),
+        **options,
+    )
+    rows = environments(1, 9, [9], [EndKind.CUT])[0].exclude("collector", "is_init")
+    buffer.extend(rows)
+    with pytest.raises(KeyError, match="'is_init' True in the first row of each episode"):
+        buffer.sample()

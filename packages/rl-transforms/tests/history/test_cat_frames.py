@@ -246,7 +246,9 @@ def test_missing_frames_and_markers_are_named():
     change = CatFrames(4, -3)
     with pytest.raises(KeyError, match="'image' is missing"):
         CatFrames(4, -3, ["image"])(rows)
-    with pytest.raises(KeyError, match=r"'traj_step'\) is missing"):
+    with pytest.raises(
+        KeyError, match=r"'traj_step'\) is missing.*store .* 'is_init' True in the fi"
+    ):
         change(rows.exclude(keys.TRAJ_STEP, "is_init"))
     with pytest.raises(KeyError, match=r"'row'\) is missing"):
         change(rows, ListRowSource(rows))

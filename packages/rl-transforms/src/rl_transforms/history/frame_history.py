@@ -31,6 +31,14 @@ def read_stored(
         raise KeyError(msg) from error
 
 
+def _without_starts(who: object, batch: TensorDictBase) -> KeyError:
+    """Make the KeyError for rows that do not say where trajectories begin."""
+    return KeyError(
+        f"{missing(who, keys.TRAJ_STEP, batch).args[0]} It, or 'is_init', tells where the first "
+        "frame is repeated: store one of them, as 'is_init' True in the first row of each episode."
+    )
+
+
 @dataclass(frozen=True)
 class FrameHistory:
     """The last rows of each row's trajectory."""
@@ -64,10 +72,13 @@ class FrameHistory:
         if steps is not None:
             is_first = steps.reshape(-1).to(ages.device) == ages
         elif batch.get(keys.IS_INIT, None) is not None:
-            first, there = read_stored(source, places[:, 0], [keys.IS_INIT])
+            try:  # slices have the flag of the sampler, whatever is stored
+                first, there = read_stored(source, places[:, 0], [keys.IS_INIT])
+            except KeyError as error:
+                raise _without_starts(who, batch) from error
             is_first = first[keys.IS_INIT].reshape(-1) & there
         else:
-            raise missing(who, keys.TRAJ_STEP, batch)
+            raise _without_starts(who, batch)
         if batch.get(keys.MID_EPISODE, None) is not None:  # earlier frames have another id
             first, there = read_stored(source, places[:, 0], [keys.MID_EPISODE])
             begun = ~first[keys.MID_EPISODE].reshape(-1) & there
