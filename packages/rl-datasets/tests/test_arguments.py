@@ -81,3 +81,20 @@ def test_an_argument_that_nobody_takes_is_refused_before_anything_is_read(tmp_pa
     with pytest.raises(TypeError, match="no argument 'slice_length': did you mean 'slice_len'"):
         Toy("one", slice_length=2, root=tmp_path, verbose=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset_id": 3}, "dataset_id: expected the name of a dataset, got 3"),
+        ({"root": 3}, "root: expected the name of a file or folder, got 3"),
+        ({"path": ["a"]}, "path: expected the name of a file or folder, got "),
+        ({"streaming": "yes"}, "streaming: expected True or False, got 'yes'"),
+        ({"split_trajs": None}, "split_trajs: expected True or False, got None"),
+        ({"verbose": 1}, "verbose: expected True or False, got 1"),
+    ],
+)
+def test_what_does_not_fit_is_named_before_anything_is_read(tmp_path, options, message):
+    with pytest.raises(TypeError, match=message):
+        Toy(**{"dataset_id": "one", "root": tmp_path, **options})
+    assert not list(tmp_path.iterdir())

@@ -49,3 +49,10 @@ def test_a_fingerprint_differs_with_the_bytes_of_a_file(tmp_path):
     former = OfFile(toy_episodes([2])).fingerprint()
     (tmp_path / "one").write_bytes(b"abcd")
     assert OfFile(toy_episodes([2])).fingerprint() != former
+
+
+@pytest.mark.parametrize("name", ["observations", "columns"])
+def test_arrays_without_keys_are_named(name):
+    parts = {"observations": {}, "columns": {}, name: np.zeros(3)}
+    with pytest.raises(TypeError, match=f"{name}: expected arrays by their keys, got a ndarray"):
+        Episode(**parts, place="a file")

@@ -47,3 +47,24 @@ def test_a_picture_without_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"rl-datasets\[plot\]"):
         report_of(2).plot()
+
+
+def test_what_is_no_report_is_named(tmp_path):
+    with pytest.raises(TypeError, match="plain: expected what to_dict returned, got 3"):
+        DatasetReport.of_dict(3)
+    with pytest.raises(KeyError, match=r"plain: .*'columns', 'dataset', 'format'.* are missing"):
+        DatasetReport.of_dict({})
+    for call in (DatasetReport("toy", "toy").save, DatasetReport.load):
+        with pytest.raises(TypeError, match="folder: expected the name of a file or folder, got 3"):
+            call(3)
+    DatasetReport("toy", "toy").save(str(tmp_path))
+    assert DatasetReport.load(str(tmp_path)).dataset == "toy"
+
+
+def test_lengths_and_returns_that_do_not_fit_are_named():
+    report = DatasetReport("toy", "toy")
+    with pytest.raises(TypeError, match="returns: expected an array, a number for each"):
+        report.take_trajectories(np.array([3]), [1.0])
+    with pytest.raises(ValueError, match="expected one of each for every trajectory, got 2 and 1"):
+        report.take_trajectories(np.array([3, 4]), np.array([1.0]))
+    assert report.trajectories == 0

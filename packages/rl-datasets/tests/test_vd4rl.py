@@ -103,3 +103,11 @@ def test_damaged_and_uneven_files_are_refused(tmp_path):
         opened(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no \.npz and no \.hdf5"):
         VD4RLExperienceReplay("x", path=tmp_path / "r", root=tmp_path / "r2")
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [("ab", TypeError), ((1.5, 2), TypeError), ((), ValueError), (0, ValueError)]
+)
+def test_sizes_that_are_none_are_named(tmp_path, size, error):
+    with pytest.raises(error, match="image_size: expected"):
+        VD4RLExperienceReplay("main/walker_walk/random/64px", root=tmp_path, image_size=size)

@@ -16,6 +16,7 @@ from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
 from rl_datasets.paths import PathName
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_tensordict.arguments import check_flags, check_type, check_whole
 from rl_tensordict.types import Array, Flags, Ints, KeyPath
 
 if TYPE_CHECKING:
@@ -213,6 +214,14 @@ class D4RLExperienceReplay(BaseDatasetExperienceReplay):
         horizon: int | None = None,
         **options: Any,
     ) -> None:
+        check_flags(from_env=from_env, use_truncated_as_done=use_truncated_as_done)
+        for name, flag in (
+            ("direct_download", direct_download),
+            ("terminate_on_end", terminate_on_end),
+        ):
+            check_type(name, flag, bool | None, "True, False or None")
+        if horizon is not None:
+            check_whole("horizon", horizon, 1)
         if from_env:
             both = "direct_download and from_env exclude each other: " if direct_download else ""
             raise ValueError(f"{both}from_env needs d4rl; the file is read directly, leave it out.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_layout.keys import NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array, KeyPath
 
 REQUIRED: tuple[KeyPath, ...] = (NEXT_TERMINATED, NEXT_TRUNCATED)
@@ -53,6 +54,8 @@ class Episode:
     has_last: bool = field(init=False)  # whether the observation after the last step is there
 
     def __post_init__(self) -> None:
+        for name in ("observations", "columns"):
+            check_type(name, getattr(self, name), Mapping, "arrays by their keys")
         for key in REQUIRED:
             if key not in self.columns:
                 raise ValueError(f"{self.place}: there is no column {key}.")

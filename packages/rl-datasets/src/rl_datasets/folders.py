@@ -11,7 +11,9 @@ from pathlib import Path
 
 from rl_datasets.convert import CONVERTING, ROWS_FOLDER
 from rl_datasets.download import inside
+from rl_datasets.paths import path_of
 from rl_datasets.report import REPORT_FILE
+from rl_tensordict.arguments import check_type
 
 ROOT_VARIABLE = "RL_DATASETS"
 _FILES, _DOWNLOADING = "files", "downloading"
@@ -26,6 +28,7 @@ class DatasetFolder:
     @classmethod
     def of(cls, root: str | os.PathLike[str] | None, family: str, dataset: str) -> DatasetFolder:
         """The folder of a dataset below a root, or below the default one."""
+        check_type("dataset_id", dataset, str, "the name of a dataset")
         return cls(inside(root_of(root) / family, dataset))
 
     @property
@@ -59,7 +62,7 @@ class DatasetFolder:
 def root_of(root: str | os.PathLike[str] | None) -> Path:
     """The folder of all datasets: the given one, `$RL_DATASETS`, or one in the user's cache."""
     if root is not None:
-        return Path(root).expanduser()
+        return path_of(root, "root").expanduser()
     if ROOT_VARIABLE in os.environ:
         return Path(os.environ[ROOT_VARIABLE]).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")

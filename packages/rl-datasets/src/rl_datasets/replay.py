@@ -16,6 +16,7 @@ from rl_datasets.arguments import require_known, sampler_of
 from rl_datasets.convert import convert
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import DatasetFolder, root_of, unknown_id
+from rl_datasets.paths import path_of
 from rl_datasets.preprocess import Executor, Preprocess, preprocessed
 from rl_datasets.report import DatasetReport
 from rl_datasets.stream.stream import Stream, StreamOptions
@@ -28,7 +29,7 @@ from rl_replay import (
     TensorStorage,
     Writer,
 )
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_flags
 
 Value = TypeVar("Value")
 Download = bool | Literal["force"]
@@ -123,6 +124,9 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
     ) -> None:
         if download is not None and not isinstance(download, bool):
             check_choice("download", download, ["force"])
+        check_flags(split_trajs=split_trajs, strict_length=strict_length, verbose=verbose)
+        if not isinstance(streaming, StreamOptions):
+            check_flags(streaming=streaming)
         require_known(type(self), parts)
         sampler = sampler_of(
             sampler, num_slices, slice_len, strict=strict_length, again=replacement
@@ -130,7 +134,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         self.dataset_id = dataset_id
         self._verbose = verbose
         self._folder = DatasetFolder.of(root, self.family, dataset_id)
-        files = None if path is None else Path(path).expanduser()
+        files = None if path is None else path_of(path, "path").expanduser()
         known = self.known_ids()
         if files is None and known and dataset_id not in known:
             raise unknown_id(dataset_id, known, self.family)

@@ -6,11 +6,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_datasets.paths import PathName, path_of
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array
 
 if TYPE_CHECKING:
@@ -122,6 +123,13 @@ class DatasetReport:
 
     def take_trajectories(self, lengths: Array, returns: Array) -> None:
         """Counts whole trajectories."""
+        for name, given in (("lengths", lengths), ("returns", returns)):
+            check_type(name, given, np.ndarray, "an array, a number for each trajectory")
+        if len(lengths) != len(returns):
+            raise ValueError(
+                f"lengths and returns: expected one of each for every trajectory, got "
+                f"{len(lengths)} and {len(returns)}."
+            )
         if not len(lengths):
             return
         shortest, longest = int(lengths.min()), int(lengths.max())
@@ -176,18 +184,22 @@ class DatasetReport:
     @classmethod
     def of_dict(cls, plain: Mapping[str, Any]) -> DatasetReport:
         """The report that `to_dict` wrote."""
+        check_type("plain", plain, Mapping, "what to_dict returned")
+        if missing := {"dataset", "format", "columns"} - set(plain):
+            raise KeyError(f"plain: {sorted(missing)} are missing, which to_dict writes.")
         columns = {name: ColumnReport(**column) for name, column in plain["columns"].items()}
         return cls(**{**plain, "columns": columns})
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: PathName) -> None:
         """Writes the report into a folder."""
+        folder = path_of(folder)
         text = json.dumps(self.to_dict(), indent=1)
         (folder / REPORT_FILE).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: Path) -> DatasetReport:
+    def load(cls, folder: PathName) -> DatasetReport:
         """Reads the report of a folder."""
-        path = folder / REPORT_FILE
+        path = path_of(folder) / REPORT_FILE
         try:
             return cls.of_dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError, KeyError) as error:

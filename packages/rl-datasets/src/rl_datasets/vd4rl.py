@@ -17,6 +17,7 @@ from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_flags, check_type, check_whole
 from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Compose, Resize, ToTensorImage, Transform, as_transform
 
@@ -114,14 +115,22 @@ class VD4RLExperienceReplay(BaseDatasetExperienceReplay):
         **options: Any,
     ) -> None:
         del num_workers
+        check_flags(totensor=totensor)
+        sides = (image_size,) if isinstance(image_size, int) else image_size
+        if sides is not None:
+            check_type("image_size", sides, Sequence, "a side, or width and height")
+            for side in sides:
+                check_whole("image_size", side, 1)
+            if len(sides) > 2 or not sides:
+                raise ValueError(f"image_size: expected a side, or two, got {image_size}.")
         if image_size is not None and not totensor:
             raise ValueError("image_size resizes float images: leave totensor=False out.")
         keys: list[NestedKey] = ["pixels", ("next", "pixels")]
         chain: list[Transform] = []
         if totensor:
             chain.append(ToTensorImage(in_keys=keys, shape_tolerant=True))
-        if image_size is not None:
-            width, height = [image_size] * 2 if isinstance(image_size, int) else image_size
+        if sides is not None:
+            width, height = sides[0], sides[-1]
             chain.append(Resize(width, height, in_keys=keys))
         if transform is not None:
             chain.append(as_transform(transform))

@@ -84,3 +84,18 @@ def test_a_dataset_is_not_overwritten_and_not_empty(tmp_path):
     with pytest.raises(ValueError, match="no step"):
         to_lerobot([], "me/none", root=tmp_path)
     assert not (tmp_path / "me" / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "root", "more", "message"),
+    [
+        (3, "x", {}, "expected the name of a dataset, got 3"),
+        ("one", 3, {}, "root: expected the name of a file or folder, got 3"),
+        ("one", "x", {"metadata": "a"}, "metadata: expected what is to be told of it"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, name, root, more, message):
+    root = tmp_path / root if isinstance(root, str) else root
+    with pytest.raises(TypeError, match=message):
+        to_lerobot(trajectories([3]), name, root=root, **more)
+    assert not list(tmp_path.iterdir())

@@ -131,3 +131,18 @@ def test_a_dataset_is_not_overwritten(tmp_path):
     to_minari(steps(), "demo/out-v0", root=tmp_path)
     with pytest.raises(FileExistsError, match="take another id"):
         to_minari(steps(), "demo/out-v0", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "root", "more", "message"),
+    [
+        (3, "x", {}, "expected the name of a dataset, got 3"),
+        ("one", 3, {}, "root: expected the name of a file or folder, got 3"),
+        ("one", "x", {"metadata": "a"}, "metadata: expected what is to be told of it"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, name, root, more, message):
+    root = tmp_path / root if isinstance(root, str) else root
+    with pytest.raises(TypeError, match=message):
+        to_minari(trajectories([3]), name, root=root, **more)
+    assert not list(tmp_path.iterdir())

@@ -240,10 +240,16 @@ def test_what_excludes_a_stream_is_refused(tmp_path):
     [
         ({"ring_rows": 15}, "at least 16, got 15"),
         ({"draws_per_row": 0}, "above 0, got 0"),
-        ({"draws_per_row": float("nan")}, "above 0, got nan"),
+        ({"draws_per_row": float("nan")}, "expected a number, got nan"),
         ({"epochs": 0}, "at least 1, got 0"),
     ],
 )
 def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         StreamOptions(**options)
+
+
+@pytest.mark.parametrize("name", ["ring_rows", "draws_per_row", "epochs"])
+def test_options_that_are_no_numbers_are_named(name):
+    with pytest.raises(TypeError, match=f"{name}: expected a (whole )?number, got"):
+        StreamOptions(**{name: {}})

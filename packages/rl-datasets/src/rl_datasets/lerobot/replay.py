@@ -14,7 +14,7 @@ from rl_datasets.lerobot.videos import VideoFrames, Videos
 from rl_datasets.replay import BaseDatasetExperienceReplay
 from rl_datasets.video_file import import_av
 from rl_tensordict import NestedKey, as_tuple
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_type
 
 
 class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
@@ -69,6 +69,9 @@ class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
         **options: Any,
     ) -> None:
         del rehydrate
+        check_type("revision", revision, str, "a branch, a tag or a commit")
+        if key_map is not None:
+            check_type("key_map", key_map, Mapping, "keys by the names of features")
         if not isinstance(decode_video, bool):
             check_choice("decode_video", decode_video, ["once"])
         self._key_map, self._revision = key_map, revision

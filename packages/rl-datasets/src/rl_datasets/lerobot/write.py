@@ -15,8 +15,10 @@ from rl_datasets.download import inside
 from rl_datasets.episodes import Episode
 from rl_datasets.folders import root_of
 from rl_datasets.lerobot.source import KEYS, LAST_FILE
+from rl_datasets.paths import path_of
 from rl_datasets.written_episodes import Steps, episodes_of
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_tensordict.arguments import check_number, check_type
 from rl_tensordict.types import Array, KeyPath
 
 VERSION = "v3.0"
@@ -66,7 +68,11 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
         ...     sorted(path.name for path in (folder / "meta").glob("*.*"))
         ['info.json', 'last_observations.parquet', 'stats.json', 'tasks.parquet']
     """
-    folder = inside(root_of(root) if root is None else Path(root), repo_id)
+    check_type("repo_id", repo_id, str, "the name of a dataset")
+    check_number("fps", fps)
+    if metadata is not None:
+        check_type("metadata", metadata, Mapping, "what is to be told of it, by names")
+    folder = inside(root_of(root) if root is None else path_of(root, "root"), repo_id)
     if folder.exists():
         raise FileExistsError(f"there is a dataset in {folder}: delete it, or take another id.")
     making = folder.with_name(f"{folder.name}.writing")

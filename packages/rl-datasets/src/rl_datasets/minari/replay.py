@@ -16,7 +16,7 @@ from rl_datasets.minari.hdf5 import MinariHDF5Source
 from rl_datasets.minari.source import read_metadata
 from rl_datasets.minari.tables import MinariTableSource
 from rl_datasets.replay import BaseDatasetExperienceReplay
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_flags, check_type
 
 HUB_OWNER = "farama-minari"
 
@@ -65,6 +65,8 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
         load_from_local_minari: bool = False,
         **options: Any,
     ) -> None:
+        check_type("dataset_id", dataset_id, str, "the name of a dataset")
+        check_flags(load_from_local_minari=load_from_local_minari)
         if load_from_local_minari:
             if options.get("path") is not None:
                 raise ValueError("load_from_local_minari and path both say where files are.")

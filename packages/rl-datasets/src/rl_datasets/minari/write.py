@@ -16,8 +16,10 @@ from rl_datasets.minari.hdf5 import MAIN_FILE
 from rl_datasets.minari.replay import minari_root
 from rl_datasets.minari.source import METADATA_FILE
 from rl_datasets.minari.spaces import box_of, nested, plain_space
+from rl_datasets.paths import path_of
 from rl_datasets.written_episodes import Steps, episodes_of, written_columns
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array, KeyPath
 
 MINARI_VERSION = "0.5.4"
@@ -65,8 +67,11 @@ def to_minari(  # noqa: PLR0913 - what a dataset is described by
         ...     sorted(path.name for path in (folder / "data").iterdir())
         ['main_data.hdf5', 'metadata.json']
     """
+    check_type("dataset_id", dataset_id, str, "the name of a dataset")
+    if metadata is not None:
+        check_type("metadata", metadata, Mapping, "what is to be told of it, by names")
     h5py = import_h5py()
-    folder = inside(minari_root() if root is None else Path(root), dataset_id)
+    folder = inside(minari_root() if root is None else path_of(root, "root"), dataset_id)
     if folder.exists():
         raise FileExistsError(f"there is a dataset in {folder}: delete it, or take another id.")
     making = folder.with_name(f"{folder.name}.writing")

@@ -17,6 +17,7 @@ from rl_datasets.report import DatasetReport
 from rl_datasets.stream.pace import Pace
 from rl_replay import LazyTensorStorage, ReplayBuffer, RoundRobinWriter
 from rl_tensordict import as_key
+from rl_tensordict.arguments import check_number, check_whole
 
 _RING_BYTES = 1 << 30
 _MOST_ROWS, _FEWEST_ROWS = 1 << 20, 1 << 10
@@ -46,12 +47,13 @@ class StreamOptions:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        if self.ring_rows is not None and self.ring_rows < 16:
-            raise ValueError(f"ring_rows must be at least 16, got {self.ring_rows}.")
+        if self.ring_rows is not None:
+            check_whole("ring_rows", self.ring_rows, 16)
+        check_number("draws_per_row", self.draws_per_row)
         if not 0 < self.draws_per_row < math.inf:
             raise ValueError(f"draws_per_row must be above 0, got {self.draws_per_row}.")
-        if self.epochs is not None and self.epochs < 1:
-            raise ValueError(f"epochs must be at least 1, got {self.epochs}.")
+        if self.epochs is not None:
+            check_whole("epochs", self.epochs, 1)
 
 
 class StreamWriter(RoundRobinWriter):
