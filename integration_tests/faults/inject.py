@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer
+from rl_replay import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, Sampler
 from rl_replay.storages import TensorStorage
 from rl_slabs.lanes.lane import LANE_SHIFT
 from rl_transforms import MultiStepTransform
@@ -276,8 +276,9 @@ def interrupting(place: int) -> Iterator[list[str]]:
 
     A line of a `with` is passed over where it is left: an exception between the last line inside
     and the call of `__exit__` is no interrupt that there can be, only one of tracing. So is a
-    `try:`, where nothing is done, and the line that releases the lock of `claim_lock` within a
-    process, which is a call of C.
+    `try:`, where nothing is done, and what a `finally:` calls first if that is a call of C, which
+    Python makes before it looks for Ctrl-C: the release of the lock of `claim_lock` within a
+    process, and the close of a descriptor.
     """
     seen: list[str] = []
 
@@ -383,7 +384,7 @@ def tracer(
             withs = withs | entered if fails else withs ^ entered
             if left:
                 return trace
-        if line.startswith(("if held:", "_in_process.release()", "try:")):
+        if line.startswith(("if held:", "_in_process.release()", "os.close(descriptor)", "try:")):
             return trace
         if event == "line" and noted(place_of(frame)):
             raise Interrupt
@@ -396,13 +397,17 @@ def of(
     storage: Callable[[], Any],
     *,
     transform: Callable[[], MultiStepTransform] | None = None,
+    sampler: Callable[[], Sampler] | None = None,
     **options: Any,
 ) -> Callable[[], ReplayBuffer]:
     """Make a buffer with rows that have gone once round."""
 
     def make() -> ReplayBuffer:
-        made = None if transform is None else transform()
-        buffer = ReplayBuffer(storage=storage(), batch_size=5, transform=made, **options)
+        parts = {
+            name: None if part is None else part()
+            for name, part in (("transform", transform), ("sampler", sampler))
+        }
+        buffer = ReplayBuffer(storage=storage(), batch_size=5, **parts, **options)
         for first in range(0, OLD, 5):
             buffer.extend(rows(first, min(5, OLD - first)))
         return buffer
@@ -578,6 +583,8 @@ def sweep(
     most: int | None = None,
     few: int | None = None,
     once: bool = False,
+    listed: Callable[[Path], list[Any]] = scenarios,
+    judge: Callable[[Any, int], list[str]] = trial,
 ) -> int:
     """Try lines of scenarios, print the figures, and return how many trials failed.
 
@@ -589,13 +596,15 @@ def sweep(
         few: So many scenarios, drawn by the seed; all unless given.
         once: Each line of our sources that a scenario runs when it is run first and last, not
             every time.
+        listed: Makes the scenarios, with what they keep in a folder.
+        judge: Interrupts a scenario at a line, and says what is wrong afterwards.
     """
     generator, failed, tried, known = random.Random(seed), 0, 0, 0
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        listed = [one for one in scenarios(Path(name)) if only in one.name]
-        listed = generator.sample(listed, few) if few else listed
-        for number, scenario in enumerate(listed):
+        chosen = [one for one in listed(Path(name)) if only in one.name]
+        chosen = generator.sample(chosen, few) if few else chosen
+        for number, scenario in enumerate(chosen):
             buffer = scenario.make()
             with interrupting(-1) as seen:
                 scenario.call(buffer)
@@ -606,12 +615,12 @@ def sweep(
                 places = sorted({*first.values(), *last.values()})
             known += len(places)
             generator.shuffle(places)
-            end = None if seconds is None else begin + seconds * (number + 1) / len(listed)
+            end = None if seconds is None else begin + seconds * (number + 1) / len(chosen)
             count = bad = 0
             for place in places[:most]:
                 if end is not None and count and time.monotonic() > end:
                     break
-                lines, count = trial(scenario, place), count + 1
+                lines, count = judge(scenario, place), count + 1
                 if lines:
                     bad += 1
                     sys.stdout.write(f"  {scenario.name} at {seen[place]} ({place}): {lines[:3]}\n")
@@ -622,9 +631,9 @@ def sweep(
     return failed
 
 
-def main() -> int:
-    """Read the arguments, and run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options_of(about: str | None) -> argparse.Namespace:
+    """Read what the command line says of a sweep."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument(
         "--seconds", type=float, default=None, help="time in all; every line unless given"
     )
@@ -637,7 +646,12 @@ def main() -> int:
     parser.add_argument(
         "--twice", action="store_true", help="a call fails, and what recovers is interrupted"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Read the arguments, and run."""
+    options = options_of(__doc__)
     if options.twice:
         return int(sweep_twice(options.seed, only=options.only, most=options.most or 25) > 0)
     found = sweep(
