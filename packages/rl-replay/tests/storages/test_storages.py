@@ -169,7 +169,7 @@ def test_a_file_is_kept_in_its_folder_and_not_written_over(tmp_path: Path) -> No
     storage.extend(steps(4))
     storage.flush()
     assert sorted(os.listdir(tmp_path / "new")) == ["rows.slab", "tables.slab"]
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match=r"Storage.open\(scratch_dir\) .* existsok=True repl"):
         LazyMemmapStorage(9, scratch_dir=tmp_path / "new").extend(steps(2))
     LazyMemmapStorage(9, scratch_dir=tmp_path / "new", existsok=True).extend(steps(2))
     assert storage.read(torch.tensor([3]))["next", "reward"].item() == 3

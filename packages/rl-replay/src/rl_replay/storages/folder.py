@@ -101,7 +101,14 @@ class FolderFiles(FileSource):
         self._overwrite = True  # from now on the files are its own
         rows, side, tables = self._names(suffix)
         once = side if self.settings["lossless"] else None
-        files = SharedFiles.on_disk(rows, once, tables, lanes)
+        try:
+            files = SharedFiles.on_disk(rows, once, tables, lanes)
+        except FileExistsError as error:
+            reason = (
+                f"{error.filename} is there already: LazyMemmapStorage.open(scratch_dir) opens it "
+                "with its rows, existsok=True replaces it"
+            )
+            raise FileExistsError(error.errno, reason, error.filename) from None
         if not suffix:
             self.tell(lanes=lanes)
         return files
