@@ -66,7 +66,7 @@ def learn(buffer: TensorDictReplayBuffer, seed: int, batches: Any, ended: Any) -
 def test_priorities_are_whole_after_a_learner_was_killed(kind):
     buffer = shared(kind)
     context = multiprocessing.get_context("fork")
-    ended, batches = context.Event(), context.Array("q", LEARNERS)
+    ended, batches = context.Event(), context.RawArray("q", LEARNERS)
     writers = [context.Process(target=write, args=(buffer, 1 + n, ended)) for n in range(WRITERS)]
     learners = [
         context.Process(target=learn, args=(buffer, n, batches, ended)) for n in range(LEARNERS)
