@@ -301,7 +301,8 @@ def _slots(roles: InputRoles, steps: Transitions, calls: ValueCallConfig) -> Unr
     if slots.has_holes and not roles.is_row_wise:
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
-            "the steps before their next observations. Sample slices of at least n rows."
+            "the steps before their next observations. Sample slices of at least n rows: "
+            "SliceSampler(slice_len=..., strict_length=True) leaves shorter trajectories out."
         )
         raise ValueError(msg)
     return replace(slots, has_holes=False)
