@@ -50,7 +50,9 @@ def test_as_many_priorities_are_dropped_as_sampled_rows_were_overwritten(lanes: 
 
     def begin(seed: int) -> None:
         here, there = context.Pipe()
-        writers.append(context.Process(target=write_on_demand, args=(buffer, there, seed)))
+        writers.append(
+            context.Process(target=write_on_demand, args=(buffer, there, seed), daemon=True)
+        )
         writers[-1].start()
         pipes.append(here)
 
@@ -120,9 +122,13 @@ def test_weighted_means_are_true_while_writers_write_and_learners_are_killed() -
     context = multiprocessing.get_context("fork")
     ended, batches = context.Event(), context.RawArray("q", 3)
     here, there = context.Pipe()
-    writers = [context.Process(target=write, args=(buffer, 5 + n, ended)) for n in range(WRITERS)]
+    writers = [
+        context.Process(target=write, args=(buffer, 5 + n, ended), daemon=True)
+        for n in range(WRITERS)
+    ]
     learners = [
-        context.Process(target=learn, args=(buffer, n, ended, batches, there)) for n in range(3)
+        context.Process(target=learn, args=(buffer, n, ended, batches, there), daemon=True)
+        for n in range(3)
     ]
     for process in (*writers, *learners):
         process.start()
