@@ -405,3 +405,8 @@ def test_a_step_of_our_own_lists_its_calls_too(make):
     values = run_steps(call.steps(), dict(leaves(batch())))
     assert values[B].equal(batch()["a"] + 3)
     assert len(call.steps()) == (2 if make is Lists else 1)
+
+
+def test_a_number_of_calls_that_is_none_is_named():
+    with pytest.raises(TypeError, match="last: expected a whole number, got 'all'"):
+        ModuleCalls(layer("hidden", "c")).write(batch(), last="all")

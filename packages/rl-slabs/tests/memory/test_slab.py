@@ -297,3 +297,9 @@ def test_a_schema_of_another_slab_can_be_compared(schema):
     other = RowSchema({"number": (torch.int32, ())})
     with pytest.raises(ValueError, match=r"number: int64 \[\], int32 \[\]"):
         Slab.private(schema, 5).schema.require_equal(other)
+
+
+@pytest.mark.parametrize("file", ["folder", 3, None])
+def test_a_slab_over_what_is_no_open_file_names_it(file):
+    with pytest.raises(TypeError, match="file: expected an open file"):
+        Slab.over(file)

@@ -25,7 +25,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor, nn
 
-from rl_tensordict.arguments import check_type
+from rl_tensordict.arguments import check_integer, check_type
 from rl_tensordict.construction import build
 from rl_tensordict.entries import find, require
 from rl_tensordict.flatten import leaves, nest
@@ -235,7 +235,10 @@ class ModuleCalls:
 
         Raises:
             KeyError: an input is missing.
+            TypeError: `last` is no whole number.
         """
+        if last is not None:
+            check_integer("last", last)
         for call in self.calls[:last]:
             if not call.is_exact or call.in_keys is None or call.out_keys is None:
                 tensordict = call_on_tensordict(call.module, tensordict)

@@ -20,6 +20,7 @@ from rl_slabs.memory.memory import Kind, Memory
 from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.rows.selection import RowIndex
 from rl_slabs.schema import RowSchema
+from rl_tensordict.arguments import check_type
 from rl_tensordict.types import NestedKey
 
 
@@ -437,6 +438,7 @@ class Slab:
             file: Filled with a slab.
 
         Raises:
+            TypeError: No open file.
             ValueError: No slab, one of another version, altered, or cut short.
             OSError: Holes in a file that the disk cannot fill.
 
@@ -448,6 +450,7 @@ class Slab:
             ...     len(Slab.over(LazyFile.open(f"{folder}/a")))
             5
         """
+        check_type("file", file, LazyFile, "an open file, as LazyFile.open returns")
         try:
             manifest = Manifest.read(file.fileno(), file.path or "the memory")
             taken, wanted = manifest.taken, _wanted(manifest)
