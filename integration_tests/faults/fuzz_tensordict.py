@@ -53,7 +53,7 @@ def unchecked(batch):
 # As their docstrings say, these check nothing, or not all: a check would cost as much as the work.
 UNCHECKED = "takes what its caller has checked, many times a step"
 SKIP = {
-    **dict.fromkeys(["build", "build_flat", "insert", "put_group"], UNCHECKED),
+    **dict.fromkeys(["build", "build_flat", "insert", "put_group", "put_leaves"], UNCHECKED),
     "names_of": "asks the tensordict; what is none has no names to ask for",
     "find": "takes a key that `as_tuple` has made; with keys that fit it is called below",
     "put": "raises the errors of `TensorDict.set`, whose place it takes",
