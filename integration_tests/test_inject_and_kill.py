@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from faults import inject, kill
+from faults import inject, inject_dumps, kill
 
 
 @pytest.fixture(name="garbage")
@@ -39,6 +39,13 @@ def test_an_interrupt_of_what_recovers_from_a_failed_write_leaves_whole_rows_alo
 @interrupted_files
 def test_rows_that_are_held_back_stand_as_before_an_interrupted_call_or_as_after_it(capsys):
     assert inject.sweep(None, seed=3, only="n-step", most=6) == 0, capsys.readouterr().out
+
+
+@interrupted_files
+def test_an_exception_at_any_line_of_a_dump_leaves_the_former_dump_or_the_new_one(capsys):
+    listed, judge = inject_dumps.scenarios, inject_dumps.trial
+    failed = inject_dumps.sweep(None, seed=7, most=3, few=8, listed=listed, judge=judge)
+    assert failed == 0, capsys.readouterr().out
 
 
 def test_killed_writers_and_dumps_leave_whole_rows_alone(capsys):

@@ -21,6 +21,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 from inject import (
     CAPACITY,
     OLD,
