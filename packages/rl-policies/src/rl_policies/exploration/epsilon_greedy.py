@@ -31,7 +31,8 @@ class EGreedyModule(ExplorationModule):
         annealing_num_steps: how many frames it takes to get there.
         action_key: what is read and written.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; random actions keep to it,
-            and to the mask of the spec.
+            and to the mask of the spec. Without it they are any of the spec, also where the policy
+            reads a mask.
         default_interaction_type: what counts where no interaction type is set.
         device: where the buffers lie.
 
