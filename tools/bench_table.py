@@ -49,11 +49,6 @@ SHOWN = [
         "a step, 8 environments in turn, 1,024 steps a batch",
         "Collect a step, 8 environments in one process",
     ),
-    Shown(
-        "rl-value/sac",
-        "SAC, an update on 256 rows, two critics of 2 x 256",
-        "An update of SAC on 256 rows, two critics",
-    ),
     Shown("rl-value/value", "GAE on 64 x 1024", "GAE with its value network, 64 x 1024 steps"),
     Shown(
         "rl-recurrent/recurrent",
