@@ -53,6 +53,10 @@ class MultiCollector(CollectorInterface):
             trajectories under way end there.
         min_workers: continue with so many, where others died for good or have not started yet; all
             where None. What is returned together has fewer batches then.
+        update_after_each_batch: hand on the weights of the policy here whenever a batch was
+            returned.
+        max_weight_update_interval: hand them on at the latest after so many batches; -1 for never
+            unasked.
         mp_start_method: "fork", "spawn" or "forkserver", the last where None.
         timeout_s: longest time to wait for a batch of a worker.
         progress: show a bar.
@@ -97,6 +101,8 @@ class MultiCollector(CollectorInterface):
         preemptive_threshold: float | None = None,
         restart_workers: bool = False,
         min_workers: int | None = None,
+        update_after_each_batch: bool = False,
+        max_weight_update_interval: int = -1,
         mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None,
         timeout_s: float = 600.0,
         progress: bool = False,
@@ -119,6 +125,7 @@ class MultiCollector(CollectorInterface):
         self._ready: list[TensorDictBase] = []  # taken, not yet returned
         self._shown = 0  # frames that the bar knows
         self._has_popped = False
+        self._since_update = 0  # batches
         self._start_workers(makers)
 
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
@@ -169,6 +176,10 @@ class MultiCollector(CollectorInterface):
         return self._workers.frames
 
     def _batch(self) -> TensorDictBase | None:
+        if self._shared_weights is not None:
+            if 0 < self.options.update_interval <= self._since_update:
+                self.update_policy_weights_()
+            self._since_update += 1
         if not self._ready:
             found = self._schedule.next()
             self._ready = [join(found, self.options.how)] if self.options.joins and found else found
@@ -223,6 +234,7 @@ class MultiCollector(CollectorInterface):
             raise TypeError(msg)
         self._shared_weights.publish(given)
         self._unpublished.note_published()
+        self._since_update = 0
 
     @property
     def policy_version(self) -> int:

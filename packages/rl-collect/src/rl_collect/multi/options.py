@@ -74,6 +74,8 @@ class MultiOptions:
     preemptive_threshold: float | None = None
     restart_workers: bool = False
     min_workers: int | None = None
+    update_after_each_batch: bool = False
+    max_weight_update_interval: int = -1
     mp_start_method: Literal["fork", "spawn", "forkserver"] | None = None
     timeout_s: float = 600.0
     progress: bool = False
@@ -95,6 +97,7 @@ class MultiOptions:
         check_seconds(self.timeout_s, "timeout_s")
         check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         check_count(self.frames_per_batch, 1, "frames_per_batch")
+        check_count(self.max_weight_update_interval, -1, "max_weight_update_interval")
         if self.min_workers is not None:
             check_count(self.min_workers, 1, "min_workers")
             if self.min_workers > self.num_workers:
@@ -108,6 +111,11 @@ class MultiOptions:
             raise TypeError(msg)
         self._check_results()
         self._check_buffer()
+
+    @property
+    def update_interval(self) -> int:
+        """After how many batches weights are handed on unasked; 0 or less for never."""
+        return 1 if self.update_after_each_batch else self.max_weight_update_interval
 
     @property
     def by_trajectory(self) -> bool:

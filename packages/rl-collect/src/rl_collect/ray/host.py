@@ -1,93 +1,37 @@
-"""What runs in an actor: a host that makes one object and answers calls to its methods."""
+"""The class that Ray makes in an actor."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from rl_workers import Failure
-
-Buffers = list[NDArray[np.uint8]]
-
-
-class HostInfo(NamedTuple):
-    """Where an actor runs."""
-
-    pid: int
-    node: str  # Ray's id of the machine
-
-
-class Reply(NamedTuple):
-    """What a call returned or raised, pickled; large arrays are apart, so that Ray copies none."""
-
-    head: bytes
-    buffers: Buffers
-
-    @classmethod
-    def of(cls, result: Any) -> Reply:
-        """Pickle a result, or a `Failure`."""
-        found: list[pickle.PickleBuffer] = []
-        head = pickle.dumps(result, protocol=5, buffer_callback=found.append)
-        return cls(head, [np.frombuffer(one.raw(), np.uint8) for one in found])
-
-    def open(self) -> Any:
-        """The result; its arrays are read-only views of the reply."""
-        return pickle.loads(self.head, buffers=self.buffers)
+from rl_collect.multi.pickled import Pickled
+from rl_collect.multi.worker_host import WorkerHost
 
 
 class Host:
-    """Holds the worker of a collector; made by Ray in an actor."""
+    """Holds the worker of a collector."""
 
     def __init__(self) -> None:
-        self._target: Any = None
+        self._host = WorkerHost()
 
-    def start(self, make: bytes, shared_on: str | None) -> Reply:
-        """Make the object; `shared_on` is the node whose memory it must be able to attach to."""
+    def start(self, make: bytes, shared_on: str | None) -> Pickled:
+        """Make the worker; `shared_on` is the node whose memory it must be able to attach to."""
         import ray
 
-        def make_target() -> HostInfo:
-            torch.set_num_threads(1)
-            info = HostInfo(os.getpid(), ray.get_runtime_context().get_node_id())
-            if shared_on not in (None, info.node):
-                msg = (
-                    f"this worker is on node {info.node}, and its replay_buffer is in the memory "
-                    f"of node {shared_on}: give a RayReplayBuffer, or remote_configs that place "
-                    "all workers on one node."
-                )
-                raise ValueError(msg)
-            self._target = pickle.loads(make)()
-            return info
+        node: str = ray.get_runtime_context().get_node_id()
+        return self._host.start(lambda: pickle.loads(make)(), node, shared_on)
 
-        return _attempt(make_target)
-
-    def call(self, request: bytes, version: int, weights: list[Any]) -> Reply:
+    def call(self, request: bytes, version: int, weights: list[Any]) -> Pickled:
         """Call a method; `weights` holds a reference to those of a version, if one is newer."""
         if weights:
-            self._target.offer_weights(version, _fetcher(weights[0]))
+            self._host.offer_weights(version, _fetcher(weights[0]))
+        return self._host.call(lambda: pickle.loads(request))
 
-        def call_target() -> Any:
-            name, args = pickle.loads(request)
-            return getattr(self._target, name)(*args)
-
-        return _attempt(call_target)
-
-    def close(self) -> Reply:
-        """Close the object."""
-        target, self._target = self._target, None
-        return _attempt(lambda: None if target is None else target.close())
-
-
-def _attempt(function: Callable[[], Any]) -> Reply:
-    try:
-        return Reply.of(function())
-    except Exception as error:
-        return Reply.of(Failure.of(error))
+    def close(self) -> Pickled:
+        """Close the worker."""
+        return self._host.close()
 
 
 def _fetcher(reference: Any) -> Callable[[], Any]:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import nn
 
-from rl_collect.arguments import check_count, check_switches
 from rl_collect.multi.carrier import Carrier
 from rl_collect.multi.multi_collector import MultiCollector
 from rl_collect.multi.options import WorkerMakers, check_picklable
+from rl_collect.multi.remote_workers import RemoteWorkers
 from rl_collect.ray.actors import Actors
 from rl_workers.ray_cluster import (
     Config,
@@ -42,10 +41,6 @@ class RayCollector(MultiCollector):
             an "address" joins that cluster; without, the session is on this machine.
         remote_configs: options of the actors, `num_cpus`, `num_gpus`, `resources`,
             `scheduling_strategy` and so on: for all, or one mapping for each.
-        update_after_each_batch: hand on the weights of the policy here whenever a batch was
-            returned.
-        max_weight_update_interval: hand them on at the latest after so many batches; -1 for never
-            unasked.
         options: what else `MultiCollector` takes but `mp_start_method`, and `Collector`.
 
     Raises:
@@ -61,7 +56,7 @@ class RayCollector(MultiCollector):
         True
     """
 
-    def __init__(  # noqa: PLR0913 - the arguments are the field's
+    def __init__(
         self,
         create_env_fn: WorkerMakers,
         policy: Any = None,
@@ -70,17 +65,11 @@ class RayCollector(MultiCollector):
         num_collectors: int | None = None,
         ray_init_config: Config | None = None,
         remote_configs: Config | Sequence[Config] | None = None,
-        update_after_each_batch: bool = False,
-        max_weight_update_interval: int = -1,
         **options: Any,
     ) -> None:
         if "mp_start_method" in options:
             msg = "actors have no mp_start_method: leave it out, or use MultiCollector."
             raise TypeError(msg)
-        check_switches({"update_after_each_batch": update_after_each_batch})
-        interval = check_count(max_weight_update_interval, -1, "max_weight_update_interval")
-        self._interval = 1 if update_after_each_batch else interval
-        self._since_update = 0  # batches
         self._ray_init_config, self._remote_configs = ray_init_config, remote_configs
         super().__init__(create_env_fn, policy, sync=sync, num_workers=num_collectors, **options)
 
@@ -97,33 +86,9 @@ class RayCollector(MultiCollector):
         join_cluster(ray, self._ray_init_config)
         require_resources(ray, configs[: options.min_workers])
         reaches_all = getattr(buffer, "reaches_other_nodes", False)
-        return Actors(
-            made,
-            configs,
-            timeout_s=options.timeout_s,
-            needs_memory=options.workers_write and not reaches_all,
-        )
-
-    def _batch(self) -> TensorDictBase | None:
-        if self._shared_weights is not None and 0 < self._interval <= self._since_update:
-            self.update_policy_weights_()
-        self._since_update += 1
-        return super()._batch()
-
-    def update_policy_weights_(self, policy_or_weights: Any = None) -> None:
-        """Hand new weights to all workers, who take them before their next batch.
-
-        Args:
-            policy_or_weights: a policy of the same kind, a state dictionary, or a tensordict of
-                parameters; those of the policy here where None.
-
-        Raises:
-            TypeError: the policy has no weights, or these are none.
-            ValueError: a weight is missing or unknown, has another shape, or a dtype that cannot be
-                cast. The weights stay as they were.
-        """
-        super().update_policy_weights_(policy_or_weights)
-        self._since_update = 0
+        needs_memory = options.workers_write and not reaches_all
+        actors = Actors(made, configs, needs_memory=needs_memory)
+        return RemoteWorkers(actors, timeout_s=options.timeout_s)
 
 
 def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:
