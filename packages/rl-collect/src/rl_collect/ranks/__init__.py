@@ -1,0 +1,1 @@
+"""Collectors whose workers are ranks of torch.distributed, started by torchrun or Slurm."""
