@@ -32,7 +32,18 @@ from rl_recurrent import GRUModule
 
 NAME, ROUNDS = "CartPole-v1", 15
 # of all the files here, which take the same arguments
-TABLES = ["all", "one", "recurrent", "workers", "profile", "memory", "batches", "vectors"]
+TABLES = [
+    "all",
+    "one",
+    "recurrent",
+    "workers",
+    "profile",
+    "memory",
+    "batches",
+    "vectors",
+    "cluster",
+    "sizing",
+]
 
 
 def network(width: int = 64) -> nn.Module:
