@@ -44,10 +44,10 @@ class DistributedDataCollector(MultiCollector):
         SystemExit: in every other rank, when the learner shuts down or is gone.
 
     Example:
-        >>> DistributedDataCollector([lambda: None], frames_per_batch=8)
+        >>> DistributedDataCollector([lambda: None], frames_per_batch=8, backend="mpi")
+        ... # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: this script is no rank (RANK and WORLD_SIZE are not set): start it by `torchrun
-        --nproc-per-node=3 script.py`, by srun, or use MultiCollector.
+        ValueError: backend='mpi': batches and weights travel on the CPU, by gloo. ...
     """
 
     def __init__(
@@ -100,10 +100,9 @@ class RPCDataCollector:
         NotImplementedError: always; it says what to use.
 
     Example:
-        >>> RPCDataCollector()
+        >>> RPCDataCollector()  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        NotImplementedError: the RPC of torch is in maintenance, and there is no collector over it:
-        use DistributedDataCollector (torchrun, Slurm) or RayCollector.
+        NotImplementedError: the RPC of torch is in maintenance, ...
     """
 
     def __init__(self, *_: Any, **__: Any) -> None:
