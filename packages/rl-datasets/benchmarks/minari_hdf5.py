@@ -2,7 +2,8 @@
 
 Run with `nox -s "bench(rl-datasets)"`. Reading is timed from an HDF5 file in the
 page cache to the end: all episodes of Minari's iterator, the buffer of the peer with its mapped
-rows, and ours with rows, index, report and `fsync`. A second part opens datasets of two sizes, and
+rows, ours with rows, index, report and `fsync`, and the floor of any conversion: HDF5's own calls,
+the same bytes written to one file once, and `fsync`. A second part opens datasets of two sizes, and
 draws rows and slices of them and of a buffer of rl-replay whose mapped storage has the same rows.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
 from bench import medians_us, report, session, table
@@ -33,6 +35,7 @@ from rl_replay import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)  # the peer prints every dataset
 NAME = "bench/steps-v0"
+COLUMNS = (b"observations", b"actions", b"rewards", b"terminations", b"truncations")
 
 
 def batch(episodes: int, steps: int) -> TensorDict:
@@ -125,6 +128,28 @@ def by_us(root: Path, folder: Path) -> Callable[[], object]:
     return call
 
 
+def floor(root: Path, folder: Path) -> Callable[[], object]:
+    """What no conversion can do without: HDF5's own calls, and the same bytes on the disk once."""
+    path, target = folder / "data" / "main_data.hdf5", root / "floor"
+
+    def call() -> object:
+        with h5py.File(path) as file, target.open("wb") as out:
+            dtypes = [file["episode_0"][column].dtype for column in COLUMNS]
+            kinds = [h5py.h5t.py_create(dtype) for dtype in dtypes]
+            for name in file:
+                group = h5py.h5g.open(file.id, name.encode())
+                for column, dtype, kind in zip(COLUMNS, dtypes, kinds, strict=True):
+                    dataset = h5py.h5d.open(group, column)
+                    rows = np.empty(dataset.shape, dtype)
+                    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, rows, kind)
+                    out.write(rows)
+            out.flush()
+            os.fsync(out.fileno())
+        return target.unlink()
+
+    return call
+
+
 def convert(root: Path) -> None:
     """From the file to a buffer."""
     for episodes, steps in ((100, 1000), (500, 100)):
@@ -135,6 +160,7 @@ def convert(root: Path) -> None:
             "ours: mapped rows, index, report": by_us(place, folder),
             "minari: its iterator": by_minari(folder),
             "torchrl: mapped rows": by_peer(place),
+            "floor: HDF5 read, written once, fsync": floor(place, folder),
         }
         clocks = {"time": time.perf_counter, "time of the CPU": time.process_time}
         for name, clock in clocks.items():

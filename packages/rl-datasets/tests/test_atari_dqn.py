@@ -113,3 +113,9 @@ def test_a_bucket_that_is_gone_says_so_and_where_copies_are(tmp_path):
         AtariDQNExperienceReplay("Pong/5", root=tmp_path)
     with pytest.raises(ValueError, match="did you mean 'Pong/5'"):
         AtariDQNExperienceReplay("Pong/6", root=tmp_path)
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files", {0: [3, 7]})
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 4 steps"):
+        opened(tmp_path, slice_len=99)

@@ -162,3 +162,9 @@ def test_arguments_that_exclude_each_other_are_refused(tmp_path):
 def test_an_unknown_id_names_the_closest():
     with pytest.raises(ValueError, match="did you mean 'hopper-medium-v2'"):
         D4RLExperienceReplay("hoper-medium-v2")
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 6 steps"):
+        opened(tmp_path, slice_len=99)

@@ -46,8 +46,8 @@ def add(archive, name, content):
     archive.addfile(info, buffer)
 
 
-def opened(tmp_path):
-    options = {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
+def opened(tmp_path, **options):
+    options |= {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
     return GenDGRLExperienceReplay("bigfish-1M_E", **options)
 
 
@@ -125,3 +125,22 @@ def test_an_archive_is_unpacked_once(tmp_path):
 def test_an_unknown_id_names_the_closest():
     with pytest.raises(ValueError, match="among 128: did you mean 'bigfish-1M_E'"):
         GenDGRLExperienceReplay("bigfsh-1M_E")
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 6 steps"):
+        opened(tmp_path, slice_len=99)
+
+
+def test_columns_of_different_lengths_are_refused_and_nothing_is_left(tmp_path):
+    bad = {
+        "observations": np.zeros((4, 3, 64, 64), np.uint8),
+        "actions": np.zeros((2, 1)),
+        "rewards": np.zeros((3, 1), np.float32),
+        "dones": np.zeros((3, 1), bool),
+    }
+    write(tmp_path / "files", extra=[("bad.npy", bad)])
+    with pytest.raises(ValueError, match=r"bad\.npy: column \('action',\) has 2 rows,.* has 3"):
+        opened(tmp_path)
+    assert not list((tmp_path / "r").rglob("*.slab"))

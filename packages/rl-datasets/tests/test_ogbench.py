@@ -62,3 +62,18 @@ def test_columns_of_different_lengths_are_refused(tmp_path):
     write(tmp_path / "files", actions=np.zeros((2, 2)))
     with pytest.raises(ValueError, match=r"'actions' has 2 rows, 'terminals' has 14"):
         opened(tmp_path)
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 6 steps"):
+        opened(tmp_path, slice_len=99)
+
+
+def test_a_file_that_was_cut_short_is_refused(tmp_path):
+    write(tmp_path / "files")
+    path = tmp_path / "files" / "maze-v0.npz"
+    half = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:half])
+    with pytest.raises(ValueError, match=rf"maze-v0\.npz .*ends too early, after byte {half}"):
+        opened(tmp_path)

@@ -78,3 +78,8 @@ def test_damaged_tables_are_refused(tmp_path, text, message):
 def test_an_unknown_name_names_the_closest():
     with pytest.raises(ValueError, match="did you mean 'mushroom_num'"):
         OpenMLExperienceReplay("mushrom_num")
+
+
+def test_slices_longer_than_a_row_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"slice_len is 2, but the longest .* has 1 steps"):
+        opened(tmp_path, slice_len=2)

@@ -31,8 +31,8 @@ def write(folder):
     return made
 
 
-def opened(tmp_path):
-    options = {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
+def opened(tmp_path, **options):
+    options |= {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
     return RobosetExperienceReplay("DAPG(expert)/door_v2d-v1", **options)
 
 
@@ -69,3 +69,19 @@ def test_columns_of_different_lengths_are_refused(tmp_path):
         opened(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no \.h5 files"):
         RobosetExperienceReplay("x", path=tmp_path / "r", root=tmp_path / "r2")
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 5 steps"):
+        opened(tmp_path, slice_len=99)
+
+
+def test_a_file_that_was_cut_short_is_refused(tmp_path):
+    write(tmp_path / "files")
+    path = tmp_path / "files" / "seed_1.h5"
+    half = path.stat().st_size // 2
+    path.write_bytes(path.read_bytes()[:half])
+    with pytest.raises(ValueError, match=rf"seed_1\.h5.*ends too early.*{half} bytes"):
+        opened(tmp_path)
+    assert not list((tmp_path / "r").rglob("*.slab"))

@@ -111,3 +111,25 @@ def test_damaged_and_uneven_files_are_refused(tmp_path):
 def test_sizes_that_are_none_are_named(tmp_path, size, error):
     with pytest.raises(error, match="image_size: expected"):
         VD4RLExperienceReplay("main/walker_walk/random/64px", root=tmp_path, image_size=size)
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files", "npz")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 5 steps"):
+        opened(tmp_path, totensor=False, slice_len=99)
+
+
+def test_damaged_and_uneven_files_of_84_pixels_are_refused(tmp_path):
+    write(tmp_path / "files", "hdf5")
+    path = tmp_path / "files" / "shard.hdf5"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    half = len(whole) // 2
+    with pytest.raises(ValueError, match=rf"shard\.hdf5.*ends too early.*{half} bytes"):
+        opened(tmp_path)
+    path.write_bytes(whole)
+    with h5py.File(path, "a") as file:
+        del file["action"]
+        file["action"] = np.zeros((2, 2))
+    with pytest.raises(ValueError, match=r"column 'action' has 2 rows, 'step_type' has 15"):
+        opened(tmp_path)

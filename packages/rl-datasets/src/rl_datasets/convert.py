@@ -63,7 +63,11 @@ def convert(source: EpisodeSource, folder: PathName, dataset: str, *, bar: bool 
     folder.mkdir(parents=True, exist_ok=True)
     with _only_one(folder):
         conversion = _Conversion(source, folder / CONVERTING, dataset)
-        conversion.run(bar=bar)
+        try:
+            conversion.run(bar=bar)
+        except ValueError:  # files that cannot be read to the end: nothing to resume
+            shutil.rmtree(conversion.folder, ignore_errors=True)
+            raise
         replace_rows(conversion.folder, folder)
     return folder / ROWS_FOLDER
 

@@ -195,6 +195,7 @@ def _open(url: str, headers: dict[str, str] | None = None) -> http.client.HTTPRe
     try:
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
+        error.close()  # it is an answer too
         if error.code in _GONE:
             raise FileNotFoundError(
                 f"the server has nothing at {url} (status {error.code})."

@@ -183,6 +183,7 @@ class GenDGRLExperienceReplay(BaseDatasetExperienceReplay):
     """
 
     family = "gen_dgrl"
+    sources_of_copies = "The addresses are listed at https://github.com/facebookresearch/gen_dgrl."
 
     @classmethod
     def known_ids(cls) -> Sequence[str]:

@@ -146,6 +146,7 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
     """
 
     family = "openml"
+    sources_of_copies = "Tables can be had by hand from https://www.openml.org as .arff files."
 
     def __init__(
         self,

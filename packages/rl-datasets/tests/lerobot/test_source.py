@@ -174,3 +174,9 @@ def test_damaged_tables_are_refused(tmp_path):
         opened(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no meta/info\.json"):
         LeRobotExperienceReplay("me/x", path=tmp_path / "r", root=tmp_path / "r2")
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 6 steps"):
+        opened(tmp_path, slice_len=99)

@@ -188,3 +188,10 @@ def test_local_files_of_minari_are_found(tmp_path, monkeypatch):
         MinariExperienceReplay("demo/one-v0", path=tmp_path, **options)
     with pytest.raises(ValueError, match='leave "force" out'):
         MinariExperienceReplay("demo/one-v0", download="force", **options)
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write_minari(tmp_path / "files")
+    options = {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 7 steps"):
+        MinariExperienceReplay("demo/one-v0", slice_len=99, **options)

@@ -204,3 +204,17 @@ def test_other_splits_and_descriptions_are_refused(tmp_path):
     (tmp_path / "files" / "features.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"expected one features\.json"):
         opened(tmp_path)
+
+
+def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
+    write(tmp_path / "files")
+    with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 4 steps"):
+        opened(tmp_path, slice_len=99)
+
+
+def test_records_that_were_cut_short_are_refused_with_file_and_byte(tmp_path):
+    write(tmp_path / "files")
+    path = tmp_path / "files" / "set-train.tfrecord-00001-of-00002"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"00001-of-00002 .*ends too early: after byte 0 "):
+        opened(tmp_path)
