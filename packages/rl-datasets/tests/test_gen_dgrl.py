@@ -143,4 +143,4 @@ def test_columns_of_different_lengths_are_refused_and_nothing_is_left(tmp_path):
     write(tmp_path / "files", extra=[("bad.npy", bad)])
     with pytest.raises(ValueError, match=r"bad\.npy: column \('action',\) has 2 rows,.* has 3"):
         opened(tmp_path)
-    assert not list((tmp_path / "r").rglob("*.slab"))
+    assert not list((tmp_path / "r").rglob("converting"))

@@ -84,4 +84,4 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:half])
     with pytest.raises(ValueError, match=rf"seed_1\.h5.*ends too early.*{half} bytes"):
         opened(tmp_path)
-    assert not list((tmp_path / "r").rglob("*.slab"))
+    assert not list((tmp_path / "r").rglob("converting"))
