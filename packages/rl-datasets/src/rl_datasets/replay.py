@@ -7,7 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import torch
 from tensordict import TensorDictBase
@@ -260,6 +260,14 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         """Ends the thread of a stream, and waits for it; nothing else has any."""
         if self._stream is not None:
             self._stream.close()
+
+    def __enter__(self) -> Self:
+        """The buffer, which the end of a `with` block closes."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Closes it, as `close` does."""
+        self.close()
 
     def delete(self) -> None:
         """Remove the rows and the downloaded files from the disk; files of `path=` are not ours.

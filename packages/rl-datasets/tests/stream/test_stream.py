@@ -162,6 +162,15 @@ def test_closing_leaves_no_thread(tmp_path):
         data.sample()
 
 
+def test_a_loop_that_stops_early_in_a_block_leaves_no_thread(tmp_path):
+    with streamed(ListSource(toy_episodes([40] * 9)), tmp_path) as data:
+        for batch in data:
+            assert len(batch)
+            break
+        assert threads()
+    assert not threads()
+
+
 def test_a_buffer_that_is_dropped_leaves_no_thread(tmp_path):
     data = streamed(ListSource(toy_episodes([40] * 9)), tmp_path)
     data.sample()
