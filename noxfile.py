@@ -218,7 +218,7 @@ def built(session: nox.Session, *names: str) -> Path:
 @nox.session
 @frees_disk
 def ray(session: nox.Session) -> None:
-    """Run the tests that need a session of Ray, and the page about clusters, against the wheels."""
+    """Run the tests that need a session of Ray, the page about clusters, and a short training."""
     names = ["rl-collect", "rl-replay"]
     ours, others = needs("test", *names)
     links = ["--find-links", str(built(session, *closure(*names, *ours)))]
@@ -226,6 +226,10 @@ def ray(session: nox.Session) -> None:
     tests = [f"packages/{name}/tests" for name in names]
     session.run("pytest", *tests, "-m", "ray", *session.posargs)
     session.run("pytest", "docs/cluster.md", env={"RAY_AUTH_MODE": "disabled"})
+    path = ROOT / install_example(session, "ppo_recurrent_cartpole")
+    with tempfile.TemporaryDirectory() as folder, session.chdir(folder):
+        options = ["--ray", "2", "--steps", "3000"]
+        session.run("python", str(path), *options, env={"RAY_AUTH_MODE": "disabled"})
 
 
 @nox.session

@@ -20,6 +20,7 @@ import os
 import signal
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,7 +32,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from rl_collect import Collector
+from rl_collect import Collector, RayCollector
 from rl_envs import GymEnv, SerialEnv, TransformedEnv, wire_policy
 from rl_policies import OneHotCategorical, ProbabilisticActor
 from rl_record import JSONLLogger, read_run
@@ -52,6 +53,7 @@ class Settings:
     env: str = "CartPole-v1"
     seed: int = 0
     device: str = "cpu"
+    ray: int = 0  # actors of Ray that play; 0 for this process
     num_envs: int = 8
     num_steps: int = 128  # of each environment, in a batch
     slice_steps: int = 16
@@ -113,12 +115,7 @@ class Run:
         self.agent = TensorDictSequential(actor, critic)
         self.acting = copy.deepcopy(self.agent)  # on the CPU, where the environments are
         self.agent.to(settings.device)
-        self.collector = Collector(
-            make_env(settings.env, settings.num_envs),
-            self.acting,
-            frames_per_batch=settings.num_envs * settings.num_steps,
-            producer=settings.seed,
-        )
+        self.collector = self.make_collector()
         self.collector.set_seed(settings.seed)
         self.advantage = GAE(gamma=settings.gamma, lmbda=settings.lmbda, value_network=critic)
         self.loss = ClipPPOLoss(
@@ -130,6 +127,17 @@ class Run:
         self.threshold = gymnasium.spec(settings.env).reward_threshold
         self.best: dict[str, Any] = {"score": float("-inf"), "weights": None}
 
+    def make_collector(self) -> Collector | RayCollector:
+        """Make what plays all environments, here or in actors that have a share of them each."""
+        settings = self.settings
+        frames = settings.num_envs * settings.num_steps
+        if not settings.ray:
+            env = make_env(settings.env, settings.num_envs)
+            return Collector(env, self.acting, frames_per_batch=frames, producer=settings.seed)
+        makers = [partial(make_env, settings.env, settings.num_envs // settings.ray)] * settings.ray
+        together = {"sync": True, "cat_results": 0}
+        return RayCollector(makers, self.acting, frames_per_batch=frames, **together)
+
     def train_on_batch(self) -> dict[str, Any]:
         """Collect steps, estimate their advantages, update; now and then, evaluate. What to log."""
         settings, batch = self.settings, self.collector.next().to(self.settings.device)
@@ -140,7 +148,11 @@ class Run:
             for rows in torch.randperm(len(slices)).split(settings.slices_per_update):
                 losses = self.update(slices[rows.to(settings.device)])
         self.collector.update_policy_weights_(self.agent)
-        logged = {"return": self.collector.stats()["mean_return"], **losses}
+        self.acting.load_state_dict(self.agent.state_dict())  # actors have copies of it
+        stats = self.collector.stats()
+        players = stats.get("workers", [stats])
+        mean_return = sum(player["mean_return"] for player in players) / len(players)
+        logged = {"return": mean_return, **losses}
         if self.collector.policy_version % settings.batches_per_evaluation == 0:
             logged["eval/return"] = self.keep_score()
         return logged
@@ -273,6 +285,8 @@ def check(settings: Settings, out: Path, *, resume: bool) -> None:
         refuse(f"no environment {settings.env!r} here", error)
     if space.shape != (4,):
         refuse(f"{settings.env} is no CartPole: its observations are {space}")
+    if settings.ray and (settings.ray < 0 or settings.num_envs % settings.ray):
+        refuse(f"--ray {settings.ray} does not divide {settings.num_envs} environments")
     if not 0 <= settings.seed < 2**31:
         refuse(f"expected a seed of at most 31 bits, got {settings.seed}")
     try:
@@ -287,12 +301,13 @@ def main() -> None:
     parser.add_argument("--env", default=Settings.env, help="a CartPole of Gymnasium")
     parser.add_argument("--seed", type=int, default=Settings.seed)
     parser.add_argument("--device", default=Settings.device, help="where to learn: cpu, cuda, ...")
+    parser.add_argument("--ray", type=int, default=0, metavar="N", help="play in N actors of Ray")
     parser.add_argument("--steps", type=int, default=300_000, help="most steps to train")
     parser.add_argument("--out", type=Path, default=Path("runs/ppo_recurrent_cartpole"))
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     options, interrupt = parser.parse_args(), Interrupt()
     torch.set_num_threads(1)  # tensors as small as these are slower on several
-    settings = Settings(options.env, options.seed, options.device)
+    settings = Settings(options.env, options.seed, options.device, options.ray)
     check(settings, options.out, resume=options.resume)
     run, start = Run(settings), time.perf_counter()
     train(run, options.steps, options.out, interrupt, resume=options.resume)
