@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine(carrier):
     makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
     options = {"frames_per_batch": 6, "restart_workers": True}
     with carrier.one_by_one(makers, **options) as collector:
-        batches: list = []
+        batches, waits_s = [], []
 
         def play_until(num_producers):
             for _ in range(10_000):  # far more than two workers need
@@ -44,15 +45,19 @@ def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine(carrier):
                     == num_producers
                 ):
                     return
+                begin = time.monotonic()
                 batch = collector.next()
+                waits_s.append(time.monotonic() - begin)
                 batches.extend([] if batch is None else [batch])
             pytest.fail("the worker that restarts_workers a dead one hands nothing over")
 
         play_until(2)
+        waits_s.clear()
         for deaths, index in enumerate([1, 0, 0], start=1):
             os.kill(collector.pids[index], signal.SIGKILL)
             play_until(2 + deaths)
         restarts = collector.stats()["restarts"]
+    assert max(waits_s) < 3  # the others go on
     assert restarts == 3
     rows = torch.cat(batches)
     shown, after = rows["observation"], rows["next", "observation"]

@@ -70,7 +70,12 @@ def test_batches_and_weights_travel_and_each_version_is_put_once(cluster, monkey
             if number == 3:  # nobody has time for this version
                 acting.module.weight.data.fill_(33)
                 collector.update_policy_weights_()
-    assert len(puts) == 5  # one for each version that acted; the last one and the skipped one none
+        assert len(puts) == 5  # one for each version that acted; the last and the skipped one none
+        state = collector.state_dict()
+        expected = [collector.next() for _ in range(2)]
+        collector.load_state_dict(state)
+        for batch in expected:
+            assert (collector.next() == batch).all()
     rows = torch.cat(batches, -1)
     assert rows.shape == (3, 25)
     versions = [batch["collector", "policy_version"].unique().tolist() for batch in batches]
@@ -115,22 +120,25 @@ def test_workers_of_all_machines_write_to_a_buffer_in_an_actor(cluster, whole):
 def test_the_stream_goes_on_when_a_node_is_lost_and_a_new_one_takes_part(cluster):
     options = {"frames_per_batch": 6, "restart_workers": True, "min_workers": 1}
     with RayCollector([EPISODES] * 2, remote_configs=[HERE, FAR], **options) as collector:
-        batches, producers = [], set()
+        batches, producers, waits_s = [], set(), []
 
         def play_until(is_enough):
             end = time.monotonic() + 120
-            while not is_enough() and time.monotonic() < end:
+            while not is_enough() and (begin := time.monotonic()) < end:
                 batches.append(collector.next())
+                waits_s.append(time.monotonic() - begin)
                 producers.update((batches[-1]["collector", "traj_ids"] >> 32).tolist())
             assert is_enough()
 
         play_until(lambda: len(producers) == 2)
+        waits_s.clear()
         cluster.remove_node(cluster.far.pop(), allow_graceful=False)
         play_until(lambda: collector.stats()["missing"] == [1])
         count = len(batches)
         play_until(lambda: len(batches) == count + 20)  # without it
         cluster.far.append(cluster.add_node(num_cpus=2, resources={"far": 2}))
         play_until(lambda: not collector.stats()["missing"] and len(producers) == 3)
+        assert max(waits_s) < 3  # a worker that is lost, or that starts, is not waited for
         # a node that is lost may be given a new worker before Ray knows
         assert 1 <= collector.restarts <= 3
     rows = torch.cat(batches)
