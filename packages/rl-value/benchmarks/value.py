@@ -26,7 +26,7 @@ from rl_layout.compiled import LEAST_ROWS, is_of_use
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_policies import OneHotCategorical, ProbabilisticActor, ValueOperator
 from rl_value import GAE, ClipPPOLoss, gae
-from rl_value.returns import LOOPS
+from rl_value.scan.block_scan import LOOPS
 
 warnings.filterwarnings("ignore")
 GAMMA, LMBDA = 0.99, 0.95

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rl_value.arguments import cut_after, decay_of, is_transformed, time_of, zeroed
+from rl_value.arguments import cut_after, decay_of, time_of, zeroed
+from rl_value.scan.block_scan import is_transformed
 
 
 def test_time_of_a_row_is_its_only_dimension():

@@ -5,7 +5,8 @@ from tensordict.nn import TensorDictModule, TensorDictSequential, set_skip_exist
 from torch import nn
 
 from rl_layout import recurrent_mode
-from rl_value.networks import output_of, outputs_from
+from rl_value.estimators.bootstrapping.next_values import outputs_from
+from rl_value.networks import output_of
 
 
 def batch():

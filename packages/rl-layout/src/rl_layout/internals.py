@@ -5,6 +5,7 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 
 from rl_layout.compiled import LEAST_ROWS, is_of_use, load_compiled, run_compiled
 from rl_layout.extras import import_with_hypothesis
+from rl_layout.recurrent_mode import MODE
 from rl_layout.reference import continues
 from rl_layout.segments.flat_views import flatten
 from rl_layout.segments.markers import (
@@ -21,6 +22,7 @@ from rl_layout.segments.torch_cuts import cut_by_torch
 __all__ = [
     "FIELDS",
     "LEAST_ROWS",
+    "MODE",
     "array_of",
     "batch_shape",
     "continues",

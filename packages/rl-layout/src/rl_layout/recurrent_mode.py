@@ -19,7 +19,7 @@ class _Mode(threading.local):
     current: bool | None = None
 
 
-_mode = _Mode()
+MODE = _Mode()
 
 
 def recurrent_mode() -> bool | None:
@@ -33,7 +33,7 @@ def recurrent_mode() -> bool | None:
         >>> recurrent_mode() is None
         True
     """
-    return _mode.current
+    return MODE.current
 
 
 def _as_bool(mode: object) -> bool | None:
@@ -76,11 +76,11 @@ class set_recurrent_mode:
         self._before: list[bool | None] = []
 
     def __enter__(self) -> None:
-        self._before.append(_mode.current)
-        _mode.current = self.mode
+        self._before.append(MODE.current)
+        MODE.current = self.mode
 
     def __exit__(self, *_: object) -> None:
-        _mode.current = self._before.pop()
+        MODE.current = self._before.pop()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Run a function in this mode.

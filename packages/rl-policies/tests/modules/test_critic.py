@@ -63,3 +63,20 @@ def test_missing_observation_error_names_the_key():
 def test_too_many_outputs_raise():
     with pytest.raises(ValueError, match=r"each of .*'state_value'.* returned 2"):
         ValueOperator(lambda x: (x, x))(rows())
+
+
+def test_a_step_lists_the_network_itself():
+    critic = ValueOperator(torch.nn.Linear(3, 1))
+    ((call, read, written),) = critic.step_calls()
+    assert (call, read, written) == (critic.module, ["observation"], ["state_value"])
+
+
+def test_a_step_of_a_subclass_is_listed_as_it_is():
+    class Doubled(ValueOperator):
+        def step(self, *tensors):
+            return (2 * super().step(*tensors)[0],)
+
+    critic = Doubled(torch.nn.Linear(3, 1))
+    ((call, _, _),) = critic.step_calls()
+    x = torch.ones(2, 3)
+    assert torch.equal(call(x)[0], 2 * critic.module(x))

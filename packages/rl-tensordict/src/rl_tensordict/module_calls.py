@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from tensordict import TensorDictBase
@@ -152,6 +152,16 @@ class ModuleCalls:
             if not call.is_exact:
                 return False
         return not skip_existing()
+
+    def bind(self) -> Self:
+        """Run the innermost calls from now on, which are valid until `is_stale`.
+
+        Returns:
+            The same calls.
+        """
+        if self.is_flat:
+            self._steps = [step for call in self.calls for step in call.steps()]
+        return self
 
     def is_stale(self) -> bool:
         """Tell whether parts, keys or options were changed, or hooks added, since the listing."""

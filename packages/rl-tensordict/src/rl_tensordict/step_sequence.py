@@ -12,7 +12,8 @@ from rl_tensordict.entries import require
 from rl_tensordict.module_calls import ModuleCalls, Values, children_of
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.notes import note_call
-from rl_tensordict.tensor_step import StepCall, TensorStep, is_ordinary, write
+from rl_tensordict.tensor_step import TensorStep, is_ordinary, write
+from rl_tensordict.types import StepCall
 
 
 class StepSequence(TensorStep):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential, skip_existing
@@ -12,10 +12,7 @@ from torch import Tensor
 from rl_tensordict.entries import put, require
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.notes import note_call
-from rl_tensordict.types import NestedKey
-
-StepCall: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]
-"""A function on tensors, with the keys of its inputs and of its outputs."""
+from rl_tensordict.types import NestedKey, StepCall
 
 
 class TensorStep(TensorDictModuleBase):  # type: ignore[misc]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+# C code, asked at every call: a function around it would cost more than it does
+version_of: Callable[[Tensor], int] = attrgetter("_version")
+"""How often a tensor was written to in place; inference tensors do not count that."""
 
-def version_of(tensor: Tensor) -> int:
-    """How often a tensor was written to in place; inference tensors do not count that."""
-    return tensor._version
+has_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+"""Whether a transform of `torch.func` is active."""
+
+has_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes intercept operations, as tracers and fake tensors do; 0 is False."""
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
@@ -31,18 +38,6 @@ def modules_of(module: nn.Module) -> dict[str, Any]:
 def is_compiled_in_place(module: nn.Module) -> bool:
     """Whether `nn.Module.compile` replaced the call of a module."""
     return module._compiled_call_impl is not None
-
-
-def has_transforms() -> bool:
-    """Whether a transform of `torch.func` is active."""
-    active: bool = torch._C._are_functorch_transforms_active()
-    return active
-
-
-def has_dispatch_modes() -> bool:
-    """Whether operations are intercepted, as tracers and fake tensors do."""
-    depth: int = torch._C._len_torch_dispatch_stack()
-    return depth > 0
 
 
 def assert_on_device(condition: Tensor, message: str) -> None:

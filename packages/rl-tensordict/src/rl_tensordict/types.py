@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,3 +18,5 @@ Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
 Words: TypeAlias = NDArray[np.uint64]
 LeafTensors: TypeAlias = dict[KeyPath, Tensor]
+# a function on tensors, with the keys of its inputs and of its outputs
+StepCall: TypeAlias = tuple[Callable[..., Any], list[NestedKey], list[NestedKey]]

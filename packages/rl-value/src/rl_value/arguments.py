@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
@@ -10,15 +11,10 @@ from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_integer
-from rl_tensordict.torch_internals import has_transforms
+from rl_tensordict.arguments import check_integer, check_type
+from rl_value.scan.block_scan import is_transformed
 
 FLOATS = (torch.float32, torch.float64)
-
-
-def is_transformed() -> bool:
-    """Tell whether values may not be looked into: code is compiled, or under `torch.func`."""
-    return torch.compiler.is_compiling() or has_transforms()
 
 
 def time_of(values: Tensor, time_dim: int) -> int:
@@ -74,6 +70,15 @@ def floats(values: Tensor, key: NestedKey) -> Tensor:
         msg = f"{key!r}: expected floating point, got {values.dtype}. Call .float()."
         raise TypeError(msg)
     return values
+
+
+def check_step_values(name: str, values: object, batch: Sequence[int]) -> None:
+    """Raise where something is no tensor of one number for each step of a batch."""
+    if not isinstance(values, Tensor):
+        check_type(name, values, Tensor, "a tensor or None")
+    elif values.shape[: len(batch)] != batch:
+        msg = f"{name}: expected {[*batch, 1]}, one of each step, got {list(values.shape)}."
+        raise ValueError(msg)
 
 
 def check_flags(reward: Tensor, **flags: Tensor) -> None:

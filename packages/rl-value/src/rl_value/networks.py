@@ -11,22 +11,19 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor, nn
 
-from rl_layout import set_recurrent_mode
 from rl_tensordict import (
     ModuleCalls,
     NestedKey,
     as_key,
     as_tuple,
-    build,
     copied,
     leaves,
-    nest,
     note_call,
     require,
 )
 from rl_tensordict.torch_internals import parameters_of
 from rl_tensordict.types import KeyPath
-from rl_value.arguments import is_transformed
+from rl_value.scan.block_scan import is_transformed
 
 ROWS = "Steps are its rows: look at their shapes and dtypes."
 
@@ -97,43 +94,10 @@ def _constant_parameters(network: nn.Module) -> Iterator[None]:
 
 def output_of(network: TensorDictModuleBase, batch: TensorDictBase, wanted: NestedKey) -> Tensor:
     """Evaluate a network on a batch without writing to the batch."""
-    return _output(network, ModuleCalls(network, watch=False), copied(batch), wanted)
+    return output_on_batch(network, ModuleCalls(network, watch=False), copied(batch), wanted)
 
 
-def outputs_from(
-    network: TensorDictModuleBase,
-    given: Iterable[tuple[Mapping[KeyPath, Tensor], int]],  # inputs [K, ...] by key, and K
-    wanted: NestedKey,
-    params: TensorDictBase | None = None,
-) -> list[Tensor]:
-    """Evaluate a network once for each of some inputs, in recurrent mode, by its parameters."""
-    swapped: Any = (
-        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
-    )
-    found = []
-    with swapped, set_recurrent_mode(True):
-        calls, key = ModuleCalls(network, watch=False), as_tuple(wanted)
-        is_flat = calls.is_forward()
-        for inputs, size in given:
-            made = _run(network, calls, inputs).get(key) if is_flat else None
-            if not isinstance(made, Tensor) or made.ndim < 2:  # `forward` may say why it refuses it
-                made = _output(network, calls, build(nest(inputs), torch.Size([size])), wanted)
-            found.append(made)
-    return found
-
-
-def _run(
-    network: TensorDictModuleBase, calls: ModuleCalls, inputs: Mapping[KeyPath, Tensor]
-) -> Mapping[KeyPath, Any]:
-    """What calls on tensors compute of some inputs."""
-    try:
-        return calls.run(dict(inputs))
-    except Exception as error:
-        _note_failure(error, network, calls, inputs)
-        raise
-
-
-def _output(
+def output_on_batch(
     network: TensorDictModuleBase, calls: ModuleCalls, batch: TensorDictBase, wanted: NestedKey
 ) -> Tensor:
     """One output of a network that writes to a batch of ours."""
@@ -171,12 +135,12 @@ def noted(
     try:
         made: TensorDictBase = network(batch) if skip_existing() else calls.write(batch)
     except Exception as error:
-        _note_failure(error, network, calls, dict(leaves(batch)))
+        note_failure(error, network, calls, dict(leaves(batch)))
         raise
     return made
 
 
-def _note_failure(
+def note_failure(
     error: Exception, network: Any, calls: ModuleCalls, inputs: Mapping[KeyPath, Any]
 ) -> None:
     """Add a note on the call that failed, or on the network where it is called as a whole."""

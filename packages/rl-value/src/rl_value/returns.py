@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from rl_layout.internals import LEAST_ROWS, is_of_use, run_compiled
+from rl_layout.internals import LEAST_ROWS, is_of_use
 from rl_value.arguments import (
     check_flags,
     check_fraction,
@@ -15,11 +15,19 @@ from rl_value.arguments import (
     time_of,
     zeroed,
 )
-from rl_value.scan.block_scan import BLOCKS, constant_scan, cuts_of, empty_rows, obstacle, rows_of
+from rl_value.scan.block_scan import (
+    BLOCKS,
+    LOOPS,
+    constant_scan,
+    cuts_of,
+    empty_rows,
+    gae_of_rows,
+    obstacle,
+    rows_of,
+)
 from rl_value.scan.linear_scan import general_scan, linear_scan
 
 __all__ = ["gae", "linear_scan", "reward_to_go", "td0", "td1", "td_lambda", "vtrace"]
-LOOPS = "rl_value.scan.numba_loops"
 
 
 def td0(reward: Tensor, next_value: Tensor, terminated: Tensor, *, gamma: float | Tensor) -> Tensor:
@@ -252,50 +260,23 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols, and time a place
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
     dim = time_of(reward, time_dim)
-    return advantages((reward, value, next_value), (terminated, done), (gamma, lmbda), dim)
+    arrays, factors = (reward, value, next_value), (gamma, lmbda)
+    scan = general_gae if obstacle(factors, *arrays) else gae_of_rows
+    return scan(arrays, (terminated, done), factors, dim)
 
 
-def advantages(
+def general_gae(
     arrays: tuple[Tensor, Tensor, Tensor],
     ends: tuple[Tensor, Tensor],
     factors: tuple[float | Tensor, float | Tensor],
     dim: int,
 ) -> tuple[Tensor, Tensor]:
-    """Compute what `gae` does, unchecked; arrays are reward, value and next value."""
+    """Compute what `gae` does, unchecked, by torch; arrays are reward, value and next value."""
     reward, value, next_value = arrays
-    if not obstacle(factors, *arrays):
-        return _gae_of_rows(arrays, ends, (float(factors[0]), float(factors[1])), dim)
     delta = reward + factors[0] * zeroed(next_value, ends[0]) - value
     decay = decay_of(*factors, ends[1] | ends[0], reward)
     advantage = linear_scan(decay, delta, time_dim=dim)
     return advantage, advantage + value
-
-
-def _gae_of_rows(
-    arrays: tuple[Tensor, Tensor, Tensor],
-    ends: tuple[Tensor, Tensor],
-    factors: tuple[float, float],
-    dim: int,
-) -> tuple[Tensor, Tensor]:
-    """Advantages and targets of steps in the memory of the CPU; `ends` are terminated and done."""
-    reward, (gamma, lmbda) = arrays[0], factors
-    size, decay = reward.numel(), gamma * lmbda
-    rewards, values, ahead, ended, done = rows_of(dim, *arrays, *ends)
-    advantage, out = empty_rows(reward, dim)
-    target, targets = empty_rows(reward, dim)
-    cut = cuts_of(reward.shape[dim], ended, done)
-    given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
-    # with no decay not even what is not finite is carried
-    if decay and size >= LEAST_ROWS and run_compiled(LOOPS, "gae_rows", *given):
-        return advantage, target
-    with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
-        delta = ahead * gamma
-        np.copyto(delta, 0, where=ended)
-        delta += rewards
-        delta -= values
-        constant_scan(decay, cut, delta, out)
-        np.add(out, values, out=targets)
-    return advantage, target
 
 
 def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place

@@ -8,7 +8,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import EndKind, Segments, keys
 from rl_tensordict import find
-from rl_value.arguments import is_transformed
+from rl_value.scan.block_scan import is_transformed
 
 LEAST_ROWS = 8
 """Fewer rows than this may be single ones by chance."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rl_policies.keys import ACTION, OBSERVATION, STATE_ACTION_VALUE, STATE_VALUE, listed
 from rl_policies.networks.ensemble import Ensemble
 from rl_tensordict import NestedKey, TensorStep, as_tuple, note_call, note_errors, outputs_of
+from rl_tensordict.types import StepCall
 
 
 class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
@@ -79,6 +80,16 @@ class ValueOperator(TensorStep, TensorDictModule):  # type: ignore[misc]
         except Exception as error:
             note_call(error, f"{type(self).__name__}.step", tensors, self.in_keys)
             raise
+
+    def step_calls(self) -> list[StepCall]:
+        """List the call of the network, for a loop or an estimator that calls it many times.
+
+        Returns:
+            The network with the keys of its inputs and of its outputs.
+        """
+        if type(self).step is not ValueOperator.step:
+            return super().step_calls()
+        return [(self.module, list(self.in_keys), list(self.out_keys))]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Read the inputs from a tensordict, and write the values to it.

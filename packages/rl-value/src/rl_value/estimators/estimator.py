@@ -17,9 +17,9 @@ from torch import Tensor
 
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_tuple, find, put
-from rl_tensordict.arguments import check_type, drop_useless, refuse_unknown
-from rl_value.arguments import check_fraction
+from rl_tensordict import ModuleCalls, NestedKey, find, put
+from rl_tensordict.arguments import check_type, drop_useless
+from rl_value.arguments import check_fraction, check_step_values
 from rl_value.counted_steps import under_next
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict
 from rl_value.estimators.bootstrapping.call_config import (
@@ -27,21 +27,27 @@ from rl_value.estimators.bootstrapping.call_config import (
     ValueCallConfig,
     one_number,
 )
-from rl_value.estimators.bootstrapping.next_values import roles_of, unroll_steps
+from rl_value.estimators.bootstrapping.next_values import (
+    ValueCalls,
+    roles_of,
+    unroll_steps,
+)
 from rl_value.estimators.explanation import described, estimator_lines
-from rl_value.estimators.key_map import KeyMap
+from rl_value.estimators.key_map import KeyMap, refuse_keys
 from rl_value.estimators.time_place import OUTSIDE, time_last
 from rl_value.estimators.transitions import (
     Transitions,
     UnrolledValues,
     ValuedTransitions,
     check_writable,
+    full,
+    is_time_last,
+    path_of,
     standardised,
 )
 from rl_value.networks import check_network, held_out
 from rl_value.scan.linear_scan import general_scan
 
-LEGACY = ("advantage_key", "value_target_key", "value_key")
 USELESS = {
     "deactivate_vmap": "",  # scripts for TorchRL pass it
     "vectorized": "there is one algorithm",
@@ -113,7 +119,7 @@ class ValueEstimator(NamedModule):
         **legacy: Any,
     ) -> None:
         super().__init__()
-        _refuse_legacy(drop_useless(legacy, USELESS))
+        refuse_keys(drop_useless(legacy, USELESS))
         check_fraction("gamma", gamma)
         check_network("value_network", value_network)
         flag = bool | int | np.bool_ | None
@@ -136,6 +142,7 @@ class ValueEstimator(NamedModule):
         )
         self.entries = KeyMap.of(value_network)
         self._substituted: Tensor | int = 0
+        self._bound: Any = None  # a network, and its calls
 
     @property
     def num_substituted(self) -> int:
@@ -217,18 +224,16 @@ class ValueEstimator(NamedModule):
                 observations say that time is another dimension of a batch that names none.
             RuntimeError: the batch is locked.
         """
-        given: dict[str, Any] = {
-            "params": params,
-            "target_params": target_params,
-            "time_dim": time_dim,
-        }
+        given: dict[str, Any] = {"params": params, "target_params": target_params}
+        given["time_dim"] = time_dim
         if tensors or named or not isinstance(tensordict, TensorDictBase):
             made: TensorDictBase = self.by_names((tensordict, *tensors), named, **given)
             return made
         if torch.compiler.is_dynamo_compiling():
             written: TensorDictBase = _outside(self.forward, tensordict, **given)
             return written
-        check_writable(tensordict)
+        if tensordict.is_locked:
+            check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
             valued = self._valued(tensordict, params, target_params, time_dim=time_dim)
             self._write(tensordict, valued, self.estimate(valued))
@@ -260,6 +265,7 @@ class ValueEstimator(NamedModule):
             call = self.value_estimate
             target: Tensor = _outside(call, tensordict, next_value=next_value, **given)
             return target
+        check_tensordict(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
             valued = self._valued(tensordict, params, target_params, next_value, time_dim)
             return valued.steps.scatter(self.estimate(valued)[1])
@@ -333,26 +339,21 @@ class ValueEstimator(NamedModule):
         if target_params is not None and self.calls.shifted:
             msg = "shifted=True reads values and next values at once: it takes no target_params."
             raise ValueError(msg)
-        check_tensordict(tensordict)
-        check_parameters(params=params, target_params=target_params)
+        if params is not None or target_params is not None:
+            check_parameters(params=params, target_params=target_params)
         if next_value is not None:
-            check_type("next_value", next_value, Tensor, "a tensor or None")
+            check_step_values("next_value", next_value, tensordict.batch_size)
         steps = self._transitions(tensordict, time_dim)
-        given = None
-        if next_value is not None:
-            if next_value.shape[: tensordict.ndim] != tensordict.batch_size:
-                shape = [*tensordict.batch_size, 1]
-                msg = (
-                    f"next_value: expected {shape}, one of each step, got {list(next_value.shape)}."
-                )
-                raise ValueError(msg)
-            given = steps.gather(next_value)
+        given = None if next_value is None else steps.gather(next_value)
         found = self._values(steps, params, target_params, given)
         return self._cut(steps, found)
 
     def _transitions(self, tensordict: TensorDictBase, time_dim: int | None) -> Transitions:
         """The steps of a batch, with time last."""
-        batch, dim = time_last(tensordict, self.time_dim if time_dim is None else time_dim)
+        dim = self.time_dim if time_dim is None else time_dim
+        if dim is None and tensordict.batch_size and is_time_last(tensordict):
+            return Transitions.of(tensordict, self.entries)
+        batch, dim = time_last(tensordict, dim)
         return Transitions.of(batch, self.entries, dim)
 
     def _stored_values(self, steps: Transitions) -> tuple[Tensor | None, Tensor | None]:
@@ -388,14 +389,23 @@ class ValueEstimator(NamedModule):
             # nothing trains them through a target
             params = None if params is None else params.detach()
             target_params = None if target_params is None else target_params.detach()
-            with held_out(network):
-                found = unroll_steps(network, steps, key, self.calls, params, target_params)
+            with held_out(network) if torch.is_grad_enabled() else nullcontext():
+                bound, roles = self._calls_of(network), roles_of(network)
+                own = params, target_params, bound
+                found = unroll_steps(ValueCalls(network, roles, key, self.calls, *own), steps)
             self.count_substituted(found)
             if now is not None:  # stored values also follow each other
                 shifted_values = steps.successor_values(now, found.following)
                 found = replace(found, now=now, following=shifted_values)
             return found if following is None else replace(found, following=following)
         return UnrolledValues(now, following, steps.missing, None, None)
+
+    def _calls_of(self, network: TensorDictModuleBase) -> ModuleCalls:
+        """The calls of the network, listed anew where it was changed."""
+        bound: tuple[TensorDictModuleBase, ModuleCalls] | None = self._bound
+        if bound is None or bound[0] is not network or bound[1].is_stale():
+            self._bound = bound = network, ModuleCalls(network).bind()
+        return bound[1]
 
     def count_substituted(self, found: UnrolledValues) -> None:
         """Keep how many next observations were replaced by the step's own."""
@@ -415,11 +425,11 @@ class ValueEstimator(NamedModule):
         cut = ends if steps.truncated is None else ends | steps.truncated
         if left_out is not None:
             cut = cut | left_out | steps.successor_values(left_out, torch.zeros_like(left_out))
-        reward = _full(steps.reward)
+        reward = full(steps.reward)
         if self.average_rewards:
             reward = standardised(reward, left_out)
         gamma = steps.per_step(self.gamma)
-        value, following = _full(found.now), _full(found.following)
+        value, following = full(found.now), full(found.following)
         return ValuedTransitions(steps, reward, value, following, cut, left_out, gamma, found)
 
     def _write(
@@ -429,11 +439,11 @@ class ValueEstimator(NamedModule):
         results: tuple[Tensor, Tensor],
     ) -> None:
         found, steps = valued.found, valued.steps
-        for key, result in zip(self.outputs, results, strict=True):
-            if self._selected is None or key in self._selected:
-                put(tensordict, as_tuple(key), steps.scatter(result))
+        for name, result in zip(("advantage", "value_target"), results, strict=True):
+            if self._selected is None or self.entries[name] in self._selected:
+                put(tensordict, path_of(self.entries[name]), steps.scatter(result))
         if self._selected is None:
-            value = as_tuple(self.entries["value"])
+            value = path_of(self.entries["value"])
             put(tensordict, value, steps.scatter(found.now))
             put(tensordict, (keys.NEXT, *value), steps.scatter(found.following))
         if found.in_budget is not None:
@@ -451,16 +461,3 @@ class ValueEstimator(NamedModule):
 def _outside(call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Call a function outside of compiled code."""
     return call(*args, **settings)
-
-
-def _full(values: Tensor) -> Tensor:
-    half = values.dtype in (torch.float16, torch.bfloat16)
-    return values.float() if half else values
-
-
-def _refuse_legacy(given: dict[str, Any]) -> None:
-    for name in given:
-        if name in LEGACY:
-            msg = f"{name} is not an argument: call set_keys({name.removesuffix('_key')}=...)."
-            raise RuntimeError(msg)
-    refuse_unknown(given)

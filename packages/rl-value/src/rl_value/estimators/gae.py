@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_value.arguments import check_fraction, check_steps
+from rl_value.arguments import FLOATS, check_fraction, check_steps
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import N_STEPS, lambda_returns
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
-from rl_value.returns import advantages, explain_scan
+from rl_value.returns import explain_scan, general_gae
+from rl_value.scan.block_scan import gae_of_rows, obstacle
 
 
 class GAE(ValueEstimator):
@@ -64,10 +66,17 @@ class GAE(ValueEstimator):
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
         if valued.steps.ahead is None:
             arrays = valued.reward, valued.value, valued.next_value
-            check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
+            for each in arrays:
+                if (
+                    each.shape != valued.reward.shape
+                    or each.dtype not in FLOATS
+                    or each.layout is not torch.strided
+                ):
+                    check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
             factors = valued.gamma, valued.steps.factor("lmbda", self.lmbda)
             ends = valued.steps.terminated, valued.cut
-            advantage, target = advantages(arrays, ends, factors, dim=0)
+            scan = general_gae if obstacle(factors, *arrays) else gae_of_rows
+            advantage, target = scan(arrays, ends, factors, 0)
         else:
             target = lambda_returns(valued, self.lmbda)
             advantage = target - valued.value

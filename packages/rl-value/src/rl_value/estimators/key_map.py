@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from tensordict.nn import TensorDictModuleBase
 
 from rl_layout import keys
 from rl_tensordict import NestedKey, UnknownName, as_tuple
+from rl_tensordict.arguments import refuse_unknown
+
+LEGACY = ("advantage_key", "value_target_key", "value_key")
 
 
 class KeyMap(dict[str, NestedKey]):
@@ -53,3 +56,12 @@ class KeyMap(dict[str, NestedKey]):
                 msg = f"{name}: {error}"
                 raise ValueError(msg) from None
             self[name] = key
+
+
+def refuse_keys(given: dict[str, Any]) -> None:
+    """Raise for arguments that nothing takes; keys are set by `KeyMap.set`."""
+    for name in given:
+        if name in LEGACY:
+            msg = f"{name} is not an argument: call set_keys({name.removesuffix('_key')}=...)."
+            raise RuntimeError(msg)
+    refuse_unknown(given)

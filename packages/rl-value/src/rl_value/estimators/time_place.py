@@ -19,7 +19,7 @@ from rl_layout import (
 from rl_layout.internals import array_of
 from rl_tensordict import UnfitValue, find, names_of
 from rl_tensordict.arguments import check_integer
-from rl_value.arguments import is_transformed
+from rl_value.scan.block_scan import is_transformed
 
 LEAST_JOINS = 4
 """Fewer neighbours than this prove nothing: rows drawn at random may be in order by chance."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
@@ -12,10 +12,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_layout import Segments, keys
+from rl_layout import Segments, keys, must_compare_observations
 from rl_layout.internals import FIELDS, array_of, flat_marker
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_tensordict import NestedKey, as_tuple, find, names_of, require
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction, floats
 from rl_value.counted_steps import absent_members, members_without_next, under_next
@@ -57,10 +57,12 @@ class Transitions:
     ) -> Transitions:
         """Read the steps of a batch."""
         segments = _segments(batch, entries)
-        refuse_scattered_rows(batch, segments)
+        if len(segments) == segments.num_real:  # every row is alone
+            refuse_scattered_rows(batch, segments)
         place = _behind(entries["reward"])
-        found = find(batch, place)
-        reward = floats(require(batch, place) if found is None else found, entries["reward"])
+        reward = find(batch, place)
+        if type(reward) is not Tensor or not reward.is_floating_point():
+            reward = floats(require(batch, place) if reward is None else reward, entries["reward"])
         reward = segments.gather(reward)
         terminated, done = _flags(batch, entries, segments)
         _check_group(terminated, reward, entries["terminated"])
@@ -104,13 +106,13 @@ class Transitions:
         rows = _marked(self.batch, self.segments, keys.HISTORY_MISSING)
         return None if rows is None else self.widen(rows)
 
-    @property
+    @cached_property
     def lasts(self) -> Tensor:
         """Numbers of the last steps of segments, int64 ``[S]``."""
         segments = self.segments
         return segments.offsets[1:] - 1 if segments.has_gaps else segments.lasts
 
-    @property
+    @cached_property
     def ends(self) -> Tensor:
         """Last steps of segments, bool ``[M]``."""
         size, lasts = self.segments.num_real, self.lasts
@@ -250,7 +252,9 @@ def standardised(values: Tensor, left_out: Tensor | None) -> Tensor:
     return standardise(values, ~left_out, floor=1e-4)
 
 
-_behind = lru_cache(maxsize=128)(under_next)  # compilers do not look into what is cached
+# compilers do not look into what is cached
+_behind = lru_cache(maxsize=128)(under_next)
+path_of = lru_cache(maxsize=128)(as_tuple)
 
 
 def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segments:
@@ -258,7 +262,8 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     if batch.device is not None and batch.device.type == "meta":
         msg = "the batch is on 'meta' and holds no numbers. Pass one that holds data."
         raise ValueError(msg)
-    compared = refuse_misplaced_time(batch)
+    is_open = len(batch.batch_size) > 1 and must_compare_observations(batch)
+    compared = refuse_misplaced_time(batch) if is_open else None
     standard = entries["done"] == keys.DONE and entries["terminated"] == keys.TERMINATED
     if standard and find(batch, keys.NEXT_DONE) is not None:
         return Segments.of(batch, compared)
@@ -375,3 +380,15 @@ def check_writable(tensordict: TensorDictBase) -> None:
     if tensordict.is_locked:
         msg = "the batch is locked, and results are written to it. Pass batch.copy()."
         raise RuntimeError(msg)
+
+
+def is_time_last(batch: TensorDictBase) -> bool:
+    """Tell whether the last dimension is named time, or none has a name."""
+    names = names_of(batch)
+    return names is None or names[-1] == keys.TIME
+
+
+def full(values: Tensor) -> Tensor:
+    """Values of half precision in single precision, others as they are."""
+    half = values.dtype in (torch.float16, torch.bfloat16)
+    return values.float() if half else values

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, as_key, as_tuple, find
-from rl_value.arguments import is_transformed
+from rl_value.scan.block_scan import is_transformed
 
 
 def not_finite(results: Mapping[str, Tensor], everywhere: bool) -> list[str]:

@@ -8,14 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_layout.internals import array_of
+from rl_layout.internals import LEAST_ROWS, array_of, run_compiled
+from rl_tensordict.torch_internals import has_transforms
 from rl_tensordict.types import Array, Flags
-from rl_value.arguments import is_transformed
 from rl_value.scan.doubling_scan import doubling_scan
 
 BLOCKS = "numpy, in blocks"
+LOOPS = "rl_value.scan.numba_loops"
 PIECE = 262_144  # rows at a time, or near it: in the cache, and worth the calls of a piece
 FEW = 128  # rows that are scanned one by one, which takes less time than calls of numpy
+
+
+def is_transformed() -> bool:
+    """Tell whether values may not be looked into: code is compiled, or under `torch.func`."""
+    return torch.compiler.is_compiling() or has_transforms()
 
 
 def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
@@ -34,6 +40,33 @@ def obstacle(factors: tuple[float | Tensor, ...], *values: Tensor) -> str:
         if value.dtype != dtype:
             return "several dtypes"
     return "" if values[0].numel() else "no step"
+
+
+def gae_of_rows(
+    arrays: tuple[Tensor, Tensor, Tensor],
+    ends: tuple[Tensor, Tensor],
+    factors: tuple[float | Tensor, float | Tensor],
+    dim: int,
+) -> tuple[Tensor, Tensor]:
+    """Advantages and targets of steps without an `obstacle`; `ends` are terminated and done."""
+    reward, gamma, lmbda = arrays[0], float(factors[0]), float(factors[1])
+    size, decay = reward.numel(), gamma * lmbda
+    rewards, values, ahead, ended, done = rows_of(dim, *arrays, *ends)
+    advantage, out = empty_rows(reward, dim)
+    target, targets = empty_rows(reward, dim)
+    cut = cuts_of(reward.shape[dim], ended, done)
+    given = (rewards, values, ahead, ended, cut, gamma, decay, out, targets)
+    # with no decay not even what is not finite is carried
+    if decay and size >= LEAST_ROWS and run_compiled(LOOPS, "gae_rows", *given):
+        return advantage, target
+    with np.errstate(all="ignore"):  # values that are not finite are the caller's to find
+        delta = ahead * gamma
+        np.copyto(delta, 0, where=ended)
+        delta += rewards
+        delta -= values
+        constant_scan(decay, cut, delta, out)
+        np.add(out, values, out=targets)
+    return advantage, target
 
 
 def rows_of(dim: int, *values: Tensor) -> list[Array]:

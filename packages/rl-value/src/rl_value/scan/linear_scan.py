@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rl_layout.internals import array_of
-from rl_value.arguments import check_tensor, is_transformed, time_of
-from rl_value.scan.block_scan import BLOCKS, block_scan
+from rl_value.arguments import check_tensor, time_of
+from rl_value.scan.block_scan import BLOCKS, block_scan, is_transformed
 from rl_value.scan.doubling_scan import doubling_scan
 
 DOUBLING, KERNEL = "torch, by doubling", "triton"

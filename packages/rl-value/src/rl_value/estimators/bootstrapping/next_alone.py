@@ -27,10 +27,11 @@ def unroll_next(
 ) -> UnrolledValues:
     """Evaluate a network on next observations; values of the rows may be anything."""
     roles = roles_of(network)
+    calls = ValueCalls(network, roles, wanted, config)
     if not reads_next_alone(roles, config):
-        return unroll_steps(network, steps, wanted, config)
-    calls = ValueCalls(network, roles, wanted, config, None, None)
-    return with_overwritten(roles, steps, _next_alone(calls, steps))
+        return unroll_steps(calls, steps)
+    found = _next_alone(calls, steps)
+    return found if steps.truncated is None else with_overwritten(roles, steps, found)
 
 
 def reads_next_alone(roles: InputRoles, config: ValueCallConfig) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,9 +15,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.internals import array_of
+from rl_layout.internals import MODE, array_of
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_key, as_tuple, find, require
+from rl_tensordict import ModuleCalls, NestedKey, as_key, as_tuple, build, find, nest, require
 from rl_tensordict.types import KeyPath
 from rl_value.estimators.bootstrapping.call_config import ValueCallConfig
 from rl_value.estimators.bootstrapping.sequence_layout import (
@@ -27,7 +28,7 @@ from rl_value.estimators.bootstrapping.sequence_layout import (
     one_step_slots,
 )
 from rl_value.estimators.transitions import Transitions, UnrolledValues
-from rl_value.networks import outputs_from
+from rl_value.networks import note_failure, output_on_batch
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def input_leaves(roles: InputRoles, batch: TensorDictBase) -> list[InputLeaf]:
         root, after = find(batch, key), find(batch, (keys.NEXT, *key))
         if root is None:
             root = _require_input(roles, batch, key)
-        _check_alike(key, root, after)
+        if type(root) is not Tensor or (after is not None and after.shape != root.shape):
+            _check_alike(key, root, after)
         leaves.append((key, root, after))
     return leaves
 
@@ -117,6 +119,9 @@ def _check_alike(key: KeyPath, root: Tensor, after: Tensor | None) -> None:
         raise ValueError(msg)
 
 
+Inputs: TypeAlias = tuple[Mapping[KeyPath, Tensor], int]  # [K, ...] by key, and K
+
+
 @dataclass(frozen=True)
 class ValueCalls:
     """The calls of a network for the values of rows and of their next observations."""
@@ -125,38 +130,66 @@ class ValueCalls:
     roles: InputRoles
     wanted: NestedKey  # the output
     config: ValueCallConfig
-    params: TensorDictBase | None  # in place of its own
-    target_params: TensorDictBase | None  # for next observations
+    params: TensorDictBase | None = None  # in place of its own
+    target_params: TensorDictBase | None = None  # for next observations
+    bound: ModuleCalls | None = None  # its calls, where they are listed already
 
     @property
     def share_values(self) -> bool:
         """Whether next values are those of the rows that follow, from the same call."""
         return self.target_params is None and self.config.single_call
 
-    def now(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
-        """The output for each of some inputs; see `outputs_from`."""
-        return outputs_from(self.network, given, self.wanted, self.params)
+    def now(self, given: Iterable[Inputs]) -> list[Tensor]:
+        """Evaluate the network once for each of some inputs, in recurrent mode."""
+        return outputs_from(self.network, given, self.wanted, self.params, self.bound)
 
-    def later(self, given: Iterable[tuple[Mapping[KeyPath, Tensor], int]]) -> list[Tensor]:
+    def later(self, given: Iterable[Inputs]) -> list[Tensor]:
         """The same by the parameters for next observations."""
         params = self.params if self.target_params is None else self.target_params
-        return outputs_from(self.network, given, self.wanted, params)
+        return outputs_from(self.network, given, self.wanted, params, self.bound)
 
 
-def unroll_steps(
+def outputs_from(
     network: TensorDictModuleBase,
-    steps: Transitions,
+    given: Iterable[Inputs],
     wanted: NestedKey,
-    config: ValueCallConfig,
     params: TensorDictBase | None = None,
-    target_params: TensorDictBase | None = None,
-) -> UnrolledValues:
+    bound: ModuleCalls | None = None,
+) -> list[Tensor]:
+    """Evaluate a network once for each of some inputs, in recurrent mode, by its parameters."""
+    calls = ModuleCalls(network, watch=False) if bound is None else bound
+    key = (wanted,) if isinstance(wanted, str) else as_tuple(wanted)
+    swapped: Any = (
+        nullcontext() if params is None else params.to_module(network, preserve_module_state=False)
+    )
+    found = []
+    with swapped:
+        before, MODE.current = MODE.current, True
+        try:
+            is_flat = calls.is_forward()
+            for inputs, size in given:
+                made = None
+                if is_flat:
+                    try:
+                        made = calls.run(dict(inputs)).get(key)
+                    except Exception as error:
+                        note_failure(error, network, calls, inputs)
+                        raise
+                if not isinstance(made, Tensor) or made.ndim < 2:  # `forward` may refuse it
+                    batch = build(nest(inputs), torch.Size([size]))
+                    made = output_on_batch(network, calls, batch, wanted)
+                found.append(made)
+        finally:
+            MODE.current = before
+    return found
+
+
+def unroll_steps(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
     # of all members: what one that is out shows counts as what it saw
-    roles = roles_of(network)
-    calls = ValueCalls(network, roles, wanted, config, params, target_params)
-    unroll = _side_by_side if reads_side_by_side(roles, steps, config) else _in_slots
-    return with_overwritten(roles, steps, unroll(calls, steps))
+    unroll = _side_by_side if reads_side_by_side(calls.roles, steps, calls.config) else _in_slots
+    found = unroll(calls, steps)
+    return found if steps.truncated is None else with_overwritten(calls.roles, steps, found)
 
 
 def with_overwritten(
@@ -234,13 +267,16 @@ def _joined(found: list[Tensor]) -> Tensor:
 
 def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     """The same for a network that looks at single rows: they are read in place."""
-    if lacks_next(calls.roles, steps.batch):
-        steps = steps.without_next(steps.ends)
+    leaves = input_leaves(calls.roles, steps.batch)
+    for _, _, after in leaves:
+        if after is None and lacks_next(calls.roles, steps.batch):
+            steps = steps.without_next(steps.ends)
+            break
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
     stand_in = None if lost is None else lost[lasts]
     rows: dict[KeyPath, Tensor] = {}
     ends: dict[KeyPath, Tensor] = {}
-    for key, root, after in input_leaves(calls.roles, steps.batch):
+    for key, root, after in leaves:
         assert root is not None  # such a network reads no marker
         last = segments.last(root if after is None else after)
         if stand_in is not None and after is not None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find
-from rl_value.arguments import is_transformed
+from rl_value.scan.block_scan import is_transformed
 
 SLACK = 1e-4  # of the distance of bounds: a rounding beyond one is none
 
