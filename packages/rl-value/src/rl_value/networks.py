@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -12,8 +12,10 @@ from tensordict.nn import TensorDictModuleBase, skip_existing
 from torch import Tensor, nn
 
 from rl_tensordict import (
+    Call,
     ModuleCalls,
     NestedKey,
+    StepSequence,
     as_key,
     as_tuple,
     copied,
@@ -114,16 +116,33 @@ def output_on_batch(
 
 def explain_call(network: TensorDictModuleBase) -> str:
     """Say how a network is called, and why."""
-    calls, name = ModuleCalls(network, watch=False).calls, type(network).__name__
+    explain = getattr(type(network), "explain_call", None)  # of the losses' own networks
+    if explain is not None:
+        said: str = explain(network)
+        return said
+    return f"{type(network).__name__} called {_way_of(ModuleCalls(network, watch=False).calls)}"
+
+
+def explain_distribution(actor: TensorDictModuleBase) -> str:
+    """Say how the distribution of an actor is made, and why."""
+    name = f"the distribution of {type(actor).__name__}"
+    if not (isinstance(actor, StepSequence) and actor.runs_parts()):
+        return f"{name}, by a get_dist of its own, on a tensordict"
+    network = ModuleCalls(actor, inside=True, watch=False).calls[:-1]
+    return f"{name}, its network called {_way_of(network)}"
+
+
+def _way_of(calls: Sequence[Call]) -> str:
+    """What calls are made on, and why where it is a tensordict."""
     others = [call for call in calls if not call.is_exact]
     if not others and not skip_existing():
-        return f"{name} called on tensors"
+        return "on tensors"
     reason = "skip_existing is set"
     if others:
         reason = others[0].reason or f"{type(others[0].module).__name__} reads markers"
         if len(calls) > len(others):
             reason += f"; {len(calls) - len(others)} of {len(calls)} parts on tensors"
-    return f"{name} called on a tensordict ({reason})"
+    return f"on a tensordict ({reason})"
 
 
 def noted(

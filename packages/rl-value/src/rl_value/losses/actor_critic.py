@@ -27,7 +27,7 @@ from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction, kept, reduce
-from rl_value.networks import check_network, explain_call, output_of
+from rl_value.networks import check_network, output_of
 from rl_value.single_rows import warn_of_single_rows
 
 EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
@@ -65,6 +65,7 @@ class ActorCriticLoss(LossModule):
 
     objective = "loss_objective"
     critic_name = "loss_critic"
+    actor_method = "get_dist"
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,
@@ -207,11 +208,7 @@ class ActorCriticLoss(LossModule):
             return self._collected(found, tensordict)
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
-        actor, critic = self.actor_network, self.critic_network
-        lines = [f"actor: the distribution of {type(actor).__name__}, once on all rows"]
-        if critic is not None and self.critic_coeff is not None:
-            lines.append(f"critic: {explain_call(critic)}, once on all rows")
-        lines.append("losses: operations of torch, differentiated by autograd")
+        lines = ["losses: operations of torch, differentiated by autograd"]
         if not self._missing_estimates(batch):
             return [*lines, "advantage: stored", compiled_line(is_one_graph=True)]
         estimated = self.value_estimator.explain(batch).split("\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from enum import Enum
 from typing import Any, get_args
@@ -31,6 +31,7 @@ from rl_value.estimators.explanation import described
 from rl_value.estimators.key_map import KeyMap
 from rl_value.losses.finite_check import is_nothing, not_finite, reason_of
 from rl_value.masked_means import Reduction, reduce
+from rl_value.networks import explain_call, explain_distribution
 
 
 class ValueEstimators(Enum):
@@ -108,6 +109,7 @@ class LossModule(NamedModule):
 
     _has_warned = False
     default_estimator = ValueEstimators.GAE
+    actor_method = "forward"  # what the loss calls of an actor: this, or get_dist
     estimators: tuple[ValueEstimators, ...] = tuple(ValueEstimators)
 
     def __init__(
@@ -260,8 +262,17 @@ class LossModule(NamedModule):
         counted = self.counted(tensordict)
         whole = tensordict.batch_size.numel() if counted is None else counted.numel()
         number = whole if counted is None else int(counted.sum())
-        lines = [f"steps: {number} of {whole} count", *self._explain(tensordict)]
-        return described(type(self).__name__, lines)
+        lines = [f"steps: {number} of {whole} count", *self._explain_networks()]
+        return described(type(self).__name__, [*lines, *self._explain(tensordict)])
+
+    def _explain_networks(self) -> Iterator[str]:
+        """How each network is called, in lines."""
+        for name, network in self.named_children():
+            if not isinstance(network, TensorDictModuleBase):
+                continue
+            is_drawn_from = self.actor_method == "get_dist" and name.endswith("actor_network")
+            said = explain_distribution(network) if is_drawn_from else explain_call(network)
+            yield f"{name.removesuffix('_network')}: {said}"
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
         """What this kind of loss says of a batch, in lines."""

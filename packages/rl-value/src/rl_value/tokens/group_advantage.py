@@ -12,7 +12,8 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_tensordict import NestedKey, UnfitValue, require
 from rl_tensordict.arguments import check_choice, check_number
-from rl_value.dispatch import NamedModule
+from rl_value.dispatch import NamedModule, check_tensordict
+from rl_value.estimators.explanation import described
 
 Baseline = Literal["standardise", "mean", "leave_one_out"]
 
@@ -148,6 +149,27 @@ class GRPOAdvantage(NamedModule):
         tensordict.set(self.advantage_key, spread.unsqueeze(-1))
         return tensordict
 
+    def explain(self, tensordict: TensorDictBase) -> str:
+        """Say what a batch is divided into; nothing is computed or written.
+
+        Args:
+            tensordict: tokens ``[*B, T]``.
+
+        Returns:
+            A few lines: the sequences, their groups, and what rewards are compared with.
+
+        Raises:
+            KeyError: groups are missing.
+        """
+        check_tensordict(tensordict)
+        segments = Segments.of(tensordict)
+        lines = [
+            f"sequences: {len(segments)} in {segments.num_real} rows",
+            groups_line(segments.first(require(tensordict, self.group_key))),
+            f"advantage: by {self.baseline}, spread over the rows of each sequence",
+        ]
+        return described(type(self).__name__, lines)
+
     def _warn_of_lone(self, group: Tensor) -> None:
         if self._has_warned or group.device.type != "cpu":  # a look would wait for the device
             return
@@ -161,3 +183,9 @@ class GRPOAdvantage(NamedModule):
                 "sequences for each prompt, and batches of whole groups."
             )
             warnings.warn(msg, UserWarning, stacklevel=4)
+
+
+def groups_line(group: Tensor) -> str:
+    """How many groups there are of these numbers, one a sequence, and how many of one."""
+    numbers, sizes = group.unique(return_counts=True)
+    return f"groups: {len(numbers)}, {int((sizes == 1).sum())} of one sequence"

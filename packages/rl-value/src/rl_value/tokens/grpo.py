@@ -17,7 +17,8 @@ from rl_value.arguments import floats
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.ppo import clip_range
 from rl_value.masked_means import effective_sample_size, kept, ratio_statistics, reduce
-from rl_value.networks import require_network
+from rl_value.networks import noted, require_network
+from rl_value.tokens.group_advantage import groups_line
 from rl_value.tokens.means import MeanOver, token_mean
 
 
@@ -85,6 +86,7 @@ class GRPOLoss(LossModule):
                 msg = f"kl_coeff: expected 0 or more, got {kl_coeff}."
                 raise ValueError(msg)
         self.actor_network = actor_network
+        self.actor_method = "get_dist" if hasattr(actor_network, "get_dist") else "forward"
         self.clip_epsilon = clip_epsilon
         low, high = clip_range(clip_epsilon)
         self._bounds = (1 - low, 1 + high)
@@ -171,7 +173,7 @@ class GRPOLoss(LossModule):
         action = self.entries["action"]
         if hasattr(self.actor_network, "get_dist"):
             return log_probability(distribution_of(self.actor_network, batch), batch, action)
-        logits = find(self.actor_network(copied(batch)), as_tuple(self.entries["logits"]))
+        logits = find(noted(self.actor_network, copied(batch)), as_tuple(self.entries["logits"]))
         if logits is None:
             msg = f"actor_network: expected a module that writes {self.entries['logits']!r}, "
             raise UnknownName(msg + f"got one that writes {self.actor_network.out_keys}.")
@@ -216,6 +218,5 @@ class GRPOLoss(LossModule):
         lines = [f"sequences: {active} of {whole} have an action that counts"]
         groups = find(batch, as_tuple(self.entries["group_ids"]))
         if groups is not None:
-            numbers, sizes = segments.first(groups).unique(return_counts=True)
-            lines.append(f"groups: {len(numbers)}, {int((sizes == 1).sum())} of one sequence")
+            lines.append(groups_line(segments.first(groups)))
         return [*lines, f"means: over {self.over}"]

@@ -54,7 +54,6 @@ class ActorCriticsLoss(BootstrappedLoss):
     """
 
     num_critics = 2
-    actor_method = "forward"  # what the actor must have
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
         self,

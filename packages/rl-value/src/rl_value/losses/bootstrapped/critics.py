@@ -17,7 +17,7 @@ from rl_layout import keys
 from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
 from rl_tensordict.arguments import check_whole
 from rl_value.estimators.bootstrapping.next_values import roles_of
-from rl_value.networks import noted, require_network
+from rl_value.networks import explain_call, noted, require_network
 
 
 class CriticList(TensorDictModuleBase):  # type: ignore[misc]
@@ -33,6 +33,10 @@ class CriticList(TensorDictModuleBase):  # type: ignore[misc]
             [key for key in critic.out_keys if as_tuple(key)[0] == keys.NEXT] for critic in critics
         ]
         self.out_keys: list[NestedKey] = [value_key_of(critics[0]), *chain(*self.states)]
+
+    def explain_call(self) -> str:
+        """Say how the critics are called."""
+        return f"{self.num_members} critics, each {explain_call(self.critics[0])}"
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the values of all critics, and the recurrent states of each."""

@@ -291,7 +291,6 @@ class BootstrappedLoss(LossModule):
         return [
             segments_line(steps),
             left_out_line(steps, calls.missing_next),
-            *(f"values: {type(one).__name__}, once on all rows" for one in self._networks()),
             f"next values: {said}",
             f"scan: {self.value_estimator.explain_scan(steps)}",
             compiled_line(is_one_graph=is_one_graph),

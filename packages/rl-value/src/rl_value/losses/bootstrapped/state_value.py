@@ -34,6 +34,11 @@ class StateValue(TensorDictModuleBase):  # type: ignore[misc]
         self.in_keys: list[NestedKey] = list(read.values())
         self.out_keys: list[NestedKey] = [VALUE, *states]
         self.value_of = value_of
+        self.names = " and ".join(type(network).__name__ for network in networks)
+
+    def explain_call(self) -> str:
+        """Say which networks are called."""
+        return f"{self.names} in turn"
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the value of each state, ``[K, *G, 1]``."""

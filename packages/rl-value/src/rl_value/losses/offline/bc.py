@@ -82,6 +82,7 @@ class BCLoss(LossModule):
             check_choice("loss_function", loss_function, [*DISTANCES])
         self.actor_network = actor_network
         self.loss_function = loss_function
+        self.actor_method = "get_dist" if loss_function is None else "forward"
         self.use_prioritized_weights = use_prioritized_weights
         bounds = bounds_of(spec_of(None, actor_network, self.entries["action"]))
         self.bounds = None if bounds is None else of_one_action(bounds)
@@ -147,6 +148,10 @@ class BCLoss(LossModule):
         weight = None if weight is None else floats(weight, self.entries["priority_weight"])
         loss = reduce(kept(cost, counted), counted, self.reduction, weight)
         return self._collected({"loss_bc": loss}, tensordict)
+
+    def _explain(self, batch: TensorDictBase) -> list[str]:
+        cost = "-log π(a|s)" if self.loss_function is None else f"{self.loss_function} of actions"
+        return [f"cost: {cost}, differentiated by autograd"]
 
     def _cost(self, seen: TensorDictBase) -> Tensor:
         """The cost of each step, ``[*B, T, 1]``."""
