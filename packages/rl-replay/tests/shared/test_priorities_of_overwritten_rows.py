@@ -91,11 +91,16 @@ def test_as_many_priorities_are_dropped_as_sampled_rows_were_overwritten(lanes: 
     assert len(counts) > 5
 
 
-def write(buffer: TensorDictReplayBuffer, seed: int, ended: Any) -> None:
+def write(buffer: TensorDictReplayBuffer, seed: int, ended: Any, batches: Any) -> None:
+    """Write twice for each batch: all rows would be new in each one if this ran ahead."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
+    written = 0
     while not ended.is_set():
         buffer.extend(rows(7, generator))
+        written += 1
+        while written > 2 * sum(batches) + 9 and not ended.wait(0.001):
+            pass
 
 
 def learn(buffer: TensorDictReplayBuffer, seed: int, ended: Any, batches: Any, pipe: Any) -> None:
@@ -123,7 +128,7 @@ def test_weighted_means_are_true_while_writers_write_and_learners_are_killed() -
     ended, batches = context.Event(), context.RawArray("q", 3)
     here, there = context.Pipe()
     writers = [
-        context.Process(target=write, args=(buffer, 5 + n, ended), daemon=True)
+        context.Process(target=write, args=(buffer, 5 + n, ended, batches), daemon=True)
         for n in range(WRITERS)
     ]
     learners = [
@@ -149,4 +154,4 @@ def test_weighted_means_are_true_while_writers_write_and_learners_are_killed() -
     deviation = ((means[3:] - means[:3] ** 2) / batches[0]).sqrt().tolist()
     assert abs(weight - 1) < 5 * deviation[0]
     assert abs(value) < 5 * deviation[1]
-    assert plain > 0.03 > 10 * deviation[2]  # without weights the mean is another one
+    assert plain > 5 * deviation[2]  # without weights the mean is another one
