@@ -65,6 +65,9 @@ def main() -> None:
             report(f"set {COUNT:,} known keys, {name}", *medians_us(15, *again))
             reads = [lambda made=made: made[KEYS.copy()] for made in maps]
             report(f"get {COUNT:,} keys, {name}", *medians_us(15, *reads))
+            query = maps[0].query_module
+            (floor,) = medians_us(15, lambda query=query: query.table.find(*query.encode(KEYS)))
+            report(f"the floor: {COUNT:,} keys hashed and found, {name}", floor)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,11 @@ class KeyTable:
         # words: uint64 `[N, width]`; equal keys are one.
         # hashes: uint64 `[N]`, a function of the words.
         # returns: The rows of all keys, int64 `[N]`, and which of them were added, bool `[N]`.
-        self._require_room(words, hashes)
+        if self.max_size is not None and self._count + len(words) > self.max_size:
+            found = self.find(words, hashes)
+            if not (unknown := found == EMPTY).any():
+                return found, unknown
+            self._require_room(words, hashes, unknown)
         self._reserve(self._count + len(words))
         table = (self._slots, self._words, self._hashes, self._count)
         rows, added = self._probe.insert(*table, words, hashes)
@@ -92,14 +96,11 @@ class KeyTable:
         """The loops: compiled ones where numba is installed."""
         return load_compiled(_NUMBA) or numpy_probe
 
-    def _require_room(self, words: Words, hashes: Words) -> None:
-        """Counts the new keys where not all may fit, before anything is written."""
-        if self.max_size is None or self._count + len(words) <= self.max_size:
-            return
-        unknown = self.find(words, hashes) == EMPTY
+    def _require_room(self, words: Words, hashes: Words, unknown: Flags) -> None:
+        """Raises where the keys that are unknown do not fit, before anything is written."""
         fresh = KeyTable(self.width)
         fresh.insert(words[unknown], hashes[unknown])
-        if self._count + len(fresh) > self.max_size:
+        if self._count + len(fresh) > (self.max_size or 0):
             raise RuntimeError(
                 f"{self._count} of at most {self.max_size} keys are stored, and {len(fresh)} of "
                 f"these {len(words)} are new: give max_size={self._count + len(fresh)} or more, or "
