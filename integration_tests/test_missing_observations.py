@@ -18,10 +18,11 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 
 from rl_collect import Collector
-from rl_envs import EnvBase, GymVectorEnv, ParallelEnv, SerialEnv
+from rl_envs import EnvBase, GymVectorEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_policies import OneHotCategorical, ProbabilisticActor, QValueActor
 from rl_replay import LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
 from rl_specs import OneHot
+from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
 from rl_value import (
     GAE,
     A2CLoss,
@@ -68,6 +69,11 @@ def vector() -> EnvBase:
     return GymVectorEnv(Clocks())
 
 
+def changed(env: EnvBase) -> TransformedEnv:
+    """The environment with transforms that act on every step."""
+    return TransformedEnv(env, Compose(InitTracker(), RewardSum(), StepCounter()))
+
+
 def actor() -> ProbabilisticActor:
     return ProbabilisticActor(
         TensorDictModule(nn.Linear(2, 2), ["observation"], ["logits"]),
@@ -96,6 +102,11 @@ PLACES: dict[str, tuple[Callable[[], Any], int]] = {
     "vector": (vector, 3),
     "serial": (lambda: SerialEnv(2, vector), 6),
     "parallel": (lambda: ParallelEnv(2, vector, mp_start_method="fork"), 6),
+    "transformed": (lambda: changed(vector()), 3),
+    "workers, transformed": (
+        lambda: changed(ParallelEnv(2, vector, mp_start_method="fork")),
+        6,
+    ),
 }
 ESTIMATORS = [
     lambda net, _: GAE(gamma=0.9, lmbda=0.8, value_network=net),
@@ -116,6 +127,14 @@ def with_other(batch: TensorDictBase) -> TensorDictBase:
     other = batch.clone()
     other[AFTER][batch[MISSING]] = 1e4
     return other
+
+
+def test_a_vector_inside_of_transforms_in_workers_is_refused_with_where_to_put_them() -> None:
+    def make() -> EnvBase:
+        return ParallelEnv(2, lambda: changed(vector()), mp_start_method="fork")
+
+    with pytest.raises(RuntimeError, match="transforms around the ParallelEnv and not in its"):
+        collected(make, actor(), 6)
 
 
 @pytest.mark.parametrize("place", PLACES)
