@@ -196,7 +196,7 @@ def main(wanted: str) -> None:
         store = {"object_store_memory": 400 * 2**20}
         head = {"num_cpus": 6, "resources": {"here": 6}, "temp_dir": home, **store}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(num_cpus=2, resources={"far": 2}, **store)
+        cluster.add_node(num_cpus=4, resources={"far": 4}, **store)
         options = {"include_dashboard": False, "log_to_driver": False}
         ray.init(address=cluster.address, **options)
         show_batches(
