@@ -48,7 +48,7 @@ def test_resumed_run_is_the_whole_one_and_the_reward_rises(example, tmp_path):
     assert again.steps == 10
     again.train(20)
     for run in (whole, again):
-        run.logger.close()  # logs are written behind the run
+        run.logger.close()  # a thread writes the log
     for ours, theirs in zip(again.model.parameters(), whole.model.parameters(), strict=True):
         assert ours.equal(theirs)
     rewards = read_run(tmp_path / "cut")["reward"].values

@@ -1,12 +1,12 @@
-"""Batches from actors and ranks: by our slots and blocks, and through Ray's object store.
+"""Transport of batches from actors: our slots and blocks against Ray's object store.
 
     nox -s "bench(rl-collect)" -- cluster
 
-Two workers hand over one batch of 8 MiB again and again, so that only its way is timed: from this
-machine through slots of shared memory, and from a second raylet, which stands for another machine,
-as one block. Beside them the same batch from two actors that return it to Ray as arrays, and a
-socket of the loopback interface that carries as many bytes. Then a whole `RayCollector` beside
-`MultiAsyncCollector`. Needs Ray.
+Two workers deliver a prepared batch of 8 MiB, so that only its transport is timed: through slots of
+shared memory on this machine, and as one block from a second raylet, which simulates another
+machine. The peers are two actors that return the same batch to Ray as arrays, one copy, and a
+loopback socket that carries as many bytes. Then `RayCollector` against `MultiAsyncCollector`.
+Needs Ray.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Delivers(CollectorWorker):
         self.batch = prepared()
 
     def play(self, slot: int, number: int = 0) -> Any:
-        """Put the batch where it is taken from."""
+        """Write the batch to its slot, or return it packed."""
         del number
         batch = self.batch if self._slots is None else self._slots.put(slot, self.batch)
         return self.message(ROWS, (ROWS,), batch)
