@@ -1,7 +1,5 @@
 """Arrays in a mapped file."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -73,19 +71,3 @@ def test_writer_leaves_what_another_is_writing(tmp_path):
     assert found == [None]
     assert about == {"n": 1}
     assert arrays["a"].tolist() == [0, 1, 2]
-
-
-def test_an_interrupt_behind_the_last_step_leaves_the_arrays(tmp_path, monkeypatch):
-    replace = os.replace
-
-    def interrupted(source, target):
-        replace(source, target)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write_columns(tmp_path / "k", ARRAYS, {"n": 2})
-    arrays, about = read_columns(tmp_path / "k")
-    assert about == {"n": 2}
-    assert sorted(arrays) == ["a", "b", "c"]

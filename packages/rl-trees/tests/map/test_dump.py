@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -21,23 +19,6 @@ def test_a_failed_dump_leaves_the_one_that_is_there(tmp_path):
     assert found.arrays["x"].tolist() == [0, 1, 2]
     assert found.rows is None
     assert len([*tmp_path.iterdir()]) == 2
-
-
-def test_an_interrupt_behind_the_last_step_leaves_the_new_dump(tmp_path, monkeypatch):
-    write_dump(tmp_path, "k", {"a": 1}, {"x": np.arange(3)}, None)
-    replace = os.replace
-
-    def interrupted(source, target):
-        replace(source, target)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write_dump(tmp_path, "k", {"a": 2}, {"x": np.arange(4)}, None)
-    found = read_dump(tmp_path, "k")
-    assert found.document["a"] == 2
-    assert found.arrays["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_dumps_of_others_and_altered_ones_are_refused(tmp_path):
