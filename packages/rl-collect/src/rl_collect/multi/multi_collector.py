@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDictBase
-from torch import nn
 
 from rl_collect.arguments import check_state
 from rl_collect.background_loop import TimeLimit
@@ -21,9 +20,7 @@ from rl_collect.multi.options import MultiOptions, WorkerMakers, check_picklable
 from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
-from rl_collect.weights.load import has_weights, load_weights
-from rl_collect.weights.shared_weights import SharedWeights
-from rl_collect.weights.unpublished import UnpublishedWeights
+from rl_collect.weights.worker_weights import WorkerWeights
 from rl_workers import WorkerDied
 
 
@@ -125,7 +122,6 @@ class MultiCollector(CollectorInterface):
         self._ready: list[TensorDictBase] = []  # taken, not yet returned
         self._shown = 0  # frames that the bar knows
         self._has_popped = False
-        self._since_update = 0  # batches
         self._start_workers(makers)
 
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
@@ -152,9 +148,8 @@ class MultiCollector(CollectorInterface):
             else AsyncSchedule(self._workers, self._sizes, options.total_frames)
         )
         weights = self._workers.weights() if policy is None else policy
-        self._shared_weights = SharedWeights.like(weights) if has_weights(weights) else None
-        self._workers.attach(self._shared_weights, self._schedule.stop)
-        self._unpublished = UnpublishedWeights(policy)
+        self._weights = WorkerWeights.like(weights, policy, options.update_interval)
+        self._workers.attach(self._weights.shared, self._schedule.stop)
 
     def _carrier(self, make: list[Callable[[], Any]]) -> Carrier:
         """What starts the workers and carries their messages."""
@@ -176,15 +171,11 @@ class MultiCollector(CollectorInterface):
         return self._workers.frames
 
     def _batch(self) -> TensorDictBase | None:
-        if self._shared_weights is not None:
-            if 0 < self.options.update_interval <= self._since_update:
-                self.update_policy_weights_()
-            self._since_update += 1
+        self._weights.count_batch()
         if not self._ready:
             found = self._schedule.next()
             self._ready = [join(found, self.options.how)] if self.options.joins and found else found
         self._show()
-        self._unpublished.count_batch()
         if self._buffer is None:
             return self._on_device(self._ready.pop(0)) if self._ready else None
         while self._ready:
@@ -222,24 +213,12 @@ class MultiCollector(CollectorInterface):
                 cast. The weights stay as they were.
         """
         self._require_open()
-        if self._shared_weights is None:
-            raise TypeError(_without_weights(self.policy))
-        given = self.policy if policy_or_weights is None else policy_or_weights
-        if given is None:
-            msg = (
-                "policy_factory made the policies in the workers, and there is none here whose "
-                "weights could be taken: pass the policy, or its state_dict(), to "
-                "update_policy_weights_()."
-            )
-            raise TypeError(msg)
-        self._shared_weights.publish(given)
-        self._unpublished.note_published()
-        self._since_update = 0
+        self._weights.publish(policy_or_weights)
 
     @property
     def policy_version(self) -> int:
         """The newest version of the weights; each row carries the one that acted."""
-        return 0 if self._shared_weights is None else self._shared_weights.newest
+        return self._weights.version
 
     @between_batches
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
@@ -349,14 +328,11 @@ class MultiCollector(CollectorInterface):
         self._schedule.take_remaining()
         self._workers.frames = self._shown = state["frames"]
         self._ready, self._has_popped = [], False
-        if self._shared_weights is not None:
-            weights, old = saved[0]["policy"], self._shared_weights
-            if isinstance(self.policy, nn.Module):
-                load_weights(self.policy, weights)
-            self._shared_weights = SharedWeights.like(weights, state["policy_version"])
-            self._workers.attach(self._shared_weights, self._schedule.stop)
+        if self._weights.shared is not None:
+            old = self._weights
+            self._weights = old.restored(saved[0]["policy"], state["policy_version"])
+            self._workers.attach(self._weights.shared, self._schedule.stop)
             old.close()
-            self._unpublished = UnpublishedWeights(self.policy)
         self._workers.refresh()
 
     # the end
@@ -366,7 +342,7 @@ class MultiCollector(CollectorInterface):
         try:
             self._workers.close(time_limit)
         finally:
-            for shared in (self._shared_weights, self._schedule.stop):
+            for shared in (self._weights, self._schedule.stop):
                 if shared is not None:
                     shared.close()
 
@@ -435,15 +411,6 @@ class MultiCollector(CollectorInterface):
     def _drain(self) -> None:
         """Wait until no worker has a batch under way; those batches are kept for later."""
         self._ready += self._schedule.drain()
-
-
-def _without_weights(policy: Any) -> str:
-    if policy is not None:
-        return f"a {type(policy).__name__} has no weights that could be replaced."
-    return (
-        "the workers' policies have no weights that could be replaced: actions are drawn at "
-        "random, or policy_factory makes something that holds no tensors."
-    )
 
 
 class MultiSyncCollector(MultiCollector):
