@@ -22,7 +22,12 @@ from rl_replay import (
     TensorDictMaxValueWriter,
     TensorDictReplayBuffer,
 )
-from rl_transforms import MultiStepTransform
+from rl_transforms import (
+    HindsightRelabel,
+    MultiStepTransform,
+    NextObservationDelta,
+    NextStateReconstructor,
+)
 from rl_trees import (
     PUCT,
     BinaryToDecimal,
@@ -83,7 +88,6 @@ SAMPLERS = {
     "without replacement": SamplerWithoutReplacement,
     "slices without": lambda: SliceSamplerWithoutReplacement(slice_len=3, strict_length=False),
     "by priority": lambda: PrioritizedSampler(64, 0.7, 0.5),
-    "several steps": lambda: None,
 }
 
 
@@ -92,15 +96,48 @@ def test_samplers_draw_on_the_device_what_they_draw_on_the_cpu(name):
     found = {}
     for device in ("cpu", DEVICE):
         torch.manual_seed(2)
-        settings = {"transform": MultiStepTransform(3, 0.9)} if name == "several steps" else {}
-        buffer = stored(
-            device, trajectories(LENGTHS), sampler=SAMPLERS[name](), batch_size=12, **settings
-        )
+        buffer = stored(device, trajectories(LENGTHS), sampler=SAMPLERS[name](), batch_size=12)
         found[device] = [buffer.sample() for _ in range(3)]
     for one, other in zip(found[DEVICE], found["cpu"], strict=True):
         for key, value in other.items(True, True):
             torch.testing.assert_close(one[key].cpu(), value, rtol=1e-5, atol=1e-6)
         assert one["observation"].device.type == DEVICE
+
+
+def aim(rows):
+    """Rewards of a goal."""
+    return -(rows["next", "achieved_goal"] - rows["desired_goal"]).norm(dim=-1)
+
+
+WITH_ROWS = {
+    "several steps": lambda: MultiStepTransform(3, 0.9),
+    "final goals": lambda: HindsightRelabel(aim, her_ratio=1, strategy="final"),
+    "future goals": lambda: HindsightRelabel(aim, her_ratio=1),
+    "next states": NextStateReconstructor,
+    "deltas": lambda: NextObservationDelta(["observation"]),
+}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["rows", "slices"])
+@pytest.mark.parametrize("name", WITH_ROWS)
+def test_transforms_that_read_other_rows_do_so_on_the_device(name, whole):
+    batch = trajectories(LENGTHS)
+    for key in ("achieved_goal", ("next", "achieved_goal")):
+        batch[key] = batch[(*key[:-1], "observation") if key[0] == "next" else "observation"]
+    batch["desired_goal"] = torch.full((len(batch), 2), 50.0)
+    found = {}
+    for device in ("cpu", DEVICE):
+        transform = WITH_ROWS[name]().to(device)
+        kept = batch.exclude(("next", "observation")) if name == "next states" else batch
+        kept = transform.rows(kept) if name == "deltas" else kept
+        sampler = SliceSampler(slice_len=4, strict_length=False) if whole else None
+        torch.manual_seed(2)
+        buffer = stored(device, kept, transform=transform, sampler=sampler, batch_size=12)
+        found[device] = buffer.sample()
+        assert found[device]["observation"].device.type == device
+    for key, value in found["cpu"].items(True, True):
+        one = found[DEVICE][key].cpu()
+        torch.testing.assert_close(one, value, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("lossless", [False, True])

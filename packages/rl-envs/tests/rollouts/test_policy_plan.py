@@ -103,6 +103,14 @@ def test_policies_of_wrong_sizes_are_named_in_every_rollout(env, callback):
     assert re.search(r"Linear .*'observation' float32 \[\d\]", caught.value.__notes__[-1])
 
 
+def test_a_policy_on_another_device_is_named_with_what_moves_rows_there():
+    policy = TensorDictModule(nn.Linear(1, 2, device="meta"), ["observation"], ["action"])
+    with pytest.raises((RuntimeError, NotImplementedError)) as caught:
+        CountingEnv().rollout(3, policy)
+    told = "its parameters are on meta, these on cpu. Pass auto_cast_to_device=True to rollout"
+    assert told in caught.value.__notes__[-1]
+
+
 @pytest.mark.parametrize("shown", [3, None, b"bytes", (3, 0), ["text"], linear()])
 def test_keys_that_are_none_are_named(shown):
     with pytest.raises(TypeError, match=r"expected (an iterable of keys|keys as tuples)"):

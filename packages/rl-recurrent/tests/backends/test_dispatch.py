@@ -29,6 +29,8 @@ CUDA = torch.device("cuda")
         (Work("lstm", 160, CUDA), Segments.from_lengths(torch.full((32,), 5)), "pad"),
         (Work("lstm", 128, CUDA, every_state=True), DENSE, "triton"),
         (Work("gru", 512, CUDA), RAGGED, "triton"),
+        (Work("gru", 512, CUDA, torch.float64), RAGGED, "pad"),  # there are no such kernels
+        (Work("lstm", 512, CUDA, torch.float64, every_state=True), RAGGED, "pack"),
     ],
     ids=str,
 )

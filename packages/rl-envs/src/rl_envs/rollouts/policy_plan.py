@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_layout import keys, refuse_shared_states
 from rl_tensordict import ModuleCalls, VerifiedCalls, is_key
@@ -130,10 +131,24 @@ def failure_note(policy: Any, values: Mapping[KeyPath, Any], batch_size: torch.S
     module = getattr(function, "__self__", function)  # `step` is a method of its module
     name = getattr(module, "__name__", type(module).__name__)
     listed = ", ".join(f"{keys.as_key(key)!r} {_described(leaf)}" for key, leaf in given.items())
+    note = f"raised by {name} of the policy, which was given {listed or 'nothing'} for "
+    note += f"environments {list(batch_size)}: "
+    own = device_of(module)
+    elsewhere = {leaf.device for leaf in given.values() if isinstance(leaf, Tensor)} - {own}
+    if own is None or not elsewhere:
+        return note + "compare these shapes with the sizes that the module was made for."
     return (
-        f"raised by {name} of the policy, which was given {listed or 'nothing'} for environments "
-        f"{list(batch_size)}: compare these shapes with the sizes that the module was made for."
+        f"{note}its parameters are on {own}, these on {', '.join(map(str, elsewhere))}. Pass "
+        "auto_cast_to_device=True to rollout, policy_device= to a collector."
     )
+
+
+def device_of(policy: Any) -> torch.device | None:
+    """Device of a policy's first parameter or buffer; None where it has neither."""
+    if not isinstance(policy, nn.Module):
+        return None
+    owned = chain(policy.parameters(), policy.buffers())
+    return next((one.device for one in owned), None)
 
 
 def _described(leaf: Any) -> str:

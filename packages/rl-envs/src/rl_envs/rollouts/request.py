@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
+from rl_envs.rollouts.policy_plan import device_of
 from rl_layout import keys
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
@@ -91,9 +91,8 @@ def on_own_device(policy: Any, device: torch.device) -> Any:
     """Wrap a policy on another device: roots are moved to it, and its outputs back."""
     # a callable without parameters has no device of its own
     inner = policy if isinstance(policy, nn.Module) else getattr(policy, "policy", None)
-    owned = chain(inner.parameters(), inner.buffers()) if isinstance(inner, nn.Module) else ()
-    here = next((one.device for one in owned), device)
-    if here == device:
+    here = device_of(inner)
+    if here is None or here == device:
         return policy
 
     def act(root: TensorDictBase) -> TensorDictBase:

@@ -32,7 +32,7 @@ class Evaluator:
 
     Args:
         env: an environment, or a function that makes one for each evaluation.
-        policy: acts; a module is put into evaluation mode meanwhile.
+        policy: acts; a module is put into evaluation mode meanwhile, and may be on another device.
         num_episodes: episodes of each row of the environment's batch.
         max_steps: steps of each row after which an evaluation is cut; episodes that run then are
             counted as unfinished.
@@ -127,7 +127,12 @@ class Evaluator:
             size = min(128, self.max_steps - played)
             begins = root is None
             batch = env.rollout(
-                size, self.policy, auto_reset=begins, tensordict=root, break_when_any_done=False
+                size,
+                self.policy,
+                auto_reset=begins,
+                tensordict=root,
+                break_when_any_done=False,
+                auto_cast_to_device=True,
             )
             tally.add(*self._columns(env, batch))
             root = env.next_root(batch[..., -1])

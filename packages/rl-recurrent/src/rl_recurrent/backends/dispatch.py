@@ -8,7 +8,7 @@
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
-| CUDA | anything else, without triton | ``pad`` in blocks of time |
+| CUDA | anything else, without triton or in float64 | ``pad`` in blocks of time |
 
 A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
 then. ``pad`` has no cell states of an LSTM per row: with ``every_state``, ``pack`` or ``triton``
@@ -222,17 +222,17 @@ def _on_cpu(work: Work, segments: Segments) -> BackendChoice:
 
 
 def _on_cuda(work: Work, segments: Segments) -> BackendChoice:
-    dense, triton = is_dense(segments), has_triton()
+    dense = is_dense(segments)
+    triton = has_triton() and work.dtype != torch.float64  # there are no kernels in float64
     slow = len(segments) > WIDE and work.hidden_size in SLOW_SIZES
     if dense and not work.needs_cells and not (slow and triton):
         return BackendChoice("pad", "segments of one length on CUDA: one call of cuDNN")
     if triton:
         return BackendChoice("triton", "segments on CUDA, all at once")
+    why = "triton has no float64" if has_triton() else "triton is not installed"
     if work.needs_cells:
-        return BackendChoice(
-            "pack", "triton is not installed, the cell state after every row is wanted"
-        )
-    return BackendChoice("pad", "triton is not installed: blocks of time through cuDNN")
+        return BackendChoice("pack", f"{why}, the cell state after every row is wanted")
+    return BackendChoice("pad", f"{why}: blocks of time through cuDNN")
 
 
 def runs_static(settings: Settings, batch: TensorDictBase) -> bool:

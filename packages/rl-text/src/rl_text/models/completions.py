@@ -44,8 +44,9 @@ def sample_completions(  # noqa: PLR0913 - as models of transformers generate
         generator: source of randomness; torch's own if None.
 
     Returns:
-        Decisions ``[N]`` as `shift` makes them, the completions of one prompt next to each other,
-        with ``"group_ids"`` and float ``"sample_log_prob"`` ``[N]``, 0 in prompts.
+        Decisions ``[N]`` on the device of the model, as `shift` makes them, the completions of one
+        prompt next to each other, with ``"group_ids"`` and float ``"sample_log_prob"`` ``[N]``, 0
+        in prompts.
 
     Raises:
         ValueError: there is no prompt, one is empty, or a number is out of range.
@@ -82,7 +83,9 @@ def sample_completions(  # noqa: PLR0913 - as models of transformers generate
         if bool(ended.all()):
             break
         state.append(token)
-    return _decisions(repeated, num_samples, *(torch.cat(one, 1).cpu() for one in zip(*found)))  # noqa: B905
+    drawn = (torch.cat(one, 1).cpu() for one in zip(*found, strict=True))
+    rows = _decisions(repeated, num_samples, *drawn)
+    return rows if device.type == "cpu" else rows.to(device)
 
 
 def _token_rows(prompts: Any) -> list[list[int]]:

@@ -76,12 +76,12 @@ class FrameHistory:
                 first, there = read_stored(source, places[:, 0], [keys.IS_INIT])
             except KeyError as error:
                 raise _without_starts(who, batch) from error
-            is_first = first[keys.IS_INIT].reshape(-1) & there
+            is_first = first[keys.IS_INIT].reshape(-1).to(there.device) & there
         else:
             raise _without_starts(who, batch)
         if batch.get(keys.MID_EPISODE, None) is not None:  # earlier frames have another id
             first, there = read_stored(source, places[:, 0], [keys.MID_EPISODE])
-            begun = ~first[keys.MID_EPISODE].reshape(-1) & there
+            begun = ~first[keys.MID_EPISODE].reshape(-1).to(there.device) & there
             is_first = is_first & begun.to(ages.device)
         return cls(places, ages, is_first | (ages == num_frames - 1))
 
