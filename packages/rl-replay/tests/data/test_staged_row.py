@@ -16,7 +16,7 @@ from rl_replay import (
 from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers, copy_each, copy_one_by_one
 from rl_replay.data.structure import Structure
-from rl_replay.storages.row_store import PlainOneRow
+from rl_replay.storages.row_store import PlainFewRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.dtypes import CARRIERS
 from rl_slabs.rows.tensordict_leaves import TensordictReader
@@ -67,7 +67,7 @@ def test_rows_come_in_and_out_of_inference_mode(first: bool) -> None:
     dicts = DictReader(schema, Structure("tensordict"))
     readers = Readers(TensordictReader(schema), dicts)
     with torch.inference_mode(first):
-        one_row = PlainOneRow(Rows.zeros(schema, 2), readers)
+        one_row = PlainFewRows(Rows.zeros(schema, 2), readers)
     with torch.inference_mode(not first):
         found = one_row.take(row)
     assert found is not None

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers
 from rl_replay.data.structure import Structure
-from rl_replay.storages.row_store import PlainOneRow, PlainRows
+from rl_replay.storages.row_store import PlainFewRows, PlainRows
 from rl_slabs import Rows, RowSchema
 from rl_slabs.internals import TensordictReader
 
@@ -35,9 +35,9 @@ def test_the_cost_of_a_row_is_rounded_up_to_whole_words() -> None:
 
 def test_a_staged_row_is_written_to_its_position() -> None:
     rows = Rows.zeros(SCHEMA, 5)
-    one_row = PlainOneRow(rows, readers(rows.schema))
+    one_row = PlainFewRows(rows, readers(rows.schema))
     taken = one_row.take(TensorDict({"reward": torch.ones(1)}))
     assert taken is not None
     assert taken["reward"].tolist() == [1.0]
-    one_row.write(2, 2, np.zeros(1, np.int32))
+    one_row.write(Span(slice(2, 3), range(2, 3)), np.zeros(1, np.int32))
     assert rows.read(2)["reward"].tolist() == [1.0]

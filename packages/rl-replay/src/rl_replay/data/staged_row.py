@@ -1,4 +1,4 @@
-"""One row, read from a tensordict or a dict, that is to be written next."""
+"""One row or a few, read from a tensordict or a dict, that are to be written next."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from tensordict import TensorDict
 
 from rl_replay.data.dicts import DictReader
 from rl_slabs import Field
@@ -20,8 +21,8 @@ class Readers(NamedTuple):
     dicts: DictReader
 
 
-class StagedRow:
-    """Reads single rows into packed rows of their own, which one copy takes to their place."""
+class StagedRows:
+    """Reads one row or a few into packed rows of their own, which one copy takes to their place."""
 
     # Asking numpy for an array of each leaf takes twice as long as one call of torch that copies
     # all of them.
@@ -31,12 +32,16 @@ class StagedRow:
         readers: Readers,
         fields: Sequence[Field],
         packed: Mapping[KeyPath, torch.Tensor],
+        *,
+        has_batch: bool = False,  # whether the packed leaves are `[n, ...]`, of several rows
     ) -> None:
+        self._has_batch = has_batch
         self._tensordicts, self._dicts = readers
         numbered = list(enumerate(fields))
         self._packed = [number for number, field in numbered if field.path in packed]
         self._large = [(number, f.key) for number, f in numbered if f.path not in packed]
         self._views = [packed[field.path] for field in fields if field.path in packed]
+        self._views_of_one = [view.unsqueeze(0) for view in self._views]
         arrays = {
             field.key: bits_of(packed[field.path], carrier(field.dtype))
             for field in fields
@@ -50,11 +55,23 @@ class StagedRow:
         leaves = None if self._tensordicts is None else self._tensordicts.tensors(data, 0)
         if leaves is None:
             return self._take_arrays(self._dicts.of(data, 0))
+        return self._take_tensors(leaves, self._views)
+
+    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
+        """The leaves of a batch `[n]` of as many rows as there is room for; None unless they fit."""
+        leaves = None if self._tensordicts is None else self._tensordicts.tensors(data, 1)
+        if leaves is None:
+            return None
+        return self._take_tensors(leaves, self._views if self._has_batch else self._views_of_one)
+
+    def _take_tensors(
+        self, leaves: list[torch.Tensor], views: list[torch.Tensor]
+    ) -> ValidatedLeaves | None:
         try:
             for number, key in self._large:
                 self._row[key] = leaves[number].numpy()
             packed = [leaves[number] for number in self._packed] if self._large else leaves
-            copy_each(self._views, packed)
+            copy_each(views, packed)
         except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
             return None
         return self._row

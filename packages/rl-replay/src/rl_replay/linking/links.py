@@ -37,7 +37,7 @@ StepKey = tuple[int, ...]
 
 # up to here a loop over open ends is quicker than sorting them
 _FEW = 48
-_FEW_ROWS = 16  # all of a call, not only open ends
+FEW_ROWS = 16  # all of a call, not only open ends
 NOTHING_COMPARED = Contradictions()
 
 
@@ -56,6 +56,8 @@ class Predecessors(NamedTuple):
     lasts: Sequence[Last] | Side = ()
     contradictions: Contradictions = NOTHING_COMPARED  # Neighbours whose observations were compared
     marks: MarkerColumns | None = None  # The markers, where they were read as columns
+    # Whether the rows are one run: each continues the one before, and all but the last are no ends
+    is_run: bool = False
 
 
 class Links:
@@ -83,10 +85,14 @@ class Links:
         """Matches rows about to be written with their predecessors."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         if extent.count == 1 and self.keys.numbered and isinstance(leaves, ValidatedLeaves):
-            return self.match_one(leaves.__getitem__, numbers.start)
+            return self.match_one(leaves.__getitem__, numbers.start)._replace(is_run=True)
+        if extent.count <= FEW_ROWS and isinstance(leaves, ValidatedLeaves):
+            found = self._match_run(leaves, numbers) if extent.stride == 1 else None
+            if found is not None:
+                return found
         columns = read_columns(leaves, self.keys)
         marks, stride = MarkerColumns.read(columns.get, self.keys, extent.count), extent.stride
-        if self.keys.numbered and stride == 1 and extent.count <= _FEW_ROWS:
+        if self.keys.numbered and stride == 1 and extent.count <= FEW_ROWS:
             # their names alone decide: a loop over few rows is quicker than arrays
             return self._walk(marks, marks.unlinked(), marks.ends_of_few(), numbers)
         back, seen = marks.unlinked(), NOTHING_COMPARED
@@ -135,6 +141,31 @@ class Links:
         if not self._ends(get):
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
         return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
+
+    def _match_run(self, leaves: ValidatedLeaves, numbers: range) -> Predecessors | None:
+        """`match` for few rows of which each continues the one before; None for other rows."""
+        keys, count = self.keys, len(numbers)
+        if not keys.numbered or keys.step is None or keys.mask is not None or keys.far is not None:
+            return None
+        steps = leaves[keys.step].ravel().tolist()
+        begun = _flags_of(leaves, () if keys.init is None else (keys.init,))
+        ends = _flags_of(leaves, keys.ends)
+        names = [leaves[key].ravel().tolist() for key in keys.ids]
+        runs = steps == [*range(steps[0], steps[0] + count)]
+        runs = runs and all(name.count(name[0]) == len(name) == count for name in names)
+        # no first step after the first row, no end before the last one
+        if not runs or any(len(flags) != count or any(flags[1:]) for flags in begun):
+            return None
+        if any(len(flags) != count or any(flags[:-1]) for flags in ends):
+            return None
+        back, ids = np.ones(count, dtype=np.int32), [name[0] for name in names]
+        back[0], before = 0, (*ids, steps[0] - 1)
+        found = None if any(flags[0] for flags in begun) else self._open_row(before, numbers.stop)
+        if found is not None:
+            back[0] = numbers.start - found
+        is_open = not any(flags[-1] for flags in ends)
+        open_ends = {(*ids, steps[-1]): numbers[-1]} if is_open else {}
+        return Predecessors(back, open_ends, () if found is None else (before,), is_run=True)
 
     def write(self, span: Span, found: Predecessors) -> None:
         """Records the predecessors of rows that were written."""
@@ -363,6 +394,11 @@ class Links:
 _OVER = Last((), None, False, [])
 _PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (-1, 0, 1))
 _NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+def _flags_of(leaves: ValidatedLeaves, keys: Sequence[NestedKey]) -> list[list[Any]]:
+    """The values of columns of flags."""
+    return [leaves[key].ravel().tolist() for key in keys]
 
 
 def _steps(marks: MarkerColumns) -> NDArray[Any]:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tensordict import TensorDict
 
-from rl_replay.data.staged_row import Readers, StagedRow
+from rl_replay.data.staged_row import Readers, StagedRows
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
-from rl_slabs import Rows
+from rl_slabs import Rows, Span
 from rl_slabs.internals import LANE_SHIFT, ValidatedLeaves
 
 
@@ -36,7 +37,7 @@ class LosslessOneRow:
                 self._large.append((field.key, row_columns[place.key]))
             else:
                 self._large_next.append((field.key, slot_columns[place.key]))
-        self._staged = StagedRow(readers, layout.given.fields, packed)
+        self._staged = StagedRows(readers, layout.given.fields, packed)
         self._successor = None if layout.apart else row.columns()[SUCCESSOR[0]]
         self._row, self._rows = _words(row), _words(store.rows)
         self._slot, self._slots = _words(slot), _words(side.rows)
@@ -49,8 +50,16 @@ class LosslessOneRow:
             self._leaves = found
         return found
 
-    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
+    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
+        """Reads a batch of one row into the staging row and slot."""
+        found = self._staged.take_batch(data)
+        if found is not None:
+            self._leaves = found
+        return found
+
+    def write(self, span: Span, back: NDArray[np.int32]) -> None:
         """Copies the staging row and slot into the store, next observations first."""
+        position, number = span.rows.start, span.numbers.start  # type: ignore[union-attr]  # one row is a slice
         side, lane = self._side, number >> LANE_SHIFT
         single, owned = self._linker.single, self._linker.single.owned_slot(position)
         if owned is None:
@@ -74,8 +83,7 @@ class LosslessOneRow:
             column[position] = self._leaves[key]
         if self._successor is None:
             self._addresses.values[position] = address
-        place, numbers = slice(position, position + 1), range(number, number + 1)
-        self._linker.note_unlinked(place, numbers, back)
+        self._linker.note_unlinked(slice(position, position + 1), span.numbers, back)
 
 
 def _words(rows: Rows) -> NDArray[np.int64] | None:

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
-from rl_replay.data.staged_row import Readers, StagedRow
+from rl_replay.data.staged_row import Readers, StagedRows
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
-from rl_slabs import Rows, RowSchema, Slab
+from rl_slabs import Rows, RowSchema, Slab, Span
 from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
 from rl_tensordict.types import NestedKey
 
@@ -130,48 +130,61 @@ class PlainRows:
         return {"row_bytes": self.schema.nbytes}
 
 
-class OneRow(Protocol):
-    """Reads single rows into a staging row, and copies it into a store."""
+class FewRows(Protocol):
+    """Reads one row or a few into staging rows, and copies them into a store."""
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads a tensordict or a dict; None unless it fits."""
+        """Reads one row of a tensordict or a dict without a batch dimension; None unless it fits."""
         ...
 
-    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
-        """Copies the row that was read last into the store."""
+    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
+        """Reads a batch `[n]` of as many rows as there is room for; None unless they fit."""
+        ...
+
+    def write(self, span: Span, back: NDArray[np.int32]) -> None:
+        """Copies the rows that were read last into the store."""
         ...
 
 
-class PlainOneRow:
-    """Single rows for `PlainRows`."""
+class PlainFewRows:
+    """Few rows for `PlainRows`: `count` of them, one without a batch dimension unless given."""
 
-    def __init__(self, rows: Rows, readers: Readers) -> None:
+    def __init__(self, rows: Rows, readers: Readers, count: int | None = None) -> None:
         with torch.inference_mode(mode=False):  # such tensors may be written in either mode
-            apart = Rows.zeros(rows.schema, 1)
+            apart = Rows.zeros(rows.schema, count or 1)
             live = apart.view()
-        fields = rows.schema.fields
-        packed = {f.path: live.get(f.key)[0] for f in fields if f.offset is not None}
-        self._staged, self._row = StagedRow(readers, fields, packed), ValidatedLeaves()
+        fields, place = rows.schema.fields, 0 if count is None else slice(None)
+        packed = {f.path: live.get(f.key)[place] for f in fields if f.offset is not None}
+        self._staged = StagedRows(readers, fields, packed, has_batch=count is not None)
+        self._leaves = ValidatedLeaves()
         self._rows, columns = rows, rows.columns()
         self._large = [(f.key, columns[f.key]) for f in fields if f.offset is None]
         self._words = None if rows.packed is None else rows.packed.numpy()
-        self._word = None if apart.packed is None else apart.packed.numpy()[0]
+        self._staged_words = None if apart.packed is None else apart.packed.numpy()
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads a tensordict or a dict; None unless it fits."""
+        """Reads one row of a tensordict or a dict; None unless it fits."""
         found = self._staged.take(data)
         if found is not None:
-            self._row = found
+            self._leaves = found
         return found
 
-    def write(self, position: int, number: int, back: NDArray[np.int32]) -> None:
-        """Copies the row that was read last into the store."""
-        del number, back
+    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
+        """Reads a batch of as many rows as there is room for; None unless they fit."""
+        found = self._staged.take_batch(data)
+        if found is not None:
+            self._leaves = found
+        return found
+
+    def write(self, span: Span, back: NDArray[np.int32]) -> None:
+        """Copies the rows that were read last into the store."""
+        del back
         self._rows.touches += 1
+        rows = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
         if self._words is not None:
-            self._words[position] = self._word
+            self._words[rows] = self._staged_words
         for key, column in self._large:
-            column[position] = self._row[key]
+            column[rows] = self._leaves[key]
 
 
 BackColumn = NDArray[np.int32]

@@ -16,14 +16,14 @@ from rl_replay.checkpoint.contents import Contents, FillRows, join
 from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers
 from rl_replay.linking.ends import EndChecks
-from rl_replay.linking.links import NOTHING_COMPARED, Links, Predecessors
+from rl_replay.linking.links import FEW_ROWS, NOTHING_COMPARED, Links, Predecessors
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, Side, contradictions
 from rl_replay.lossless.one_row import LosslessOneRow
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
-from rl_replay.storages.row_store import OneRow, PlainOneRow, PlainRows, RowStore
+from rl_replay.storages.row_store import FewRows, PlainFewRows, PlainRows, RowStore
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict import NestedKey, as_tuple
@@ -93,7 +93,8 @@ class RowTable:
         self.device = store.device
         self.on_host = self.device.type == "cpu"
         self.readers: Readers | None = None
-        self.one_row: OneRow | None = None
+        self.one_row: FewRows | None = None
+        self._few_rows: dict[int, FewRows] = {}  # for batches, by their length
         self._watched = layout.lossless is not None
         structure, once = layout.structure, layout.lossless
         plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
@@ -118,13 +119,20 @@ class RowTable:
         leaves: Leaves | ValidatedLeaves,
         extent: Extent,
         marks: MarkerKeys | None = None,
+        few: FewRows | None = None,
     ) -> Span:
-        """Writes rows after the newest ones; `marks` are their marker columns if not the usual."""
+        """Writes rows after the newest ones, `few` those that it has read.
+
+        `marks` are their marker columns if not the usual.
+        """
 
         def match(links: Links, span: Span) -> Predecessors:
             return self.match(links, leaves, extent, span, marks)
 
         def write(span: Span, found: Predecessors) -> None:
+            if few is not None:
+                few.write(span, found.back)
+                return
             given = leaves
             if marks is not None and isinstance(leaves, Leaves):
                 new = {path for key, path in marks.paths if key not in self.layout.schema}
@@ -134,20 +142,30 @@ class RowTable:
         require_room(session.ring, extent.count, session.ring.span_limit)
         span, found = self._append(session, extent.count, match, write)
         known, side_by_side = marks or self.links.keys, isinstance(found.lasts, Side)
-        if extent.count == 1 and isinstance(leaves, ValidatedLeaves):
-            session.end_checks.see_row(leaves.__getitem__, known)
+        if found.is_run and isinstance(leaves, ValidatedLeaves):
+            # no other row of a run has a flag
+            session.end_checks.see_row(lambda key: leaves[key][-1:], known)
         elif found.marks is not None:
             session.end_checks.see(leaves, found.marks, known, extent, side_by_side=side_by_side)
         return span
 
-    def append_one(self, session: WriteSession, one_row: OneRow, row: ValidatedLeaves) -> Span:
+    def few_rows(self, count: int) -> FewRows | None:
+        """What writes batches of so few rows quickly; None if nothing does."""
+        if self.one_row is None or not 0 < count <= FEW_ROWS or not self.links.keys.numbered:
+            return None
+        few = self.one_row if count == 1 else self._few_rows.get(count)
+        if few is None and isinstance(self.store, PlainRows) and self.readers is not None:
+            few = self._few_rows[count] = PlainFewRows(self.store.rows, self.readers, count)
+        return few
+
+    def append_one(self, session: WriteSession, one_row: FewRows, row: ValidatedLeaves) -> Span:
         """`append` for the row that `one_row` has read."""
 
         def match(links: Links, span: Span) -> Predecessors:
             return links.match_one(row.__getitem__, span.numbers.start)
 
         def write(span: Span, found: Predecessors) -> None:
-            one_row.write(span.rows.start, span.numbers.start, found.back)  # type: ignore[union-attr]  # one row is a slice
+            one_row.write(span, found.back)
 
         span, _ = self._append(session, 1, match, write)
         session.end_checks.see_row(row.__getitem__, self.links.keys)
@@ -345,9 +363,9 @@ class RowTable:
             )
 
 
-def _one_row(store: RowStore, readers: Readers) -> OneRow | None:
+def _one_row(store: RowStore, readers: Readers) -> FewRows | None:
     if isinstance(store, PlainRows):
-        return PlainOneRow(store.rows, readers)
+        return PlainFewRows(store.rows, readers)
     near = isinstance(store, LosslessRows) and not store.layout.has_steps
     return LosslessOneRow(store, readers) if near else None  # type: ignore[arg-type]
 
