@@ -200,13 +200,24 @@ class Collector(CollectorInterface):
         if options.trajs_per_batch is not None:
             batch = self._trajectory_batch(options.trajs_per_batch)
         elif options.extend_buffer:
-            batch = self._deliver(self.batches.play())
+            is_stored = options.replay_buffer is not None
+            batch = self._store_batch() if is_stored else self._deliver(self.batches.play())
         else:
             self._add_steps()
         if options.progress:
             episodes = self.batches.episodes
             self._progress.add(self.frames - before, episodes.finished, episodes.mean_return)
         return batch
+
+    def _store_batch(self) -> TensorDictBase | None:
+        """Plays a batch into the buffer: from its arrays where that takes them."""
+        buffer = self.options.replay_buffer
+        take = getattr(buffer, "extend_arrays", None)
+        if getattr(take, "__self__", None) is buffer is not None:  # not that of a buffer in it
+            batch = self.batches.play_into(take)
+        else:
+            batch = self.batches.play()
+        return None if batch is None else self._deliver(batch)
 
     def _trajectory_batch(self, wanted: int) -> TensorDictBase | None:
         """Whole trajectories: what one more batch completes for a buffer, else so many."""

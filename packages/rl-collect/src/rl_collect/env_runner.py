@@ -85,6 +85,20 @@ class EnvRunner:
         self._moves = self.env.moves
         return batch
 
+    def play_in_columns(self, num_steps: int) -> bool:
+        """Play a batch whose steps stay in `columns`; False where nothing was played."""
+        request, player = _request(num_steps, self._is_playing), self._player
+        if player is not self._holder or not player.can_continue(request):
+            return False
+        with self._exploration:
+            is_played = player.play_in_columns(request)
+        self._moves = self.env.moves
+        return is_played
+
+    def copy_columns(self, num_steps: int) -> TensorDictBase:
+        """The batch that `play_in_columns` has played."""
+        return self._player.copy_columns(num_steps)
+
     def explain(self, num_steps: int) -> str:
         """Say how steps are taken, and why in no faster way."""
         root = None if self._holder is self._player else self.root

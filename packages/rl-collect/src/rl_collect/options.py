@@ -102,6 +102,16 @@ class CollectorOptions:
         """Whether trajectories may begin in the middle of an episode."""
         return self.set_truncated or self.trajs_per_batch is not None
 
+    @property
+    def alters_batches(self) -> bool:
+        """Whether somebody sees or changes what is between steps and a buffer."""
+        device = self.named_device
+        called = (self.postproc, self.pre_collect_hook, self.post_collect_hook)
+        switches = (self.reset_at_each_iter, self.split_trajs, self.compact_obs, self.profile)
+        is_moved = device is not None and device.type != "cpu"
+        has_calls = any(call is not None for call in called)
+        return has_calls or any(switches) or self.cuts_episodes or is_moved
+
     def check_sizes(self, env: EnvBase) -> None:
         """Raise for concatenation of steps of unequal size."""
         spec = env.observation_spec

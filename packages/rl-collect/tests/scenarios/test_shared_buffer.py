@@ -10,7 +10,7 @@ from rl_collect import Collector, MultiAsyncCollector, MultiSyncCollector
 from rl_envs.testing import CountingEnv, EpisodeStepEnv
 from rl_layout import check_layout
 from rl_replay import LazyTensorStorage, ReplayBuffer
-from rl_replay.storages.row_store import PlainOneRow
+from rl_replay.storages.row_store import PlainFewRows
 from rl_slabs import Lane, Rows
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
@@ -68,8 +68,8 @@ def test_a_buffer_travels_to_workers_of_any_start_method():
 
 POINTS = {  # of many rows at a time, and of one; private: nothing public is called between leaves
     "before it writes": ((Lane.reserve, 0), (Lane.reserve, 0)),
-    "before the first leaf": ((Rows.put, 0), (PlainOneRow.write, 0)),
-    "between two leaves": ((Rows._write_on_cpu, 70), (PlainOneRow.write, 1)),
+    "before the first leaf": ((Rows.put, 0), (PlainFewRows.write, 0)),
+    "between two leaves": ((Rows._write_on_cpu, 70), (PlainFewRows.write, 1)),
     "before rows are published": ((Lane.publish, 0), (Lane.publish, 0)),
 }
 

@@ -101,6 +101,8 @@ def test_a_warm_batch_goes_into_a_buffer_without_a_look_at_each_marker(frames, m
     found = calls_of(collector.next)
     alone = calls_of(warm(cart_pole(), policy(), frames).next)
     assert found.total() - alone.total() <= most
+    assert found["store_arrays"] == 1  # no tensordict is made, or read
+    assert not {"Columns.batch", "branch", "insert_markers", "TensordictReader.of"} & found.keys()
     assert "Links.match" in found
     arrays = {"MarkerColumns.joined", "MarkerColumns.before_others", "Links._sort"}
     assert not arrays & found.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -280,14 +281,15 @@ def test_the_newest_row_is_continued_by_equal_bits_after_a_load() -> None:
     assert links.match(later, Extent(1, 1, 1), range(1, 2)).back.tolist() == [1]
 
 
-@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("marked", ["", "mask", "far"])
 @pytest.mark.parametrize("count", [1, 2, 16, 17])
 def test_rows_of_a_storage_are_linked_alike_however_many_come_in_a_call(
-    count: int, far: bool
+    count: int, marked: str
 ) -> None:
     rows = trajectories([9, 2, 9], [EndKind.TRUNCATED, EndKind.CUT, EndKind.TERMINATED])
-    rows[keys.MASK] = torch.arange(20) != 14
-    if far:
+    if marked:
+        rows[keys.MASK] = torch.arange(20) != 14
+    if marked == "far":
         rows[keys.STEPS_TO_NEXT_OBS] = torch.arange(1, 21).remainder(3).clamp(min=1).unsqueeze(-1)
     whole, pieces = LazyTensorStorage(20), LazyTensorStorage(20)
     whole.extend(rows)
@@ -300,3 +302,58 @@ def test_rows_of_a_storage_are_linked_alike_however_many_come_in_a_call(
         assert np.array_equal(known, are_known)
         assert np.array_equal(found[known], expected[known])
         assert known.any()
+
+
+@st.composite
+def few_rows(draw: st.DrawFn) -> tuple[list[int], list[int], list[bool], list[bool], list[int]]:
+    """Ids, steps, first and last steps of rows that mostly are runs, and how they are cut."""
+    lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
+    ids, steps = [], []
+    for number, length in enumerate(lengths):
+        same, skip = draw(st.booleans()), draw(st.sampled_from([0, 0, 1]))
+        # the same trajectory goes on, perhaps after a hole, or another one begins
+        goes_on = steps and (same or draw(st.booleans()))
+        start = steps[-1] + 1 + skip if goes_on else 0
+        ids += [ids[-1] if same and ids else number] * length
+        steps += range(start, start + length)
+    count = len(ids)
+    flags = st.lists(st.sampled_from([False, False, True]), min_size=count, max_size=count)
+    none = st.just([False] * count)
+    first, last = draw(none | flags), draw(none | flags)
+    return ids, steps, first, last, draw(st.lists(st.integers(1, 16), min_size=1))
+
+
+@settings(max_examples=300)
+@given(few_rows())
+def test_few_rows_of_a_call_continue_what_their_markers_say(
+    case: tuple[list[int], list[int], list[bool], list[bool], list[int]],
+) -> None:
+    ids, steps, first, last, sizes = case
+    count = len(ids)
+    ended = {"done": torch.tensor(last)[:, None], "truncated": torch.tensor(last)[:, None]}
+    rows = TensorDict(
+        {"is_init": torch.tensor(first)[:, None], "next": ended, "observation": torch.rand(count)},
+        [count],
+    )
+    rows[keys.TRAJ_IDS], rows[keys.TRAJ_STEP] = torch.tensor(ids), torch.tensor(steps)
+    expected = [0] * count
+    for later, earlier in linked(list(enumerate(rows_of(rows)))).items():
+        expected[later] = later - earlier
+    storage, at = LazyTensorStorage(60), 0
+    for size in itertools.cycle(sizes):
+        if at >= count:
+            break
+        storage.extend(rows[at : at + size])
+        at += size
+    assert storage.back[:count].tolist() == expected
+
+
+@pytest.mark.parametrize("ends", [(False, True), (True, False)])
+def test_flags_of_the_last_of_few_rows_are_compared(ends: tuple[bool, bool]) -> None:
+    rows = trajectories([4] * 2, [EndKind.CUT] * 2)
+    storage = LazyTensorStorage(20)
+    storage.extend(rows[:4])
+    for name, flag in zip(("done", "terminated"), ends, strict=True):
+        rows["next", name][-1] = flag
+    with pytest.warns(UserWarning, match="1 rows have done flags under 'next' that contradict"):
+        storage.extend(rows[4:])

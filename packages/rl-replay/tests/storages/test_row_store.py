@@ -10,7 +10,7 @@ from rl_replay.data.dicts import DictReader
 from rl_replay.data.staged_row import Readers
 from rl_replay.data.structure import Structure
 from rl_replay.storages.row_store import PlainFewRows, PlainRows
-from rl_slabs import Rows, RowSchema
+from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.internals import TensordictReader
 
 

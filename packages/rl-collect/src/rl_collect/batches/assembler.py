@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_collect.arguments import check_state
@@ -17,17 +17,19 @@ from rl_collect.batches.complete_trajectories import (
     WholeTrajectories,
     truncate_rows,
 )
-from rl_collect.batches.markers import GroupStarts, TrajectoryIds, compact, ends_of
+from rl_collect.batches.markers import GroupStarts, TrajectoryIds, compact, ends_of, insert_markers
 from rl_collect.env_runner import EnvRunner
 from rl_collect.episode_stats import Episodes
 from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import build_flat, find, insert, names_of, put, put_leaves
+from rl_tensordict import find
 from rl_tensordict.types import Array, Flags, KeyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
+Take: TypeAlias = Callable[[Mapping[KeyPath, Array], int], bool]
+"""Stores the steps of a batch from arrays `[T, ...]` by key; False where it has not."""
 
 PIECES = 16
 """How often a batch under way asks whether it is enough."""
@@ -60,6 +62,15 @@ class BatchAssembler:
         self._groups = GroupStarts(env.done_groups)
         done = env.full_done_spec.get(keys.DONE) if () in env.done_groups else None
         self._has_done = done is not None and done.shape == (*env.batch_size, 1)
+        # whether a batch of one environment is its columns and markers, and nothing is done to it
+        self._is_plain = (
+            not env.batch_size
+            and self._has_done
+            and self._with_ids
+            and self._stays
+            and len(self._reward_keys) == 1
+            and not (self._groups.are_there or options.alters_batches)
+        )
         # whose next step begins a trajectory in the middle of an episode
         self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
         num_envs = max(env.batch_size.numel(), 1)
@@ -107,6 +118,31 @@ class BatchAssembler:
     def play(self) -> TensorDictBase:
         """Play a batch."""
         return self._stored(self._played()[0])
+
+    def play_into(self, take: Take) -> TensorDictBase | None:
+        """Play a batch, and let its arrays be taken; the batch itself where they are not."""
+        is_decided_within = self.refresh is not None or self.is_enough is not None
+        if not self._is_plain or is_decided_within:
+            return self.play()
+        self.cut_if_moved()
+        try:
+            is_played = self._runner.play_in_columns(self.num_steps)
+        except BaseException:
+            self.reset()  # as in `_steps`
+            raise
+        if not is_played:
+            return self.play()
+        columns, count = self._runner.columns, self.num_steps
+        arrays = {key: column[:count] for key, column in columns.items()}
+        over: Flags = arrays[keys.NEXT_DONE][:, 0].copy()
+        markers = self._markers(over)
+        self.frames += count
+        self.episodes.add(arrays[self._reward_keys[0]], over)
+        if take(arrays | markers, count):
+            return None
+        batch = self._runner.copy_columns(count)
+        insert_markers(batch, markers)
+        return batch
 
     def play_by_step(self) -> Iterator[TensorDictBase]:
         """Play a batch step by step."""
@@ -234,46 +270,31 @@ class BatchAssembler:
 
     def _marked(self, batch: TensorDictBase) -> Flags:
         """Write the markers, in place, and count; returns the steps that end a trajectory."""
-        columns, view = self._runner.columns, torch.from_numpy
+        columns = self._runner.columns
         if columns and self._has_done:
             over: Flags = columns[keys.NEXT_DONE][..., : batch.batch_size[-1], 0].copy()
         else:
             over = ends_of(batch)
-        found, version = self._ids.mark(over), np.empty(over.shape, np.int64)
-        version[...] = self.policy_version
-        markers = {keys.POLICY_VERSION[1]: view(version)}
-        if self._with_ids:
-            markers[keys.TRAJ_IDS[1]] = view(found.ids)
-            markers[keys.TRAJ_STEP[1]] = view(found.steps)
-        if self._cuts_episodes:
-            markers[keys.MID_EPISODE[1]] = self._first_mid_episode(over.shape)
-        is_init = view(found.is_init[..., None])
-        if columns and type(batch) is TensorDict:  # a new one, which is open and has no device
-            insert(batch, (keys.IS_INIT,), is_init)
-            if find(batch, keys.TRAJ_IDS[:1]) is None:
-                group = build_flat(markers, batch.batch_size, names_of(batch))
-                insert(batch, keys.TRAJ_IDS[:1], group)
-            else:  # the environment has marked rows: `next_missing`
-                for name, leaf in markers.items():
-                    insert(batch, (*keys.TRAJ_IDS[:1], name), leaf)
-        else:
-            self._put_markers(batch, is_init, markers)
+        insert_markers(batch, self._markers(over), None if columns else self._env.device)
         if self._groups.are_there:
             self._groups.mark(batch)
         self.frames += over.size
         self.episodes.add(self._rewards(batch, columns), over)
         return over
 
-    def _put_markers(
-        self, batch: TensorDictBase, is_init: Tensor, markers: dict[str, Tensor]
-    ) -> None:
-        """Write the markers of a batch to where its other entries are."""
-        device = self._env.device  # a batch of an environment elsewhere does not name it
-        if device.type != "cpu":
-            is_init = is_init.to(device)
-            markers = {name: leaf.to(device) for name, leaf in markers.items()}
-        put(batch, (keys.IS_INIT,), is_init)
-        put_leaves(batch, keys.TRAJ_IDS[0], markers)
+    def _markers(self, over: Flags) -> dict[KeyPath, Array]:
+        """The markers of the next steps, `[*B, T]`, by key."""
+        found, version = self._ids.mark(over), np.empty(over.shape, np.int64)
+        version[...] = self.policy_version
+        markers: dict[KeyPath, Array] = {
+            (keys.IS_INIT,): found.is_init[..., None],
+            keys.POLICY_VERSION: version,
+        }
+        if self._with_ids:
+            markers[keys.TRAJ_IDS], markers[keys.TRAJ_STEP] = found.ids, found.steps
+        if self._cuts_episodes:
+            markers[keys.MID_EPISODE] = self._first_mid_episode(over.shape)
+        return markers
 
     def _rewards(self, batch: TensorDictBase, columns: Mapping[KeyPath, Array]) -> Any:
         """What each step gained, `[*B, T, ...]`: of all groups and agents together."""
@@ -299,10 +320,10 @@ class BatchAssembler:
         self._ids.cut(rows.numpy())
         self._runner.mark_first(rows)
 
-    def _first_mid_episode(self, shape: tuple[int, ...]) -> Tensor:
+    def _first_mid_episode(self, shape: tuple[int, ...]) -> Flags:
         """The first steps after cuts of environments that continued, bool `[*B, T]`."""
-        found = torch.zeros(shape, dtype=torch.bool)
-        found[..., 0] = self._mid_episode
+        found = np.zeros(shape, dtype=np.bool_)
+        found[..., 0] = self._mid_episode.numpy()
         self._mid_episode = torch.zeros_like(self._mid_episode)
         return found
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_collect.arguments import as_flags, check_sizes, check_state
 from rl_layout import keys
-from rl_tensordict import find
-from rl_tensordict.types import Flags, KeyPath
+from rl_tensordict import build_flat, find, insert, names_of, put, put_leaves
+from rl_tensordict.types import Array, Flags, KeyPath
 
 Numbers = NDArray[np.int64]
 
@@ -248,6 +249,30 @@ def ends_of(batch: TensorDictBase) -> Flags:
         raise KeyError(msg)
     over = [flag.flatten(batch.ndim).all(-1) for flag in found]
     return torch.stack(over).all(0).cpu().numpy()
+
+
+def insert_markers(
+    batch: TensorDictBase, given: Mapping[KeyPath, Array], device: torch.device | None = None
+) -> None:
+    """Write markers to a batch, in place; to the device of its entries, if they are not copies."""
+    markers = {key[-1]: torch.from_numpy(array) for key, array in given.items()}
+    is_init = markers.pop(keys.IS_INIT)
+    if device is not None or type(batch) is not TensorDict:
+        # a batch of an environment elsewhere does not name its device
+        if device is not None and device.type != "cpu":
+            is_init = is_init.to(device)
+            markers = {name: leaf.to(device) for name, leaf in markers.items()}
+        put(batch, (keys.IS_INIT,), is_init)
+        put_leaves(batch, keys.COLLECTOR, markers)
+        return
+    # a new tensordict, which is open and has no device
+    insert(batch, (keys.IS_INIT,), is_init)
+    if find(batch, (keys.COLLECTOR,)) is None:
+        group = build_flat(markers, batch.batch_size, names_of(batch))
+        insert(batch, (keys.COLLECTOR,), group)
+    else:  # the environment has marked rows: `next_missing`
+        for name, leaf in markers.items():
+            insert(batch, (keys.COLLECTOR, name), leaf)
 
 
 def compact(batch: TensorDictBase, observation_keys: list[keys.NestedKey]) -> TensorDictBase:

@@ -237,11 +237,11 @@ class ColumnSteps:
             truncate_last(batch, len(self.env.batch_size))
         return batch
 
-    def check(self, num_played: int, batch: TensorDictBase) -> None:
-        """Raise for values of the batch outside their specs."""
+    def check(self, num_played: int, batch: TensorDictBase | None = None) -> None:
+        """Raise for values of the batch outside their specs; it is made if need be."""
         # quick tests of the columns first: the batch is looked at where one fails
         if self._is_ragged:
-            self._layout.check_rows(batch)
+            self._layout.check_rows(self.batch(num_played) if batch is None else batch)
             return
         tests, root_tests = self._tests = self._tests or self._made_tests()
         # other roots are what the steps before have returned
@@ -251,7 +251,7 @@ class ColumnSteps:
             self._reset_at = -1 if self._reset_at == num_played - 1 else None
         for column, test in tests:
             if not test(column[:num_played]):
-                self._layout.check_rows(batch)
+                self._layout.check_rows(self.batch(num_played) if batch is None else batch)
 
     def _made_tests(self) -> tuple[list[Test], list[Test]]:
         layout, rows = self.env.layout, self.columns.by_time

@@ -64,10 +64,17 @@ def play_steps(
     steps: StepLoop,
     request: RolloutRequest,
     root: Any,
-    goal: Goal | None = None,  # one that was made before, of a request that does not break
 ) -> TensorDictBase:
     """Play until every row has its steps; returns the batch `[*B, T]`."""
-    goal, breaks = goal or Goal(request), request.breaks
+    num_steps = take_steps(env, steps, request, root, Goal(request))
+    return steps.batch(num_steps, set_truncated=request.set_truncated)
+
+
+def take_steps(
+    env: Environment, steps: StepLoop, request: RolloutRequest, root: Any, goal: Goal
+) -> int:
+    """Play until every row has its steps; returns how many there are."""
+    breaks = request.breaks
     t = steps.start(root, goal)
     is_over = steps.is_over(t)
     while not is_over:
@@ -81,7 +88,7 @@ def play_steps(
         is_over = steps.is_over(t)
         if steps.keeps_root or not is_over:
             steps.advance(t - 1)
-    return steps.batch(t, set_truncated=request.set_truncated)
+    return t
 
 
 class SetUp(NamedTuple):
@@ -183,6 +190,60 @@ class RolloutPlayer:
         self.env.count_move()  # one for the whole rollout
         with self._no_grad:
             return self._played(request, root)
+
+    def play_in_columns(self, request: RolloutRequest) -> bool:
+        """Play a batch whose steps stay in the columns, where one like it was played before.
+
+        Args:
+            request: how many steps; it continues the last batch.
+
+        Returns:
+            False where nothing was played, and `play` is to be called: of the first batches, or
+            where transforms wait for the batch. Else `arrays` begin with the steps, and
+            `copy_columns` makes a batch of them.
+
+        Raises:
+            RuntimeError: the environment is closed.
+
+        Example:
+            >>> from rl_envs import GymEnv
+            >>> player = RolloutPlayer(GymEnv("CartPole-v1"))
+            >>> request = RolloutRequest(3, break_when_any_done=False, continues=True)
+            >>> player.play_in_columns(request)
+            False
+            >>> _ = player.play(request)
+            >>> player.play_in_columns(request), player.copy_columns(3).shape
+            (True, torch.Size([3]))
+        """
+        # columns that hold a root are of an environment without transforms that wait
+        kept = self._kept_for(request, None) if self.can_continue(request) else None
+        if kept is None or kept.goal is None:
+            return False
+        env, steps = self.env, kept.steps
+        env.count_move()
+        with self._no_grad:
+            num_steps = take_steps(env, steps, request, None, kept.goal)
+            env.is_started, env.reached = True, None
+            if env.check_values:
+                steps.check(num_steps)
+        return True
+
+    def copy_columns(self, num_steps: int) -> TensorDictBase:
+        """Copy the steps that the columns hold.
+
+        Args:
+            num_steps: how many, as were played.
+
+        Returns:
+            A batch `[*B, T]`, the last dimension named `"time"`.
+
+        Raises:
+            RuntimeError: they hold none, since steps were not written in place.
+        """
+        if self._columns is None:
+            msg = "no steps are in columns: play() returns its batch."
+            raise RuntimeError(msg)
+        return self._columns.batch(num_steps)
 
     def root_after(self, batch: TensorDictBase) -> TensorDictBase:
         """Make the root that follows the last batch; rows that are done are reset.
@@ -348,7 +409,9 @@ class RolloutPlayer:
     ) -> TensorDictBase:
         env, steps, waiting = self.env, set_up.steps, set_up.waiting
         begun = root if leftover is None else leftover
-        batch = play_steps(env, steps, set_up.request, begun, set_up.goal)
+        request = set_up.request
+        num_steps = take_steps(env, steps, request, begun, set_up.goal or Goal(request))
+        batch = steps.batch(num_steps, set_truncated=request.set_truncated)
         env.is_started = True
         if env.check_values:
             steps.check(batch.shape[-1], batch)

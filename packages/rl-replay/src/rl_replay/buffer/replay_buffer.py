@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_replay.buffer.batches import BatchMaker, Sample
@@ -16,11 +16,11 @@ from rl_replay.buffer.indexing import (
     batch_of_one,
     coordinates,
     row_ids_at,
-    written_index,
 )
 from rl_replay.buffer.parts import BufferParts, checked_size
 from rl_replay.buffer.process_local import ProcessLocal
 from rl_replay.buffer.transforms import Inverted
+from rl_replay.buffer.writes import is_ours, note_write, positions_of, store, store_arrays
 from rl_replay.checkpoint.checkpoint import Checkpoint
 from rl_replay.checkpoint.hooks import Hook
 from rl_replay.data.collate import Collate, stacked
@@ -30,7 +30,6 @@ from rl_replay.samplers import Sampler
 from rl_replay.samplers.consuming import consuming
 from rl_replay.storages import ListStorage, Storage
 from rl_replay.writers import RoundRobinWriter, Writer
-from rl_slabs import Span
 from rl_slabs.internals import positive
 from rl_transforms import Compose, Transform, as_transform
 
@@ -206,17 +205,17 @@ class ReplayBuffer:
                     parts.writer.check(1)
                 if parts.transform.changes or parts.writer.places_rows:
                     batch = batch_of_one(storage, data, parts.dim_extend)
-                    index = _store(parts, batch, elements=True)
+                    index = store(parts, batch, elements=True)
                     if parts.writer.places_rows and len(index) == 1 and index[0] < 0:
                         return None
                     return int(index) if storage.ndim == len(index) == 1 else index
                 span = storage.add(data)
-                _note_write(parts)
+                note_write(parts)
         except FOREIGN as error:
             note_given(error, f"{type(self).__name__}.add", data)
             raise
         if storage.arrangement.ndim > 1 and storage.columns:
-            return coordinates(storage, _positions(span))
+            return coordinates(storage, positions_of(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 
     def extend(self, data: Any) -> torch.Tensor:
@@ -249,11 +248,40 @@ class ReplayBuffer:
                 if parts.checks_writes:
                     parts.writer.check(count_elements(data, storage.ndim))
                 if isinstance(data, list) and not isinstance(storage, ListStorage):
-                    return _store(parts, stacked(data, parts.dim_extend), elements=True)
-                return _store(parts, data)
+                    return store(parts, stacked(data, parts.dim_extend), elements=True)
+                return store(parts, data)
         except FOREIGN as error:
             note_given(error, f"{type(self).__name__}.extend", data)
             raise
+
+    def extend_arrays(self, arrays: Mapping[tuple[str, ...], NDArray[Any]], count: int) -> bool:
+        """Store rows of one environment from arrays, as a collector does that has no other use.
+
+        `extend` of a tensordict of the same leaves does the same; this saves making one.
+
+        Args:
+            arrays: One for each leaf, `[count, ...]`, by key path; rows follow each other in time.
+                They are copied.
+            count: How many rows.
+
+        Returns:
+            False where nothing was stored and `extend` is to be called: of the first rows, of
+            others than the stored ones, with transforms of writes, and for classes whose `extend`
+            is their own.
+
+        Example:
+            >>> import numpy as np
+            >>> from tensordict import TensorDict
+            >>> from rl_replay import LazyTensorStorage
+            >>> buffer, rewards = ReplayBuffer(storage=LazyTensorStorage(4)), np.ones(2, np.float32)
+            >>> buffer.extend_arrays({("reward",): rewards}, 2)
+            False
+            >>> _ = buffer.extend(TensorDict({"reward": torch.zeros(1)}, [1]))
+            >>> buffer.extend_arrays({("reward",): rewards}, 2), len(buffer)
+            (True, 3)
+        """
+        # an `extend` of a subclass, or of this instance, sees or changes what is written
+        return is_ours(self.extend) and store_arrays(self._parts, arrays, count)
 
     def __len__(self) -> int:
         return len(self._parts.storage)
@@ -660,39 +688,3 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.storage!r}, {self.sampler!r}, {self.writer!r})"
-
-
-def _store(parts: BufferParts, data: Any, *, elements: bool = False) -> torch.Tensor:
-    """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
-    storage = parts.storage
-    if parts.writer.places_rows:
-        parts.sampler.catch_up(storage)  # what it knows is by row ids, which change
-        index = parts.transform.store_by(parts.writer, storage, data, elements=elements)
-        parts.writer.tell(storage, parts.sampler)
-        _note_write(parts)
-        return index
-    if elements or parts.transform.changes:
-        span = parts.transform.store(storage, data, elements=elements)
-    else:
-        span = storage.extend(data)
-    if span is None:  # transforms hold all of it back
-        shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
-        return torch.empty(shape, dtype=torch.int64)
-    _note_write(parts)
-    positions = _positions(span)
-    several = storage.arrangement.ndim > 1 and storage.columns
-    return written_index(storage, positions, parts.dim_extend) if several else positions
-
-
-def _note_write(parts: BufferParts) -> None:
-    """Invalidates prefetched batches, and wakes the threads that wait for rows."""
-    parts.changes += 1
-    if parts.local.waiting:
-        parts.local.written.notify_all()
-
-
-def _positions(span: Span) -> torch.Tensor:
-    """The positions of the rows of a write, int64 `[n]`."""
-    rows = span.rows
-    # numpy takes half of torch's time
-    return torch.from_numpy(np.arange(rows.start, rows.stop)) if isinstance(rows, slice) else rows

@@ -58,7 +58,7 @@ class StagedRows:
         return self._take_tensors(leaves, self._views)
 
     def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
-        """The leaves of a batch `[n]` of as many rows as there is room for; None unless they fit."""
+        """The leaves of a batch of as many rows as there is room for; None unless they fit."""
         leaves = None if self._tensordicts is None else self._tensordicts.tensors(data, 1)
         if leaves is None:
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +13,10 @@ from rl_layout import keys
 from rl_replay.data.bits import same_bits
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set
 from rl_replay.linking.observations import lacks, observed
+from rl_replay.linking.run import ReadColumn
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
 
-ReadColumn = Callable[[NestedKey], NDArray[Any]]
 Seen = tuple[list[NDArray[Any]], list[NDArray[Any]]]
 """Observations and next observations of rows, as bits."""
 

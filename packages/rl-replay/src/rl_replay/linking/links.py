@@ -9,7 +9,7 @@ successor, so chains never branch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +28,9 @@ from rl_replay.linking.observations import (
     observed,
     rows_of,
 )
+from rl_replay.linking.run import ReadColumn, Run
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
-from rl_tensordict import NestedKey
 
 StepKey = tuple[int, ...]
 """What a row is called by its markers: every id that it has, then its step."""
@@ -85,7 +85,7 @@ class Links:
         """Matches rows about to be written with their predecessors."""
         leaves = cells if isinstance(cells, ValidatedLeaves) else leaves_of(cells)
         if extent.count == 1 and self.keys.numbered and isinstance(leaves, ValidatedLeaves):
-            return self.match_one(leaves.__getitem__, numbers.start)._replace(is_run=True)
+            return self.match_one(leaves.__getitem__, numbers.start)
         if extent.count <= FEW_ROWS and isinstance(leaves, ValidatedLeaves):
             found = self._match_run(leaves, numbers) if extent.stride == 1 else None
             if found is not None:
@@ -118,53 +118,41 @@ class Links:
         lasts = self._by_bits(leaves, marks, back, stride, side_by_side=one_step)
         return Predecessors(back, {}, (), lasts, seen, marks)
 
-    def match_one(self, get: Callable[[NestedKey], NDArray[Any]], number: int) -> Predecessors:
+    def match_one(self, get: ReadColumn, number: int) -> Predecessors:
         """`match` for one row, whose leaves `get` returns by key."""
         keys = self.keys
         if keys.mask is not None and not any_set(get(keys.mask)):
             return Predecessors(_PADDING, {}, ())
-        ids, step = self._name(get)
+        run = Run.of_row(get, keys)
+        ids, step = run.ids, run.step
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
             consumed: tuple[StepKey, ...] = ()
-            if not self._begins(get):
+            if not run.begins:
                 found = self._open_row(before, number + 1)
                 if found is not None:
                     back, consumed = np.array([number - found], dtype=np.int32), (before,)
-            return Predecessors(back, {} if self._ends(get) else {(*ids, step): number}, consumed)
+            return Predecessors(back, {} if run.ends else {(*ids, step): number}, consumed)
         pairs = keys.observations
         if not pairs:
             return Predecessors(_NONE, {}, ())
         lasts = last_rows(self._lasts)
-        continued_by = len(lasts) == 1 and self._follows(lasts[0], ids, step, get)
+        continued_by = len(lasts) == 1 and self._follows(lasts[0], run, get)
         last = _OVER
-        if not self._ends(get):
+        if not run.ends:
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
         return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
 
     def _match_run(self, leaves: ValidatedLeaves, numbers: range) -> Predecessors | None:
         """`match` for few rows of which each continues the one before; None for other rows."""
-        keys, count = self.keys, len(numbers)
-        if not keys.numbered or keys.step is None or keys.mask is not None or keys.far is not None:
+        run = Run.of(leaves, self.keys, len(numbers))
+        if run is None or run.step is None:
             return None
-        steps = leaves[keys.step].ravel().tolist()
-        begun = _flags_of(leaves, () if keys.init is None else (keys.init,))
-        ends = _flags_of(leaves, keys.ends)
-        names = [leaves[key].ravel().tolist() for key in keys.ids]
-        runs = steps == [*range(steps[0], steps[0] + count)]
-        runs = runs and all(name.count(name[0]) == len(name) == count for name in names)
-        # no first step after the first row, no end before the last one
-        if not runs or any(len(flags) != count or any(flags[1:]) for flags in begun):
-            return None
-        if any(len(flags) != count or any(flags[:-1]) for flags in ends):
-            return None
-        back, ids = np.ones(count, dtype=np.int32), [name[0] for name in names]
-        back[0], before = 0, (*ids, steps[0] - 1)
-        found = None if any(flags[0] for flags in begun) else self._open_row(before, numbers.stop)
-        if found is not None:
-            back[0] = numbers.start - found
-        is_open = not any(flags[-1] for flags in ends)
-        open_ends = {(*ids, steps[-1]): numbers[-1]} if is_open else {}
+        back, before = np.ones(len(numbers), dtype=np.int32), (*run.ids, run.step - 1)
+        found = None if run.begins else self._open_row(before, numbers.stop)
+        back[0] = 0 if found is None else numbers.start - found
+        last = (*run.ids, run.step + len(numbers) - 1)
+        open_ends = {} if run.ends else {last: numbers[-1]}
         return Predecessors(back, open_ends, () if found is None else (before,), is_run=True)
 
     def write(self, span: Span, found: Predecessors) -> None:
@@ -361,30 +349,12 @@ class Links:
         """Whether the rows of one call are one step of as many environments."""
         return 2 * seen.cut > seen.compared if seen.compared else self._one_step
 
-    def _follows(
-        self, last: Last, ids: StepKey, step: int | None, get: Callable[[NestedKey], NDArray[Any]]
-    ) -> bool:
+    def _follows(self, last: Last, run: Run, get: ReadColumn) -> bool:
         """Whether a row is the successor of the last row of the previous call."""
-        if not last.waits or self._begins(get) or not last.precedes(ids, step):
+        if not last.waits or run.begins or not last.precedes(run.ids, run.step):
             return False
         pairs = zip(self.keys.observations, last.following, strict=True)
         return all(get(key).tobytes() == bits for (key, _), bits in pairs)
-
-    def _name(self, get: Callable[[NestedKey], NDArray[Any]]) -> tuple[tuple[int, ...], int | None]:
-        keys = self.keys
-        step = None if keys.step is None else int(get(keys.step).item(0))
-        return tuple([int(get(key).item(0)) for key in keys.ids]), step
-
-    def _begins(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
-        init = self.keys.init
-        return init is not None and any_set(get(init))
-
-    def _ends(self, get: Callable[[NestedKey], NDArray[Any]]) -> bool:
-        far = self.keys.far
-        ended = False
-        for key in self.keys.ends:
-            ended = ended or any_set(get(key))
-        return ended and (far is None or int(get(far).item(0)) == 1)
 
     def _prune(self, first: int) -> None:
         self.pending = {step: n for step, n in self.pending.items() if n >= first}
@@ -394,11 +364,6 @@ class Links:
 _OVER = Last((), None, False, [])
 _PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (-1, 0, 1))
 _NO_ROWS = np.zeros(0, dtype=np.int64)
-
-
-def _flags_of(leaves: ValidatedLeaves, keys: Sequence[NestedKey]) -> list[list[Any]]:
-    """The values of columns of flags."""
-    return [leaves[key].ravel().tolist() for key in keys]
 
 
 def _steps(marks: MarkerColumns) -> NDArray[Any]:

@@ -134,7 +134,7 @@ class FewRows(Protocol):
     """Reads one row or a few into staging rows, and copies them into a store."""
 
     def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads one row of a tensordict or a dict without a batch dimension; None unless it fits."""
+        """Reads one row, a tensordict or a dict; None unless it fits."""
         ...
 
     def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:

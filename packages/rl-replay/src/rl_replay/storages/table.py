@@ -142,7 +142,9 @@ class RowTable:
         require_room(session.ring, extent.count, session.ring.span_limit)
         span, found = self._append(session, extent.count, match, write)
         known, side_by_side = marks or self.links.keys, isinstance(found.lasts, Side)
-        if found.is_run and isinstance(leaves, ValidatedLeaves):
+        if extent.count == 1 and isinstance(leaves, ValidatedLeaves):
+            session.end_checks.see_row(leaves.__getitem__, known)
+        elif found.is_run and isinstance(leaves, ValidatedLeaves):
             # no other row of a run has a flag
             session.end_checks.see_row(lambda key: leaves[key][-1:], known)
         elif found.marks is not None:

@@ -145,10 +145,10 @@ class TensorStorage(Storage):
         session.require_own()
         if session.is_open or table is None:
             return self._append(self._make(without_wrapper(data), None))
-        sizes = data.batch_size if type(data) is TensorDict else ()
-        few = table.few_rows(sizes[0]) if len(sizes) == 1 else None
-        if few is not None and (known := few.take_batch(data)) is not None:
-            return table.append(session, known, Extent(sizes[0], 1, sizes[0]), few=few)
+        if type(data) is TensorDict and data.ndim == 1:
+            few = table.few_rows(count := len(data))
+            if few is not None and (known := few.take_batch(data)) is not None:
+                return table.append(session, known, Extent(count, 1, count), few=few)
         known = table.read(data, 1)
         if known is not None and (count := len(next(iter(known.values())))):
             named = table.links.keys.compares and isinstance(data, TensorDict) and is_time(data, 0)

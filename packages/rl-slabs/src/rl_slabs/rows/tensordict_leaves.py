@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
-from rl_slabs.dtypes import carrier
+from rl_slabs.dtypes import carrier, name_of
 from rl_slabs.schema import RowSchema
 from rl_tensordict import entries_of
-from rl_tensordict.types import NestedKey
+from rl_tensordict.types import KeyPath, NestedKey
 
 
 class ValidatedLeaves(dict[NestedKey, NDArray[Any]]):
@@ -35,6 +36,10 @@ class TensordictReader:
         self._keys = [field.key for field in schema.fields]
         # written as integers of its size, which hide what a leaf is
         self._hidden = any(carrier(field.dtype) is not field.dtype for field in schema.fields)
+        self._forms = [
+            (field.path, field.key, np.dtype(name_of(field.dtype)), tuple(field.shape))
+            for field in (() if self._hidden else schema.fields)
+        ]
         self._places: dict[str, Any] = {}
         for number, field in enumerate(schema.fields):
             group = self._places
@@ -62,6 +67,20 @@ class TensordictReader:
             return None
         found = ValidatedLeaves(zip(self._keys, arrays, strict=True))
         found.tensors = leaves
+        return found
+
+    def of_arrays(
+        self, arrays: Mapping[KeyPath, NDArray[Any]], count: int
+    ) -> ValidatedLeaves | None:
+        """The leaves of `count` rows that are arrays by key path; None unless they match."""
+        if self._hidden or len(arrays) != len(self._forms):
+            return None
+        found, lead = ValidatedLeaves(), (count,)
+        for path, key, dtype, shape in self._forms:
+            array = arrays.get(path)
+            if array is None or array.dtype != dtype or array.shape != lead + shape:
+                return None
+            found[key] = array
         return found
 
 

@@ -35,10 +35,10 @@ def as_size(*shape: Any) -> torch.Size:
     except (TypeError, ValueError, RuntimeError):
         msg = f"a shape must be integers or a sequence of integers: got {given!r}"
         raise TypeError(msg) from None
-    if any(size > LARGEST for size in sizes):
+    if max(sizes, default=0) > LARGEST:
         msg = f"sizes must be below 2 ** 62: got {tuple(sizes)}"
         raise ValueError(msg)
-    if any(size < -1 for size in sizes):
+    if min(sizes, default=0) < -1:
         msg = f"sizes must be positive, 0, or -1 for a dynamic dimension: got {tuple(sizes)}"
         raise ValueError(msg)
     return torch.Size(sizes)
