@@ -14,7 +14,8 @@ import torch
 
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, SliceSampler, TensorDictReplayBuffer
-from rl_slabs import Arrays
+from rl_replay.storages.row_store import PlainFewRows
+from rl_slabs import Arrays, Span
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # forked alongside threads
 
@@ -113,6 +114,7 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     yield from ((Lane, "reserve"), (Lane, "publish"), (memory.update_lock, "wait"))
     yield from ((table, "match"), (session, "before_publish"), (session, "published"))
     yield from ((store.rows, "write"), (store.rows, "put"), (store, "link_predecessors"))
+    yield PlainFewRows, "write"
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):
         yield TrajectoryWriter, name
     yield from ((TrajectoryWriter, "_drop_run"), (TrajectoryWriter, "_end_trajectory"))
@@ -121,6 +123,7 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
             yield store.side, name
         for name in ("link", "link_predecessors"):
             yield store.linker, name
+        yield store.linker.single, "link_to"
         yield from ((store.linker.observations, "fill"), (store.addresses, "set"))
         yield store.side.rows, "write"
 
@@ -175,8 +178,11 @@ def test_a_writer_killed_at_any_step_loses_its_span_and_nothing_else(kind: str) 
     buffer.storage.session.memory.index.check(buffer.storage.back)
 
 
+@pytest.mark.parametrize("count", [8, 20])
 @pytest.mark.parametrize("kind", STORAGES)
-def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: str) -> None:
+def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(
+    kind: str, count: int
+) -> None:
     buffer = shared(kind)
     for seed in range(1, 7):
         assert end_of(forked(lambda seed=seed: produce(buffer, seed))) == 0
@@ -190,18 +196,24 @@ def test_a_writer_that_dies_half_way_through_its_rows_shows_none_of_them(kind: s
         def half_put(index: Any, leaves: Any) -> None:
             positions = torch.arange(80)[index] if isinstance(index, slice) else index
             if isinstance(leaves, dict):
-                half = type(leaves)({key: leaf[:4] for key, leaf in leaves.items()})
+                half = type(leaves)({key: leaf[: count // 2] for key, leaf in leaves.items()})
             else:
-                half = [leaf[:4] for leaf in leaves]
-            put(positions[:4], half)
+                half = [leaf[: count // 2] for leaf in leaves]
+            put(positions[: count // 2], half)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        rows.put = half_put
-        buffer.extend(trajectories([8], first_id=9000))
+        def half_write(self: PlainFewRows, span: Span, back: Any) -> None:
+            place = span.rows if isinstance(span.rows, slice) else span.rows.numpy()
+            positions = np.arange(80)[place][: count // 2]
+            self._words[positions] = self._staged_words[: count // 2]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        rows.put, PlainFewRows.write = half_put, half_write  # of many rows, and of few
+        buffer.extend(trajectories([count], first_id=9000))
 
     assert end_of(forked(die)) == -signal.SIGKILL
     assert buffer.write_count == written
-    assert length - 8 <= len(buffer) <= length
+    assert length - count <= len(buffer) <= length
     check(buffer)
     assert 9000 not in buffer[:]["collector", "traj_ids"].tolist()
     buffer.extend(trajectories([3], first_id=9500))

@@ -78,7 +78,7 @@ class SuccessorLinker:
             # each row that is not linked gets a slot
             first = self.addresses.of_rows(place.start + len(back) - len(joined))
             addresses = np.arange(first, first + len(back), dtype=np.int32)
-            distances: Any = np.full(int(linked.any()), len(back) - len(joined))
+            distances: Any = np.full(1, len(back) - len(joined))
         else:
             target, linked = self._within(leaves, back.astype(np.int64), observed)
             following = _at(place, target)
@@ -139,11 +139,14 @@ class SuccessorLinker:
             return
         if self.reach == 1:
             # only as many rows as the longest distance may reach back to one before the batch
-            longest = max(int(batch.back.max()), 0)
-            rows = np.flatnonzero(batch.back[:longest] > np.arange(len(batch.back[:longest])))
+            head = batch.back[: max(int(batch.back.max()), 0)]
+            rows = np.flatnonzero(head > np.arange(len(head)))
             numbers = batch.numbers.start + rows - batch.back[rows]
             rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
-            if rows.size:
+            if usual and rows.size == 1 and isinstance(place, slice):
+                row, before = int(rows[0]), int(numbers[0])
+                self.single.link_to(place.start + row, before, missing=self.misses)
+            elif rows.size:
                 self.link(_at(batch.place, rows), numbers, 1, missing=self.misses)
             return
         rows, distances = np.arange(len(batch.back)), batch.back.astype(np.int64)
@@ -229,7 +232,9 @@ class SuccessorLinker:
         if not 0 < shift < len(back):
             return None
         joined: NDArray[np.bool_] = back[shift:] == shift
-        return joined if np.count_nonzero(joined) == np.count_nonzero(back > 0) else None
+        # below 0 is padding
+        others = np.count_nonzero(back) - np.count_nonzero(joined)
+        return joined if not others or others == np.count_nonzero(back < 0) else None
 
     def _linked_neighbours(
         self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]

@@ -34,10 +34,14 @@ class SingleLinker:
 
     def link(self, position: int, number: int, distance: int, *, missing: bool) -> None:
         """Links the row that a new row continues, if its next observation is equal to it."""
-        table, before = self._addresses, number - distance
+        before = number - distance
         # rows as old as that are overwritten by the new one
-        if distance <= 0 or before <= number - table.lane_rows:
-            return
+        if distance > 0 and before > number - self._addresses.lane_rows:
+            self.link_to(position, before, missing=missing)
+
+    def link_to(self, position: int, before: int, *, missing: bool) -> None:
+        """Links the live row `before` to a new row, if its next observation is equal to it."""
+        table = self._addresses
         place = table.place(before)
         address = int(table.values[place])
         slot = table.slots(address)
