@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nox
@@ -18,28 +19,15 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2025.11"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "tests", "ray", "integration", "slow", "examples", "docs"]
+nox.options.sessions = ["lint", "types", "docs", "tests", "integration", "slow", "ray", "examples"]
 
 ROOT = Path(__file__).parent
 PACKAGES = {
     path.parent.name: nox.project.load_toml(path)
     for path in sorted(ROOT.glob("packages/*/pyproject.toml"))
 }
-EXAMPLES = sorted(path.stem for path in ROOT.glob("examples/*.py"))
-FEWER_STEPS = {
-    "a2c_pendulum": ["--steps", "100000"],
-    "dqn_atari_path": ["--steps", "3200"],
-    "dqn_recurrent_slices": ["--steps", "4096"],
-    "grpo_tiny": ["--steps", "20"],
-    "mcts_learned_model": ["--steps", "1000"],
-    "memory_recipes": ["--steps", "20000", "--frames", "1000"],
-    "offline_from_minari": ["--updates", "500"],
-    "offline_iql": ["--updates", "500"],
-    "pqn_vector": ["--steps", "40960", "--no-video"],
-    "r2d2_hidden_velocity": ["--steps", "4096", "--samplers", "priorities", "uniform"],
-    "sac_pendulum": ["--steps", "2000", "--no-video"],
-}
-BUILT: set[str] = set()  # what this process has made: torch's folder, wheels of packages
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+BUILT: set[str] = set()  # what this process has made: shared folders, wheels of packages
 
 # imported only by a package that declares it, and never by merely importing that package
 HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
@@ -54,10 +42,11 @@ OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
 OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_datasets/minari/*"]
 OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]
 
+BY_FILE = ["-n", "2", "--dist", "loadfile"]  # tests in two processes
+BY_TEST = ["-n", "2", "--dist", "worksteal"]
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
-each_example = nox.parametrize("script", [nox.param(n, id=n) for n in EXAMPLES])
 
 
 def module(name: str) -> str:
@@ -116,18 +105,33 @@ def install(session: nox.Session, *arguments: str, torch: bool = True) -> None:
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     if torch:
         packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
-        (packages / "torch.pth").write_text(f"{torch_folder(session)}\n", encoding="utf-8")
+        folder = shared_folder(session, "torch", "tensordict")
+        (packages / "torch.pth").write_text(f"{folder}\n", encoding="utf-8")
     session.install("--no-compile", "-c", "constraints.txt", *arguments)
 
 
-def torch_folder(session: nox.Session) -> Path:
-    """The folder with torch, tensordict and what they bring, installed once in a run."""
-    folder = session.cache_dir.resolve() / "torch"
-    if "torch" not in BUILT:
+def install_wheels(session: nox.Session, ours: list[str], *others: str, torch: bool = True) -> None:
+    """Install packages of ours from their wheels, as a user does, and others.
+
+    An environment that stays holds our older wheels of the same version: they are replaced.
+    """
+    names = closure(*(Requirement(line).name for line in ours))
+    folder = built(session, *names)
+    install(session, "--find-links", str(folder), *ours, *others, torch=torch)
+    if session.virtualenv.reuse_existing:
+        again = [str(next(folder.glob(f"{module(name)}-*.whl"))) for name in names]
+        install(session, "--force-reinstall", "--no-deps", *again, torch=torch)
+
+
+def shared_folder(session: nox.Session, *distributions: str) -> Path:
+    """A folder with these and what they bring, installed once in a run."""
+    name = distributions[0]
+    folder = session.cache_dir.resolve() / name
+    if name not in BUILT:
         shutil.rmtree(folder, ignore_errors=True)
         quiet = ["-q", "--no-compile", "-c", "constraints.txt", "--target", str(folder)]
-        session.run("python", "-m", "pip", "install", *quiet, "torch", "tensordict")
-        BUILT.add("torch")
+        session.run("python", "-m", "pip", "install", *quiet, *distributions)
+        BUILT.add(name)
     return folder
 
 
@@ -150,14 +154,16 @@ def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
 @frees_disk
 def lint(session: nox.Session) -> None:
     """Check style, layers and what every package folder must hold; `-- --fix` mends style."""
-    install(session, "ruff", "import-linter", "networkx", "pytest", torch=False)
-    install(session, "--no-deps", *editable(list(PACKAGES)), torch=False)
+    install(session, "ruff", "import-linter", "networkx", "pytest", "packaging", torch=False)
+    session.env["PYTHONPATH"] = os.pathsep.join(
+        ["tools", *(f"packages/{name}/src" for name in PACKAGES)]
+    )
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
     contracts = str(Path(session.create_tmp()) / "contracts.toml")
     session.run("python", "tools/layers.py", contracts, *HEAVY)
     session.run("lint-imports", "--config", contracts, "--no-cache")
-    session.run("pytest", "--confcutdir=tools", "tools/tests", env={"PYTHONPATH": "tools"})
+    session.run("pytest", "--confcutdir=tools", "tools/tests")
     session.run("python", "tools/contracts.py")
 
 
@@ -165,7 +171,7 @@ def lint(session: nox.Session) -> None:
 @frees_disk
 def types(session: nox.Session) -> None:
     """Check the types of every package, strictly."""
-    install(session, "mypy", *editable(list(PACKAGES)), *groups("test", *PACKAGES))
+    install_wheels(session, list(PACKAGES), "mypy", *groups("test", *PACKAGES))
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
 
 
@@ -175,26 +181,17 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test the wheel of one package: what users are shown with the package alone, then all."""
     ours, others = needs("test", package)
-    names = closure(package, *ours)
-    wheels = built(session, *names)
-    links = ["--find-links", str(wheels)]
-    if session.virtualenv.reuse_existing:  # it holds what the tests need, and our older wheels
-        install(session, *links, package, *ours, *others)
-        ours_again = [str(next(wheels.glob(f"{module(name)}-*.whl"))) for name in names]
-        install(session, "--force-reinstall", "--no-deps", *ours_again)
-    else:
-        run_alone(session, package, links)
-        install(session, *links, *ours, *others)
-    # a package that lists pytest-xdist starts no processes in its tests that would suffer from it
-    split = ["-n", "2", "--dist", "loadfile"] if "xdist" in "".join(others) else []
-    marks = ["-m", "not slow and not ray"]
-    session.run("pytest", f"packages/{package}", *marks, *split, *session.posargs)
+    if not session.virtualenv.reuse_existing:
+        run_alone(session, package)
+    install_wheels(session, [package, *ours], *others)
+    split = BY_FILE if any("pytest-xdist" in line for line in others) else []
+    run_tests(session, f"packages/{package}", split=split)
 
 
-def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
+def run_alone(session: nox.Session, package: str) -> None:
     """Install a package as a user does, and run what users are shown without test extras."""
     needed = {line for name in closure(package) for line in declared(name)}
-    install(session, *links, package, "pytest", "sybil", torch="torch" in needed)
+    install_wheels(session, [package], "pytest", "sybil", torch="torch" in needed)
     below = [name for name in closure(package) if name != package]
     heavy = [name for name in HEAVY if name not in needed]
     session.run("python", "tools/installed.py", package, *below, "--heavy", *heavy)
@@ -202,15 +199,42 @@ def run_alone(session: nox.Session, package: str, links: list[str]) -> None:
     session.run("pytest", f"packages/{package}/README.md", f"packages/{package}/src", *ignored)
 
 
+def run_tests(session: nox.Session, *places: str, split: Sequence[str] = ()) -> None:
+    """Run tests, and then those alone that look at what all processes of the machine leave.
+
+    A test of more than ten seconds, and one that needs Ray, have sessions of their own.
+    """
+    others = "not slow and not ray"
+    session.run("pytest", *places, "-m", f"{others} and not alone", *split, *session.posargs)
+    if files := marked("alone", *places):
+        codes = [0, 5] if session.posargs else [0]  # with -k there may be none
+        chosen = ["-m", f"{others} and alone", *session.posargs]
+        session.run("pytest", *files, *chosen, success_codes=codes)
+
+
+def marked(mark: str, *places: str) -> list[str]:
+    """The files that hold a mark, and the folders of such a conftest: to read all takes longer."""
+    found = (
+        path
+        for place in places
+        for path in sorted(ROOT.glob(f"{place}/**/tests/**/*.py"))
+        if f"mark.{mark}" in path.read_text(encoding="utf-8")
+    )
+    names = (path.parent if path.name == "conftest.py" else path for path in found)
+    return [str(path.relative_to(ROOT)) for path in names]
+
+
 def built(session: nox.Session, *names: str) -> Path:
-    """The folder with the wheels of these packages; each is built once."""
+    """The folder with the wheels of these packages; each is built once, with one hatchling."""
     folder = session.cache_dir.resolve() / "wheels"
     if not BUILT & set(PACKAGES):
         shutil.rmtree(folder, ignore_errors=True)
     missing = [name for name in names if name not in BUILT]
     if missing:
         paths = [f"packages/{name}" for name in missing]
-        session.run("pip", "wheel", "-q", "--no-deps", "-w", str(folder), *paths)
+        quiet = ["-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+        backend = {"PYTHONPATH": str(shared_folder(session, "hatchling"))}
+        session.run("pip", "wheel", *quiet, *paths, env=backend)
     BUILT.update(missing)
     return folder
 
@@ -221,9 +245,8 @@ def ray(session: nox.Session) -> None:
     """Run the tests that need a session of Ray, the page about clusters, and a short training."""
     names = ["rl-collect", "rl-replay"]
     ours, others = needs("test", *names)
-    links = ["--find-links", str(built(session, *closure(*names, *ours)))]
-    install(session, *links, *(f"{name}[ray]" for name in names), *ours, *others, *WHOLE_PATH)
-    tests = [f"packages/{name}/tests" for name in names]
+    install_wheels(session, [*(f"{name}[ray]" for name in names), *ours], *others, *WHOLE_PATH)
+    tests = marked("ray", *(f"packages/{name}" for name in names))
     session.run("pytest", *tests, "-m", "ray", *session.posargs)
     session.run("pytest", "docs/cluster.md", env={"RAY_AUTH_MODE": "disabled"})
     path = ROOT / install_example(session, "ppo_recurrent_cartpole")
@@ -236,21 +259,19 @@ def ray(session: nox.Session) -> None:
 @frees_disk
 def integration(session: nox.Session) -> None:
     """Run the pages with only what the packages declare, then the whole path with all extras."""
-    links = ["--find-links", str(built(session, *PACKAGES))]
-    install(session, *links, *PACKAGES, "pytest", "sybil")
+    install_wheels(session, list(PACKAGES), "pytest", "sybil")
     session.run("pytest", "README.md", "docs")
     install(session, *groups("test", *PACKAGES), *WHOLE_PATH)
-    shown = ["integration_tests", "docs", "README.md"]
-    session.run("pytest", *shown, "-m", "not slow and not ray", *session.posargs)
+    run_tests(session, "integration_tests", "docs", "README.md", split=BY_TEST)
 
 
 @nox.session
 @frees_disk
 def slow(session: nox.Session) -> None:
     """Run the tests of more than ten seconds, against the wheels of all packages."""
-    links = ["--find-links", str(built(session, *PACKAGES))]
-    install(session, *links, *PACKAGES, *groups("test", *PACKAGES), *WHOLE_PATH)
-    session.run("pytest", "packages", "integration_tests", "-m", "slow", *session.posargs)
+    install_wheels(session, list(PACKAGES), *groups("test", *PACKAGES), *WHOLE_PATH)
+    tests = marked("slow", "packages", "integration_tests")
+    session.run("pytest", *tests, "-m", "slow", *BY_TEST, *session.posargs)
 
 
 @nox.session(default=False)
@@ -300,22 +321,26 @@ def faults(session: nox.Session) -> None:
 
 
 @nox.session
-@each_example
 @frees_disk
-def examples(session: nox.Session, script: str) -> None:
-    """Run one example with only what it declares; the long ones with fewer steps."""
-    options = session.posargs or FEWER_STEPS.get(script, [])
-    path = ROOT / install_example(session, script)
-    with tempfile.TemporaryDirectory() as folder, session.chdir(folder):
-        session.run("python", str(path), *options)
+def examples(session: nox.Session) -> None:
+    """Run every example with only what it declares; `-- NAME --steps 9` runs one with options."""
+    wanted = dict.fromkeys(line for path in EXAMPLES for line in dependencies(path))
+    ours = [line for line in wanted if Requirement(line).name in PACKAGES]
+    install_wheels(session, ours, *(line for line in wanted if line not in ours), "packaging")
+    session.run("python", "tools/run_examples.py", *session.posargs)
+
+
+def dependencies(path: Path) -> list[str]:
+    """What an example declares."""
+    return list(nox.project.load_toml(path)["dependencies"])
 
 
 def install_example(session: nox.Session, script: str) -> str:
-    """Install what an example declares, ours from source, and return its path."""
+    """Install what an example declares, and return its path."""
     path = f"examples/{script}.py"
-    wanted = [Requirement(line) for line in nox.project.load_toml(path)["dependencies"]]
-    ours = [r.name for r in wanted if r.name in PACKAGES]
-    install(session, *editable(closure(*ours)), *(str(r) for r in wanted if r.name not in PACKAGES))
+    wanted = dependencies(ROOT / path)
+    ours = [line for line in wanted if Requirement(line).name in PACKAGES]
+    install_wheels(session, ours, *(line for line in wanted if line not in ours))
     return path
 
 
@@ -347,8 +372,8 @@ def seeds(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the documentation; a broken reference is an error."""
     tools = ["sphinx", "myst-parser", "furo", *groups("test", *PACKAGES)]
-    install(session, *tools, *editable(list(PACKAGES)))
-    session.run("sphinx-build", "-W", "-n", "-q", "docs", "docs/_build")
+    install_wheels(session, list(PACKAGES), *tools)
+    session.run("sphinx-build", "-W", "-n", "-q", "-j", "2", "docs", "docs/_build")
 
 
 @nox.session(default=False)

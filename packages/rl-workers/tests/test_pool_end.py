@@ -152,6 +152,7 @@ def parent(hold):
             end.close()
 
 
+@pytest.mark.alone
 def test_workers_end_with_a_killed_parent(parent, gone):
     before = set(os.listdir("/dev/shm"))
     process, pids = parent("sleep")

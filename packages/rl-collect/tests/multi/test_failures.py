@@ -96,6 +96,7 @@ def test_workers_go_on_with_fewer_where_some_are_enough(carrier, together, count
         assert one["observation"].flatten().tolist() == list(range(len(one)))
 
 
+@pytest.mark.alone
 def test_nothing_is_left_when_it_is_over(carrier, counting):
     before = set(os.listdir("/dev/shm"))
     collector = carrier.one_by_one([counting(5)] * 2, frames_per_batch=4)

@@ -235,6 +235,7 @@ finally:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_the_learner_ends(tmp_path, how, gone):
     (tmp_path / "learner.py").write_text("import torch" + LEARNER)

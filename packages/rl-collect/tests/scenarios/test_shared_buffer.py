@@ -118,6 +118,7 @@ def test_workers_may_take_turns_in_one_lane():
     assert_genuine(buffer[:])
 
 
+@pytest.mark.alone
 def test_nothing_of_a_shared_buffer_stays_behind():
     before = set(os.listdir("/dev/shm"))
     options = {"frames_per_batch": 6, "total_frames": 12, "replay_buffer": shared()}

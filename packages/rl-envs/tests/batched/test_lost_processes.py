@@ -152,6 +152,7 @@ def test_a_closed_environment_is_not_restarted():
         env.restart()
 
 
+@pytest.mark.alone
 def test_close_leaves_no_process_and_no_shared_memory():
     processes, memory = multiprocessing.active_children(), set(os.listdir("/dev/shm"))
     descriptors = len(os.listdir("/proc/self/fd"))

@@ -106,7 +106,10 @@ def test_second_dump_replaces_the_first_and_leaves_two_files(tmp_path):
     assert len(os.listdir(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("part", [{1, 2}, object(), b"bytes", np.random.default_rng(0)], ids=repr)
+UNWRITTEN = [{1, 2}, object(), b"bytes", np.random.default_rng(0)]
+
+
+@pytest.mark.parametrize("part", UNWRITTEN, ids=lambda part: type(part).__name__)
 def test_dump_names_an_object_that_needs_a_pickle(tmp_path, part):
     dump(tmp_path, FORMER)
     with pytest.raises(TypeError, match="'group/part' cannot be written"):

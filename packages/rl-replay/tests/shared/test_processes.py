@@ -304,6 +304,7 @@ def test_rows_are_changed_in_every_process_unless_they_were_overwritten() -> Non
         buffer.set_sampler(SliceSampler(slice_len=2, end_keys=["is_init"]))
 
 
+@pytest.mark.alone
 def test_nothing_is_left_behind() -> None:
     def open_files() -> int:
         gc.collect()

@@ -182,6 +182,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.alone
 def test_shared_memory_is_freed_when_every_process_was_killed():
     before = set(os.listdir("/dev/shm"))
     with subprocess.Popen(
