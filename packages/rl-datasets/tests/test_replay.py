@@ -52,6 +52,43 @@ def test_it_is_downloaded_once_and_opened_after_that(make):
     assert Toy.fetched == 2
 
 
+@pytest.mark.parametrize("error", [ConnectionError, FileNotFoundError, KeyboardInterrupt])
+def test_a_download_that_brought_nothing_leaves_no_folder(make, tmp_path, error):
+    class Absent(Toy):
+        def fetch(self, folder):
+            (folder / "data" / "parts").mkdir(parents=True)
+            raise error("nothing came")
+
+    with pytest.raises(error, match="nothing came"):
+        make(kind=Absent)
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "toy").mkdir()  # the user's own stays
+    with pytest.raises(error, match="nothing came"):
+        make(kind=Absent)
+    assert [path.name for path in tmp_path.rglob("*")] == ["toy"]
+
+
+def test_a_download_that_was_cut_keeps_what_came(make, tmp_path):
+    class Cut(Toy):
+        def fetch(self, folder):
+            (folder / "empty").mkdir(exist_ok=True)
+            with (folder / "rows.part").open("a") as file:
+                file.write("x")
+            if type(self).fetched < 2:
+                type(self).fetched += 1
+                raise ConnectionError
+
+    for size in (1, 2):
+        with pytest.raises(ConnectionError):
+            make(kind=Cut)
+        (left,) = (tmp_path / "toy").rglob("downloading")
+        assert [path.name for path in left.iterdir()] == ["rows.part"]
+        assert (left / "rows.part").stat().st_size == size
+    make(kind=Cut)
+    (whole,) = (tmp_path / "toy").rglob("rows.part")
+    assert (whole.parent.name, whole.read_text()) == ("files", "xxx")
+
+
 def test_the_report_is_printed_by_the_first_conversion_only(make, capsys):
     make(verbose=True)
     assert "toy/walk-v0 (memory): 10 steps, 2 episodes" in capsys.readouterr().out

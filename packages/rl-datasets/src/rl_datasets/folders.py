@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import shutil
@@ -57,6 +58,13 @@ class DatasetFolder:
             shutil.rmtree(self.path / name, ignore_errors=True)
         if files:
             shutil.rmtree(self.path, ignore_errors=True)
+
+    def drop_empty(self, made: Iterable[Path]) -> None:
+        """Removes the folders of a download that brought nothing, and those made to hold them."""
+        below = [path for path in self.downloading.rglob("*") if path.is_dir()]
+        for path in (*sorted(below, reverse=True), self.downloading, *made):
+            with contextlib.suppress(OSError):  # not empty
+                path.rmdir()
 
 
 def root_of(root: str | os.PathLike[str] | None) -> Path:

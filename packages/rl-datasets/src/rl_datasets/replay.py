@@ -409,12 +409,15 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
                 f"{self.dataset_id!r} is not in {folder.path}, and download=False: allow the "
                 "download, give root= or path=."
             )
+        made = [path for path in folder.downloading.parents if not path.exists()]
         folder.downloading.mkdir(parents=True, exist_ok=True)
         try:
             self.fetch(folder.downloading)
-        except FileNotFoundError as error:
-            if self.sources_of_copies and self.sources_of_copies not in str(error):
-                error.add_note(self.sources_of_copies)
+        except BaseException as error:
+            folder.drop_empty(made)
+            told = self.sources_of_copies
+            if isinstance(error, FileNotFoundError) and told and told not in str(error):
+                error.add_note(told)
             raise
         folder.downloading.replace(folder.files)
 

@@ -138,3 +138,13 @@ def test_a_domain_that_was_given_outlives_casts(bounds):
     assert spec.to(torch.int64).to(torch.int32).domain == "discrete"
     assert make(dtype=torch.int64, domain="continuous").to(torch.float32).domain == "continuous"
     assert make(dtype=torch.int64).to(torch.float32).domain == "continuous"
+    there_and_back = make(dtype=torch.int64, domain="continuous").to(torch.float32).to(torch.int32)
+    assert there_and_back.domain == "continuous"
+    # views and copies between casts keep it too
+    assert there_and_back.clone().expand(2, 3)[0].to(torch.float64).to(torch.uint8).domain == (
+        "continuous"
+    )
+    assert spec.to(torch.int64).to(torch.float32).domain == "discrete"
+    # what only the dtype said follows the dtype
+    assert make(dtype=torch.int64).to(torch.float32).to(torch.int64).domain == "discrete"
+    assert make(dtype=torch.float32).to(torch.int64).domain == "discrete"

@@ -217,6 +217,33 @@ def test_plot_draws_with_matplotlib_alone(root_of, forest_of):
         tree.plot("plotly", "box")
 
 
+@pytest.mark.parametrize("call", ["to_string", "to_svg", "plot"])
+@pytest.mark.parametrize("given", [3, "count", ["count"]])
+def test_labels_that_are_no_function_are_named(root_of, forest_of, call, given):
+    tree = forest_of(chain(0, 1)).get_tree(root_of(0))
+    name = "node_format_fn" if call == "to_string" else "make_labels"
+    with pytest.raises(TypeError, match=rf"{name}: expected a function or a module, got "):
+        getattr(tree, call)(**{name: given})
+
+
+@pytest.mark.parametrize(
+    ("info", "kind", "text"),
+    [
+        ("count", TypeError, r"info: expected a list of names of properties, got 'count'"),
+        (3, TypeError, r"info: expected a list of names of properties, got 3"),
+        ([3], ValueError, r"info: expected .*'count'.*'wins', got 3"),
+        (["counts"], ValueError, r"info: expected .*'count'.*'wins', got 'counts'"),
+        (["max_length"], ValueError, r"info: expected .*'count'.*'wins', got 'max_length'"),
+        (["_path"], ValueError, r"info: expected .*'count'.*'wins', got '_path'"),
+    ],
+)
+@pytest.mark.parametrize("labels", [None, repr])
+def test_names_of_no_property_are_refused(root_of, forest_of, info, kind, text, labels):
+    tree = forest_of(chain(0, 1)).get_tree(root_of(0))
+    with pytest.raises(kind, match=text):
+        tree.plot(info=info, make_labels=labels)
+
+
 def test_trees_of_several_entries_give_tensordicts(rollout_of):
     forest = MCTSForest(observation_keys=["observation", "x"], action_keys=["action", "u"])
     steps = rollout_of([(0, 0, 1, False), (1, 1, 2, False)])

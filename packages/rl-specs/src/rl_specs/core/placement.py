@@ -53,7 +53,6 @@ def is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
-def kept_domain(domain: str | None, old: torch.dtype, new: torch.dtype) -> str | None:
-    """Domain after a cast: kept if it differs from the dtype's default, else None."""
-    implied = "discrete" if is_integer(old) else "continuous"
-    return domain if domain != implied or is_integer(old) == is_integer(new) else None
+def kept_domain(domain: str | None, dtype: torch.dtype) -> str | None:
+    """A domain that differs from what its dtype says, so that casts keep it; None for others."""
+    return None if domain == ("discrete" if is_integer(dtype) else "continuous") else domain

@@ -47,6 +47,7 @@ class Bounded(Leaf):
 
     _parts: ClassVar[tuple[str, ...]] = ("_low", "_high")
     _default_domain: ClassVar[str | None] = None
+    _kept_domain: str | None = None  # what a dtype before a cast did not say
     _low: Tensor
     _high: Tensor
 
@@ -161,8 +162,10 @@ class Bounded(Leaf):
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
         if dtype == self._dtype:
             return super()._moved(dtype, device)
-        domain = kept_domain(self._domain, self._dtype, dtype)
-        return Bounded(self._low, self._high, self._shape, device, dtype, domain=domain)  # type: ignore[return-value]
+        kept = self._kept_domain or kept_domain(self._domain, self._dtype)
+        out = Bounded(self._low, self._high, self._shape, device, dtype, domain=kept)
+        out._kept_domain = kept
+        return out  # type: ignore[return-value]
 
     def _describe(self) -> str:
         return f"low={_short(self._low)}, high={_short(self._high)}"

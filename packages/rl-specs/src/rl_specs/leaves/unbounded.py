@@ -35,6 +35,7 @@ class Unbounded(Leaf):
     """
 
     _default_domain: ClassVar[str | None] = None
+    _kept_domain: str | None = None  # what a dtype before a cast did not say
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Choose between the continuous and the discrete class."""
@@ -92,8 +93,10 @@ class Unbounded(Leaf):
     def _moved(self, dtype: torch.dtype, device: torch.device) -> Self:
         if dtype == self._dtype:
             return super()._moved(dtype, device)
-        domain = kept_domain(self._domain, self._dtype, dtype)
-        return Unbounded(self._shape, device, dtype, domain=domain)  # type: ignore[return-value]
+        kept = self._kept_domain or kept_domain(self._domain, self._dtype)
+        out = Unbounded(self._shape, device, dtype, domain=kept)
+        out._kept_domain = kept
+        return out  # type: ignore[return-value]
 
 
 class UnboundedContinuous(Unbounded):

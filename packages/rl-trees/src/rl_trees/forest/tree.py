@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_integer, check_type, shown
+from rl_tensordict.arguments import check_calls, check_choice, check_integer, check_type, shown
 from rl_tensordict.types import Ints
 from rl_trees.forest.drawing import Drawing, drawn_on_axes, to_svg
 from rl_trees.forest.vertices import Vertices
@@ -277,7 +277,11 @@ class Tree:
 
         Args:
             node_format_fn: What to print of a vertex; its observation unless given.
+
+        Raises:
+            TypeError: `node_format_fn` is no function.
         """
+        check_calls(node_format_fn=node_format_fn)
         show = node_format_fn or (lambda tree: tree.node_data.to_dict())
         lines: list[str] = []
         left: deque[tuple[Path, Tree]] = deque([((), self)])
@@ -296,6 +300,9 @@ class Tree:
         Args:
             make_labels: What to write at a vertex; how often the last step to it was taken unless
                 given.
+
+        Raises:
+            TypeError: `make_labels` is no function.
         """
         return to_svg(self._drawing(make_labels))
 
@@ -320,13 +327,15 @@ class Tree:
         Raises:
             NotImplementedError: Another backend or figure.
             ImportError: matplotlib is missing.
+            TypeError: `info` is no sequence of names, or `make_labels` no function.
+            ValueError: a tree has no such property; the message lists those that there are.
         """
         if backend != "matplotlib" or figure != "tree":
             raise NotImplementedError(
                 f"there is backend='matplotlib' with figure='tree', got {backend!r} and {figure!r}."
             )
+        names = _properties(info)
         if make_labels is None and info is not None:
-            names = list(info)
             make_labels = lambda tree: "\n".join(f"{n}={_shown(tree, n)}" for n in names)  # noqa: E731
         return drawn_on_axes(self._drawing(make_labels))
 
@@ -390,6 +399,7 @@ class Tree:
 
     def _drawing(self, make_labels: Callable[[Tree], Any] | None) -> Drawing:
         """Places and labels of all vertices."""
+        check_calls(make_labels=make_labels)
         label = make_labels or (lambda tree: int(tree.count))
         trees = list(self._distinct())
         return Drawing.of(self.edges(), {tree.node_id: str(label(tree)) for tree in trees})
@@ -412,6 +422,18 @@ def _same(one: TensorDict, other: TensorDict) -> bool:
         and torch.equal(x.reshape(-1).view(torch.uint8), y.reshape(-1).view(torch.uint8))
         for x, y in pairs
     )
+
+
+def _properties(info: Sequence[str] | None) -> list[str]:
+    """Names of properties of a tree; a name alone is none, as its letters would be read as names."""
+    if info is None:
+        return []
+    if isinstance(info, str) or not isinstance(info, Sequence):
+        raise TypeError(f"info: expected a list of names of properties, got {shown(info)}.")
+    public = {name for name, kind in vars(Tree).items() if isinstance(kind, property)}
+    for name in info:
+        check_choice("info", name, sorted({"node_id", *public}))
+    return list(info)
 
 
 def _shown(tree: Tree, name: str) -> Any:
