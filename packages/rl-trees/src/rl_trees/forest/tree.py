@@ -425,7 +425,7 @@ def _same(one: TensorDict, other: TensorDict) -> bool:
 
 
 def _properties(info: Sequence[str] | None) -> list[str]:
-    """Names of properties of a tree; a name alone is none, as its letters would be read as names."""
+    """Names of properties of a tree; a string is no list of them."""
     if info is None:
         return []
     if isinstance(info, str) or not isinstance(info, Sequence):
