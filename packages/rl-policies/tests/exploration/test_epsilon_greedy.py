@@ -158,6 +158,43 @@ def test_mask_without_a_choice_raises():
         module.step(torch.zeros(2).long(), mask)
 
 
+@pytest.mark.parametrize(
+    ("spec", "advice"),
+    [
+        (Categorical(4), r"pass action_mask_key='action_mask'"),
+        (OneHot(4), r"pass action_mask_key='action_mask'"),
+        (MultiCategorical((1, 3)), r"keeps to masks of OneHot and Categorical specs alone"),
+    ],
+)
+def test_a_mask_that_is_not_read_is_warned_of_once(spec, advice):
+    module = explore(spec)
+    entries = {"action": spec.rand((3,)), "action_mask": torch.ones(3, 4, dtype=torch.bool)}
+    with pytest.warns(UserWarning, match=rf"'action_mask' looks like a mask of 4 .*{advice}"):
+        module(TensorDict(entries, [3]))
+    module(TensorDict(entries, [3]))  # a warning is an error here
+
+
+def test_what_is_no_mask_of_the_choices_is_not_warned_of():
+    flags = torch.ones(4, 4, dtype=torch.bool)
+    entries = {"action_mask": flags[:, :3], "mask": flags.float(), "pixels": flags}
+    entries |= {
+        "action": torch.zeros(4).long(),
+        "collector": {"mask": flags[0]},
+        "a": {"mask": flags},
+    }
+    explore(Categorical(4))(TensorDict(entries, [4]))
+    explore(Categorical(4), action_mask_key="mask")(TensorDict(entries | {"mask": flags}, [4]))
+    entries |= {"action": torch.rand(4, 4), "mask": flags}
+    explore(Bounded(0, 1, shape=(4,)))(TensorDict(entries, [4]))
+
+
+def test_a_mask_in_the_group_of_the_action_is_warned_of():
+    module = explore(Categorical(4), action_key=("agents", "action"))
+    group = {"action": torch.zeros(2, 3).long(), "mask": torch.ones(2, 3, 4, dtype=torch.bool)}
+    with pytest.warns(UserWarning, match=r"action_mask_key=\('agents', 'mask'\)"):
+        module(TensorDict({"agents": group}, [2]))
+
+
 def test_missing_mask_error_names_the_key():
     module = explore(Categorical(3), action_mask_key="mask")
     with pytest.raises(KeyError, match="'mask' is missing: there are action"):

@@ -57,6 +57,7 @@ class ExplorationModule(TensorStep):
         self.default_interaction_type = InteractionType(default_interaction_type)
         self._form = form
         self._amount = amount
+        self._has_looked = False  # at the entries of the first call
         for name, value in ((f"{amount}_init", init), (f"{amount}_end", end), (amount, init)):
             self.register_buffer(name, torch.tensor(float(value), device=device))
         self.register_buffer(
@@ -116,7 +117,13 @@ class ExplorationModule(TensorStep):
             ValueError: the action has another shape than the spec, or another input does not fit.
             TypeError: the action has another dtype than the spec.
         """
+        if not self._has_looked and not torch.compiler.is_compiling():
+            self._look_at(tensordict)
+            self._has_looked = True
         return write_step(self, tensordict)
+
+    def _look_at(self, tensordict: TensorDictBase) -> None:
+        """Warn of entries of the first call that `step` should read, and does not."""
 
     def _acts(self) -> bool:
         """Whether actions are perturbed; they pass through otherwise."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import Tensor
 
@@ -11,7 +14,7 @@ from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.choice_mask import check_mask
 from rl_specs import Categorical, OneHot, TensorSpec
-from rl_tensordict import NestedKey, note_errors
+from rl_tensordict import NestedKey, as_key, as_tuple, leaves, note_errors
 
 
 class EGreedyModule(ExplorationModule):
@@ -32,7 +35,8 @@ class EGreedyModule(ExplorationModule):
         action_key: what is read and written.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; random actions keep to it,
             and to the mask of the spec. Without it they are any of the spec, also where the policy
-            reads a mask.
+            reads a mask: a bool entry `[*B, n]` next to the action that has "mask" in its name is
+            warned of once.
         default_interaction_type: what counts where no interaction type is set.
         device: where the buffers lie.
 
@@ -81,6 +85,27 @@ class EGreedyModule(ExplorationModule):
                 msg = f"a mask needs a OneHot or a Categorical spec: got {kind.__name__}"
                 raise ValueError(msg)
             self.in_keys.append(action_mask_key)
+
+    def _look_at(self, tensordict: TensorDictBase) -> None:
+        """Warn of a mask of choices that random actions do not keep to."""
+        form = self._form
+        choices = form.count if form.groups is None else sum(form.groups)
+        if len(self.in_keys) > 1 or choices is None:
+            return
+        group = as_tuple(self.in_keys[0])[:-1]
+        for key, value in leaves(tensordict):
+            is_mask = key[:-1] == group and "mask" in key[-1] and isinstance(value, Tensor)
+            if is_mask and value.dtype == torch.bool and value.shape[-1:] == (choices,):
+                named = as_key(key)
+                advice = f"pass action_mask_key={named!r}"
+                if form.groups is not None:
+                    advice = "it keeps to masks of OneHot and Categorical specs alone"
+                warnings.warn(
+                    f"{named!r} looks like a mask of {choices} choices, and EGreedyModule draws "
+                    f"random actions of all that its spec allows: {advice}.",
+                    UserWarning,
+                    stacklevel=2,
+                )
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         action = self._form.cast(action)
