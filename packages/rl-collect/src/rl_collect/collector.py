@@ -213,10 +213,10 @@ class Collector(CollectorInterface):
         """Plays a batch into the buffer: from its arrays where that takes them."""
         buffer = self.options.replay_buffer
         take = getattr(buffer, "extend_arrays", None)
-        if getattr(take, "__self__", None) is buffer is not None:  # not that of a buffer in it
-            batch = self.batches.play_into(take)
+        if take is None or getattr(take, "__self__", None) is not buffer:  # that of one in it
+            batch: TensorDictBase | None = self.batches.play()
         else:
-            batch = self.batches.play()
+            batch = self.batches.play_into(take)
         return None if batch is None else self._deliver(batch)
 
     def _trajectory_batch(self, wanted: int) -> TensorDictBase | None:

@@ -85,15 +85,15 @@ class EnvRunner:
         self._moves = self.env.moves
         return batch
 
-    def play_in_columns(self, num_steps: int) -> bool:
-        """Play a batch whose steps stay in `columns`; False where nothing was played."""
+    def play_in_columns(self, num_steps: int) -> Mapping[KeyPath, Array] | None:
+        """Play a batch whose steps stay in arrays `[*B, T, ...]`; None where none was played."""
         request, player = _request(num_steps, self._is_playing), self._player
         if player is not self._holder or not player.can_continue(request):
-            return False
+            return None
         with self._exploration:
-            is_played = player.play_in_columns(request)
+            arrays = player.play_in_columns(request)
         self._moves = self.env.moves
-        return is_played
+        return arrays
 
     def copy_columns(self, num_steps: int) -> TensorDictBase:
         """The batch that `play_in_columns` has played."""

@@ -126,19 +126,19 @@ class BatchAssembler:
             return self.play()
         self.cut_if_moved()
         try:
-            is_played = self._runner.play_in_columns(self.num_steps)
+            steps = self._runner.play_in_columns(self.num_steps)
         except BaseException:
             self.reset()  # as in `_steps`
             raise
-        if not is_played:
+        if steps is None:
             return self.play()
-        columns, count = self._runner.columns, self.num_steps
-        arrays = {key: column[:count] for key, column in columns.items()}
+        arrays, count = dict(steps), self.num_steps
         over: Flags = arrays[keys.NEXT_DONE][:, 0].copy()
         markers = self._markers(over)
         self.frames += count
         self.episodes.add(arrays[self._reward_keys[0]], over)
-        if take(arrays | markers, count):
+        arrays.update(markers)
+        if take(arrays, count):
             return None
         batch = self._runner.copy_columns(count)
         insert_markers(batch, markers)

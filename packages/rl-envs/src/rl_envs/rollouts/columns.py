@@ -49,8 +49,9 @@ class Columns:
         self.arrays: dict[KeyPath, Array] = {}
         self.by_time: dict[KeyPath, Array] = {}  # views [T, *B, ...]
         self._forms: dict[KeyPath, tuple[torch.Size, torch.dtype]] = {}  # of one step
-        # what `batch` was asked for last, with sizes and leaves
+        # what `batch` and `first` were asked for last, with sizes and leaves
         self._first: tuple[int, bool, torch.Size, dict[str, Any]] | None = None
+        self._arrays_of: tuple[int, dict[KeyPath, Array]] = -1, {}
         # leaves that may come in another dtype, from the next `writer` on
         self.casts: dict[KeyPath, Callable[[Tensor], Tensor]] = {}
         # leaves that may begin a batch in another form than the one before: a cast to that of the
@@ -71,7 +72,7 @@ class Columns:
         else:
             column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
         self.tensors[key], self.arrays[key] = column, as_array(column)
-        self._first = None
+        self._first, self._arrays_of = None, (-1, {})
         self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)
         self._forms[key] = torch.Size((*rows, *shape)), dtype
 
@@ -194,6 +195,13 @@ class Columns:
         """Copy one step into a tensordict `[*B]`."""
         leaves = {key: leaf.clone() for key, leaf in self.at(t, self.tensors).items()}
         return build(nest(leaves), self.batch_size)
+
+    def first(self, num_steps: int) -> dict[KeyPath, Array]:
+        """Views `[*B, T, ...]` of the first steps, by key; not to be changed."""
+        if self._arrays_of[0] != num_steps:
+            here = (*[slice(None)] * len(self.batch_size), slice(num_steps))
+            self._arrays_of = num_steps, {key: one[here] for key, one in self.arrays.items()}
+        return self._arrays_of[1]
 
     def batch(self, num_steps: int, *, copy: bool) -> TensorDict:
         """Return the first steps as a batch `[*B, T]`, its last dimension named `"time"`."""

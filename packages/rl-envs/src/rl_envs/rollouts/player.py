@@ -191,16 +191,16 @@ class RolloutPlayer:
         with self._no_grad:
             return self._played(request, root)
 
-    def play_in_columns(self, request: RolloutRequest) -> bool:
+    def play_in_columns(self, request: RolloutRequest) -> Mapping[KeyPath, Array] | None:
         """Play a batch whose steps stay in the columns, where one like it was played before.
 
         Args:
             request: how many steps; it continues the last batch.
 
         Returns:
-            False where nothing was played, and `play` is to be called: of the first batches, or
-            where transforms wait for the batch. Else `arrays` begin with the steps, and
-            `copy_columns` makes a batch of them.
+            The steps as arrays `[*B, T, ...]` by key, which the next batch overwrites;
+            `copy_columns` makes a batch of them. None where nothing was played, and `play` is to be
+            called: of the first batches, or where transforms wait for the batch.
 
         Raises:
             RuntimeError: the environment is closed.
@@ -209,16 +209,18 @@ class RolloutPlayer:
             >>> from rl_envs import GymEnv
             >>> player = RolloutPlayer(GymEnv("CartPole-v1"))
             >>> request = RolloutRequest(3, break_when_any_done=False, continues=True)
-            >>> player.play_in_columns(request)
-            False
+            >>> player.play_in_columns(request) is None
+            True
             >>> _ = player.play(request)
-            >>> player.play_in_columns(request), player.copy_columns(3).shape
-            (True, torch.Size([3]))
+            >>> player.play_in_columns(request)["next", "reward"].shape
+            (3, 1)
+            >>> player.copy_columns(3).shape
+            torch.Size([3])
         """
         # columns that hold a root are of an environment without transforms that wait
         kept = self._kept_for(request, None) if self.can_continue(request) else None
         if kept is None or kept.goal is None:
-            return False
+            return None
         env, steps = self.env, kept.steps
         env.count_move()
         with self._no_grad:
@@ -226,7 +228,7 @@ class RolloutPlayer:
             env.is_started, env.reached = True, None
             if env.check_values:
                 steps.check(num_steps)
-        return True
+        return steps.columns.first(num_steps)
 
     def copy_columns(self, num_steps: int) -> TensorDictBase:
         """Copy the steps that the columns hold.

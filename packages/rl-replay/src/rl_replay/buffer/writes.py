@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,11 @@ def store_arrays(parts: BufferParts, arrays: Mapping[KeyPath, NDArray[Any]], cou
         if known is None:
             return False
         session.require_own()
-        table.append(session, known, Extent(count, 1, count, named=True))
+        table.append(session, known, _steps_of(count))
         note_write(parts)
     return True
+
+
+@lru_cache(maxsize=64)
+def _steps_of(count: int) -> Extent:
+    return Extent(count, 1, count, named=True)

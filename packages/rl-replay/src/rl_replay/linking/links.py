@@ -128,10 +128,10 @@ class Links:
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
             consumed: tuple[StepKey, ...] = ()
-            if not run.begins:
-                found = self._open_row(before, number + 1)
-                if found is not None:
-                    back, consumed = np.array([number - found], dtype=np.int32), (before,)
+            found = None if run.begins else self._open_row(before, number + 1)
+            if found is not None:
+                near, consumed = number - found, (before,)
+                back = _NEXT if near == 1 else np.array([near], dtype=np.int32)
             return Predecessors(back, {} if run.ends else {(*ids, step): number}, consumed)
         pairs = keys.observations
         if not pairs:

@@ -40,6 +40,7 @@ class TensordictReader:
             (field.path, field.key, np.dtype(name_of(field.dtype)), tuple(field.shape))
             for field in (() if self._hidden else schema.fields)
         ]
+        self._shapes: tuple[int, list[tuple[int, ...]]] = (-1, [])  # of so many rows
         self._places: dict[str, Any] = {}
         for number, field in enumerate(schema.fields):
             group = self._places
@@ -75,10 +76,12 @@ class TensordictReader:
         """The leaves of `count` rows that are arrays by key path; None unless they match."""
         if self._hidden or len(arrays) != len(self._forms):
             return None
-        found, lead = ValidatedLeaves(), (count,)
-        for path, key, dtype, shape in self._forms:
+        if self._shapes[0] != count:
+            self._shapes = count, [(count, *form[-1]) for form in self._forms]
+        found = ValidatedLeaves()
+        for (path, key, dtype, _), shape in zip(self._forms, self._shapes[1], strict=True):
             array = arrays.get(path)
-            if array is None or array.dtype != dtype or array.shape != lead + shape:
+            if array is None or array.dtype != dtype or array.shape != shape:
                 return None
             found[key] = array
         return found
