@@ -2,6 +2,7 @@
 
 from rl_envs.agents.pettingzoo_env import PettingZooEnv
 from rl_envs.batched.parallel import ParallelEnv
+from rl_envs.batched.resized import ResizedEnv
 from rl_envs.batched.serial import SerialEnv
 from rl_envs.env.env import EnvBase
 from rl_envs.env.rendering import FrameRecorder, write_gif
@@ -36,6 +37,7 @@ __all__ = [
     "PolicyPlan",
     "PufferEnv",
     "RandomPolicy",
+    "ResizedEnv",
     "RolloutPlayer",
     "RolloutRequest",
     "SerialEnv",

@@ -1,0 +1,90 @@
+"""Environments in another batch size play what they play in their own."""
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from rl_envs import EnvBase, GymEnv, ResizedEnv, SerialEnv, TransformedEnv, check_env_specs
+from rl_envs.testing import CountingEnv, NestedEnv
+from rl_envs.testing.conformance import check_conformance
+from rl_specs import Bounded, Unbounded
+from rl_transforms import RewardSum, StepCounter
+
+
+class Drifting(EnvBase):
+    """Its state is in its data: it has as many rows as a reset asks for."""
+
+    batch_locked = False
+
+    def __init__(self):
+        super().__init__()
+        self.observation_spec = Unbounded((3,))
+        self.action_spec = Bounded(-1, 1, (3,))
+
+    def _reset(self, tensordict):
+        size = () if tensordict is None else tensordict.batch_size
+        done = torch.zeros(*size, 1, dtype=torch.bool)
+        return TensorDict({"observation": torch.zeros(*size, 3), "done": done}, size)
+
+    def _step(self, tensordict):
+        seen = tensordict["observation"] + tensordict["action"]
+        reward = seen.sum(-1, keepdim=True)
+        after = {"observation": seen, "reward": reward, "done": seen.amax(-1, True) > 2}
+        return TensorDict(after, seen.shape[:-1])
+
+    def _set_seed(self, seed):
+        torch.manual_seed(seed)
+
+
+def six():
+    return SerialEnv(6, [lambda n=n: CountingEnv(max_steps=n + 2) for n in range(6)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ResizedEnv(six(), (2, 3)),
+        lambda: ResizedEnv(CountingEnv(max_steps=3), (1, 1)),
+        lambda: ResizedEnv(SerialEnv(1, lambda: GymEnv("CartPole-v1")), ()),
+        lambda: ResizedEnv(SerialEnv(4, NestedEnv), (2, 2)),
+    ],
+    ids=["two by three", "one by one", "none", "groups"],
+)
+def test_it_keeps_the_promises_of_every_environment(make):
+    check_env_specs(make())
+    check_conformance(make)
+
+
+def test_rows_are_those_of_the_environment_inside_in_the_same_order():
+    plain, other = six(), ResizedEnv(six(), (2, 3))
+    expected = plain.rollout(9, break_when_any_done=False)
+    found = other.rollout(9, break_when_any_done=False)
+    assert found.names == [None, None, "time"]
+    found = found.reshape(6, 9)
+    for key in ("observation", ("next", "observation"), ("next", "done"), ("next", "reward")):
+        assert torch.equal(found[key], expected[key])
+    assert found["next", "done"].sum() > 6
+
+
+def test_an_environment_that_is_not_locked_gets_rows():
+    env = TransformedEnv(ResizedEnv(Drifting(), (5,)), StepCounter(4), RewardSum())
+    check_env_specs(env)
+    batch = env.rollout(13, break_when_any_done=False)
+    assert batch.shape == (5, 13)
+    first = batch["step_count"].squeeze(-1) == 0
+    assert first.sum() >= 15
+    assert (batch["observation"][first] == 0).all()
+    later = ~first[:, 1:]
+    seen = batch["next", "observation"][:, :-1][later]
+    assert torch.equal(batch["observation"][:, 1:][later], seen)
+
+
+def test_other_numbers_of_rows_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"\(2, 2\) has 4 rows.* batch size \(6,\) has 6"):
+        ResizedEnv(six(), (2, 2))
+    inside = ResizedEnv(Drifting(), (5,))
+    inside.batch_locked = False
+    with pytest.raises(ValueError, match=r"not batch-locked .* has batch size \(5,\)"):
+        ResizedEnv(inside, (5,))
+    with pytest.raises(TypeError, match="an environment"):
+        ResizedEnv(CountingEnv, (5,))
