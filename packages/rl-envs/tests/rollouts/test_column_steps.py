@@ -11,6 +11,7 @@ from rl_envs.rollouts import RolloutPlayer, RolloutRequest
 from rl_envs.rollouts.column_steps import FIRST_STEPS, why_not_columns
 from rl_envs.rollouts.surplus import real_steps
 from rl_specs import Unbounded
+from rl_tensordict import TensorStep
 from rl_transforms import TensorDictPrimer
 
 
@@ -92,6 +93,25 @@ def test_a_root_with_more_than_the_environment_shows_takes_the_slow_path():
     assert env.rollout(1, auto_reset=False, tensordict=root)["goal"].tolist() == [[1, 1]]
     with pytest.raises(ValueError, match="expected batch size"):
         env.rollout(1, auto_reset=False, tensordict=root.unsqueeze(0))
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_modules_look_once_at_entries_that_they_do_not_read(number):
+    class Acting(TensorStep):
+        in_keys, out_keys, seen = ["observation"], ["action"], ()
+
+        def check_entries(self, entries):
+            self.seen = (*self.seen, entries)
+
+        def step(self, observation):
+            return (nn.functional.one_hot((observation[..., 0] > 0).long(), 2).bool(),)
+
+    act, env = Acting(), cartpoles(number)
+    batch = env.rollout(9, act, break_when_any_done=False)
+    env.rollout(9, act, break_when_any_done=False)
+    (entries,) = act.seen
+    assert {"observation", "done", "terminated"} <= {key for (key,) in entries}
+    assert torch.equal(entries[("observation",)], batch["observation"].select(-2, 0))
 
 
 def test_random_actions_lie_in_their_spec():

@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from rl_policies import EGreedyModule, QValueActor
 from rl_specs import Bounded, Categorical, Composite, MultiCategorical, OneHot
+from rl_tensordict import VerifiedCalls
 
 
 def explore(spec, eps=1.0, **kwargs):
@@ -186,6 +187,17 @@ def test_what_is_no_mask_of_the_choices_is_not_warned_of():
     explore(Categorical(4), action_mask_key="mask")(TensorDict(entries | {"mask": flags}, [4]))
     entries |= {"action": torch.rand(4, 4), "mask": flags}
     explore(Bounded(0, 1, shape=(4,)))(TensorDict(entries, [4]))
+
+
+def test_a_mask_is_warned_of_where_a_policy_is_called_on_tensors():
+    actor = QValueActor(nn.Linear(3, 4), spec=Categorical(4))
+    calls = VerifiedCalls(TensorDictSequential(actor, explore(Categorical(4))))
+    entries = {("observation",): torch.rand(5, 3), ("mask",): torch.ones(5, 4, dtype=torch.bool)}
+    with pytest.warns(UserWarning, match="pass action_mask_key='mask'"):
+        calls(entries, torch.Size([5]))
+    assert calls.is_verified
+    calls(entries, torch.Size([5]))  # a warning is an error here
+    assert not calls.stats()["fallback"]
 
 
 def test_a_mask_in_the_group_of_the_action_is_warned_of():

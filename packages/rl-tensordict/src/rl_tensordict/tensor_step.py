@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_tensordict.entries import put, require
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.notes import note_call
-from rl_tensordict.types import NestedKey, StepCall
+from rl_tensordict.types import KeyPath, NestedKey, StepCall
 
 
 class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
@@ -53,6 +53,13 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
             One for each of `out_keys`.
         """
         raise NotImplementedError
+
+    def check_entries(self, entries: Mapping[KeyPath, Any]) -> None:
+        """Look at all entries of the first step before it is made, also at those that are not read.
+
+        Args:
+            entries: tensors ``[*B, ...]`` by key.
+        """
 
     def takes_tensors(self) -> bool:
         """Tell whether `step` can do what `forward` does.

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from rl_tensordict.first_step import compare, run_once
 from rl_tensordict.internals import has_global_hooks
 from rl_tensordict.module_calls import ModuleCalls, Values, run_steps, through_tensordict
+from rl_tensordict.tensor_step import TensorStep
 from rl_tensordict.torch_internals import modules_of
 from rl_tensordict.types import KeyPath
 
@@ -251,6 +252,9 @@ class VerifiedCalls:
     def _first_step(self, values: Mapping[KeyPath, Tensor], batch_size: torch.Size) -> Values:
         """Run the policy, and find out whether its calls do the same."""
         calls, reason = self._calls, ""
+        for module in self.policy.modules() if isinstance(self.policy, nn.Module) else ():
+            if isinstance(module, TensorStep):
+                module.check_entries(values)
         if len(calls.calls) == 1 and not self.is_flat:
             made = calls.run_mixed(values, batch_size)
         elif _is_exact(calls):

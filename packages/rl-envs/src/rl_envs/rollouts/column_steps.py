@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -174,7 +174,11 @@ class ColumnSteps:
                 for key, spec in self.env.layout.action:
                     self.columns.write(t, key, spec.rand())
         elif t == self._first:
-            made = self.plan(self.columns.at(t, self._read), self.env.batch_size)
+            read: Iterable[KeyPath] = self._read
+            if not self.plan.is_verified:  # modules look at all entries once
+                shown = (key for key, _ in self.env.layout.shown)
+                read = (key for key in shown if key in self.columns.tensors)
+            made = self.plan(self.columns.at(t, read), self.env.batch_size)
             self._receive(made, resumes=t > 0)
             for key, value in made.items():
                 self.columns.write(t, key, value)

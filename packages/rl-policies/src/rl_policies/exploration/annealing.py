@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_policies.modules.action_spec import form_of
 from rl_specs import TensorSpec
-from rl_tensordict import NestedKey, TensorStep, write_step
+from rl_tensordict import NestedKey, TensorStep, leaves, write_step
 
 
 class ExplorationModule(TensorStep):
@@ -118,12 +118,9 @@ class ExplorationModule(TensorStep):
             TypeError: the action has another dtype than the spec.
         """
         if not self._has_looked and not torch.compiler.is_compiling():
-            self._look_at(tensordict)
+            self.check_entries(dict(leaves(tensordict)))
             self._has_looked = True
         return write_step(self, tensordict)
-
-    def _look_at(self, tensordict: TensorDictBase) -> None:
-        """Warn of entries of the first call that `step` should read, and does not."""
 
     def _acts(self) -> bool:
         """Whether actions are perturbed; they pass through otherwise."""

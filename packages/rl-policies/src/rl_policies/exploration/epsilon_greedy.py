@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 from torch import Tensor
 
@@ -14,7 +15,8 @@ from rl_policies.exploration.annealing import ExplorationModule
 from rl_policies.keys import ACTION
 from rl_policies.modules.choice_mask import check_mask
 from rl_specs import Categorical, OneHot, TensorSpec
-from rl_tensordict import NestedKey, as_key, as_tuple, leaves, note_errors
+from rl_tensordict import NestedKey, as_key, as_tuple, note_errors
+from rl_tensordict.types import KeyPath
 
 
 class EGreedyModule(ExplorationModule):
@@ -86,14 +88,20 @@ class EGreedyModule(ExplorationModule):
                 raise ValueError(msg)
             self.in_keys.append(action_mask_key)
 
-    def _look_at(self, tensordict: TensorDictBase) -> None:
-        """Warn of a mask of choices that random actions do not keep to."""
+    def check_entries(self, entries: Mapping[KeyPath, Any]) -> None:
+        """Warn once of a mask of choices that random actions do not keep to.
+
+        Args:
+            entries: tensors `[*B, ...]` by key.
+        """
+        if self._has_looked:
+            return
         form = self._form
         choices = form.count if form.groups is None else sum(form.groups)
         if len(self.in_keys) > 1 or choices is None:
             return
         group = as_tuple(self.in_keys[0])[:-1]
-        for key, value in leaves(tensordict):
+        for key, value in entries.items():
             is_mask = key[:-1] == group and "mask" in key[-1] and isinstance(value, Tensor)
             if is_mask and value.dtype == torch.bool and value.shape[-1:] == (choices,):
                 named = as_key(key)
@@ -106,6 +114,7 @@ class EGreedyModule(ExplorationModule):
                     UserWarning,
                     stacklevel=2,
                 )
+        self._has_looked = True  # not where the warning is an error
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         action = self._form.cast(action)
