@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from faults import inject, inject_dumps, kill
+from faults import inject, inject_dumps, kill, written_rows
 
 
 @pytest.fixture(name="garbage")
@@ -54,7 +54,7 @@ def test_killed_writers_and_dumps_leave_whole_rows_alone(capsys):
 
 def test_a_row_that_nobody_wrote_is_seen():
     """The check itself: rows of which one leaf belongs to another row."""
-    torn = inject.rows(10, 4)
-    assert inject.problems(torn) == []
+    torn = written_rows.rows(10, 4)
+    assert written_rows.problems(torn) == []
     torn["next", "reward"][2] = 1.0
-    assert inject.problems(torn) == ["row 12: ('next', 'reward') is another row's"]
+    assert written_rows.problems(torn) == ["row 12: ('next', 'reward') is another row's"]

@@ -24,19 +24,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inject import (
-    CAPACITY,
-    OLD,
-    Interrupt,
-    ahead,
-    interrupting,
-    of,
-    options_of,
-    problems,
-    rows,
-    sweep,
-    wrong_links,
-)
+from inject import options_of, sweep
+from interrupts import Interrupt, interrupting
+from write_scenarios import ahead, of
+from written_rows import CAPACITY, OLD, problems, rows, wrong_links
 
 from rl_replay import (
     H5StorageCheckpointer,

@@ -34,8 +34,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inject import check, rows
 from learners import LEARNERS, Learners
+from written_rows import check, rows
 
 from rl_collect import MultiAsyncCollector
 from rl_envs.testing import EpisodeStepEnv
