@@ -96,7 +96,7 @@ def test_a_root_with_more_than_the_environment_shows_takes_the_slow_path():
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_modules_look_once_at_entries_that_they_do_not_read(number):
+def test_modules_look_at_entries_that_they_do_not_read_at_the_first_step(number):
     class Acting(TensorStep):
         in_keys, out_keys, seen = ["observation"], ["action"], ()
 
@@ -108,7 +108,6 @@ def test_modules_look_once_at_entries_that_they_do_not_read(number):
 
     act, env = Acting(), cartpoles(number)
     batch = env.rollout(9, act, break_when_any_done=False)
-    env.rollout(9, act, break_when_any_done=False)
     (entries,) = act.seen
     assert {"observation", "done", "terminated"} <= {key for (key,) in entries}
     assert torch.equal(entries[("observation",)], batch["observation"].select(-2, 0))
