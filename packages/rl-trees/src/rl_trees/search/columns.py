@@ -33,6 +33,7 @@ class SearchColumns(NamedTuple):
     noise: NDArray[np.float64]  # [B, A], Gumbel noise at the roots
     seeds: NDArray[np.uint64]  # [B], of the draws of EXP3
     plan: NDArray[np.int32]  # [A + 1, S], visits that a simulation looks for, by actions considered
+    scratch: NDArray[np.float64]  # [3, A], of one node at a time
 
 
 class Rule(NamedTuple):
@@ -75,4 +76,5 @@ def allocate(trees: int, nodes: int, actions: int, plan: NDArray[np.int32]) -> S
         noise=of((trees, actions), np.float64),
         seeds=of((trees,), np.uint64),
         plan=plan,
+        scratch=of((3, actions), np.float64),
     )

@@ -12,50 +12,59 @@ from numba import njit
 from rl_trees.search.columns import EXP3_RULE, LOSS, MIX, PUCT_RULE, UCB1_RULE
 
 _MIX = np.uint64(MIX)
-_options: Any = {"nogil": True, "cache": True, "error_model": "numpy"}
+# Nothing is allocated, so views need no counts of references, which would take half of the time.
+_options: Any = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
 # a call would pass the columns as more than a hundred numbers on the stack
 _inlined: Any = {**_options, "forceinline": True}
 
 
 @njit(**_options)
-def select(c, rule, count):
-    """Walks down to `count` edges without a child in each tree, or to nodes that are done."""
-    trees, width = c.noise.shape
-    nodes, actions = np.empty((trees, count), np.int64), np.empty((trees, count), np.int64)
-    scores, means = np.empty(width), np.empty(width)
-    for tree in range(trees):
-        for turn in range(count):
+def advance(c, rule, nodes, actions, results, children, next_nodes, next_actions):
+    """Adds children, backs them up, and selects anew into the last two."""
+    expand(c, nodes, actions, results, children)
+    backup(c, rule, nodes, actions)
+    select(c, rule, next_nodes, next_actions)
+
+
+@njit(**_options)
+def select(c, rule, nodes, actions):
+    """Walks down to k edges without a child in each tree, or to nodes that are done."""
+    for tree in range(nodes.shape[0]):
+        for turn in range(nodes.shape[1]):
             node = np.int64(0)
             while True:
-                action = choose(c, rule, tree, node, scores, means)
+                action = choose(c, rule, tree, node)
                 c.pending[tree, node, action] += 1
                 child = np.int64(c.child[tree, node, action])
                 if child < 0 or c.done[tree, child]:
                     break
                 node = child
             nodes[tree, turn], actions[tree, turn] = node, action
-    return nodes, actions
 
 
 @njit(**_inlined)
 def fill_row(c, tree, node, logits, legal, value):
     """Writes the row of a new node."""
+    shifted, prior = c.logits[tree, node], c.prior[tree, node]
+    allowed, child = c.legal[tree, node], c.child[tree, node]
+    visits, pending = c.visits[tree, node], c.pending[tree, node]
+    totals, weights = c.totals[tree, node], c.weights[tree, node]
     top, total = -np.inf, 0.0
-    for a in range(len(logits)):
-        if legal[a]:
-            top = max(top, logits[a])
+    for a in range(len(shifted)):
+        allowed[a], child[a] = legal[a], -1
+        visits[a], pending[a] = 0, 0
+        totals[a], weights[a] = 0.0, 0.0
+        shifted[a] = logits[a] if legal[a] else -np.inf
+        top = max(top, shifted[a])
     if not np.isfinite(top):
         top = 0.0
-    for a in range(len(logits)):
-        shifted = logits[a] - top if legal[a] else -np.inf
-        c.logits[tree, node, a], c.prior[tree, node, a] = shifted, np.exp(shifted)
-        total += c.prior[tree, node, a]
-        c.legal[tree, node, a], c.child[tree, node, a] = legal[a], -1
-        c.visits[tree, node, a], c.pending[tree, node, a] = 0, 0
-        c.totals[tree, node, a], c.weights[tree, node, a] = 0.0, 0.0
+    for a in range(len(shifted)):
+        shifted[a] -= top
+        prior[a] = np.exp(shifted[a])
+        total += prior[a]
     if total > 0:
-        for a in range(len(logits)):
-            c.prior[tree, node, a] /= total
+        for a in range(len(shifted)):
+            prior[a] /= total
     c.value[tree, node] = value
 
 
@@ -67,29 +76,28 @@ def fill(c, trees, nodes, logits, legal, value):
 
 
 @njit(**_options)
-def expand(c, nodes, actions, reward, discount, done, logits, legal, value):
+def expand(c, nodes, actions, results, children):
     """Adds children; edges that have one keep it."""
-    children = np.empty_like(nodes)
+    logits, legal = results.logits, results.legal
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node, action = nodes[tree, turn], actions[tree, turn]
             if c.child[tree, node, action] < 0:
-                new = c.size[tree]
+                new, value = c.size[tree], results.value[tree, turn]
                 c.size[tree] += 1
-                fill_row(c, tree, new, logits[tree, turn], legal[tree, turn], value[tree, turn])
+                fill_row(c, tree, new, logits[tree, turn], legal[tree, turn], value)
                 c.child[tree, node, action] = new
                 c.parent[tree, new], c.action[tree, new] = node, action
-                c.reward[tree, node, action] = reward[tree, turn]
-                c.discount[tree, node, action] = discount[tree, turn]
-                c.done[tree, new] = done[tree, turn]
+                c.reward[tree, node, action] = results.reward[tree, turn]
+                c.discount[tree, node, action] = results.discount[tree, turn]
+                c.done[tree, new] = results.done[tree, turn]
             children[tree, turn] = c.child[tree, node, action]
-    return children
 
 
 @njit(**_options)
 def backup(c, rule, nodes, actions):
     """Adds the values of leaves to all edges above them."""
-    chances = np.empty(c.noise.shape[1])
+    chances = c.scratch[0]
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node, action = nodes[tree, turn], actions[tree, turn]
@@ -112,104 +120,99 @@ def backup(c, rule, nodes, actions):
 
 
 @njit(**_inlined)
-def choose(c, rule, tree, node, scores, means):
-    """The action of a node; `scores` and `means` are scratch."""
+def choose(c, rule, tree, node):
+    """The action of a node."""
+    counts, means, scores = c.scratch[0], c.scratch[1], c.scratch[2]
     if rule.kind == EXP3_RULE:
         return drawn(c, rule, tree, node, scores)
     # rows of the node: an index of three numbers is checked for its signs at each access
     visits, pending = c.visits[tree, node], c.pending[tree, node]
     totals, legal = c.totals[tree, node], c.legal[tree, node]
     every, loss = 0.0, rule.parameters[LOSS]
-    for a in range(len(scores)):
-        count = np.float64(visits[a] + pending[a])
-        means[a] = (totals[a] - loss * pending[a]) / count if count > 0 else 0.0
-        every += count
+    for a in range(len(scores)):  # without branches: whether an action was tried is no pattern
+        counts[a] = visits[a] + pending[a]
+        means[a] = (totals[a] - loss * pending[a]) / max(counts[a], 1.0)
+        every += counts[a]
     if rule.kind == PUCT_RULE:
-        puct(c, rule, tree, c.prior[tree, node], visits, pending, every, means, scores)
+        puct(c, rule, tree, node, counts, means, scores, every)
     elif rule.kind == UCB1_RULE:
+        weighed = np.log(every)
         for a in range(len(scores)):
-            count = np.float64(visits[a] + pending[a])
-            scores[a] = np.inf
-            if count > 0:
-                scores[a] = means[a] + rule.parameters[0] * np.sqrt(np.log(every) / count)
+            bonus = rule.parameters[0] * np.sqrt(weighed / counts[a])
+            scores[a] = means[a] + bonus if counts[a] > 0 else np.inf
     else:
-        gumbel(c, rule, tree, node, visits, pending, legal, every, means, scores)
+        gumbel(c, rule, tree, node, counts, means, scores, every)
     best, top = np.int64(0), -np.inf
     for a in range(len(scores)):
-        if legal[a] and scores[a] > top:
-            best, top = np.int64(a), scores[a]
+        better = legal[a] and scores[a] > top
+        best, top = np.int64(a) if better else best, scores[a] if better else top
     return best
 
 
 @njit(**_inlined)
-def puct(c, rule, tree, prior, visits, pending, every, means, scores):
+def puct(c, rule, tree, node, counts, means, scores, every):
     """Scores of PUCT."""
     weight, base, first_play = rule.parameters[0], rule.parameters[1], rule.parameters[2]
-    low, high = c.bounds[tree, 0], c.bounds[tree, 1]
+    low, high, prior = c.bounds[tree, 0], c.bounds[tree, 1], c.prior[tree, node]
     normalize = rule.parameters[3] != 0 and high > low
+    begin, span = (low, high - low) if normalize else (0.0, 1.0)
     factor = np.sqrt(every) * (weight + np.log((every + base + 1.0) / base))
     for a in range(len(scores)):
-        count = np.float64(visits[a] + pending[a])
-        mean = first_play
-        if count > 0:
-            mean = (means[a] - low) / (high - low) if normalize else means[a]
-        scores[a] = mean + prior[a] * factor / (1.0 + count)
+        mean = (means[a] - begin) / span if counts[a] > 0 else first_play
+        scores[a] = mean + prior[a] * factor / (1.0 + counts[a])
 
 
 @njit(**_inlined)
-def gumbel(c, rule, tree, node, visits, pending, legal, every, means, scores):
+def gumbel(c, rule, tree, node, counts, means, scores, every):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
-    improve(c, rule, tree, node, visits, pending, legal, every, means, scores)
+    top = improve(c, rule, tree, node, counts, means, scores, every)
     if node == 0 and np.int64(every) < c.plan.shape[1]:
-        considered = 0
+        considered, noise, legal = 0, c.noise[tree], c.legal[tree, node]
         for a in range(len(scores)):
             considered += legal[a]
         wanted = c.plan[min(considered, np.int64(rule.parameters[0])), np.int64(every)]
         for a in range(len(scores)):
-            if legal[a] and visits[a] + pending[a] == wanted:
-                halve(c.noise[tree], visits, pending, wanted, scores)
+            if legal[a] and counts[a] == wanted:
+                halve(noise, counts, wanted, scores)
                 return
-    top, total = -np.inf, 0.0
+    total = 0.0
     for a in range(len(scores)):
-        if legal[a]:
-            top = max(top, scores[a])
+        means[a] = np.exp(scores[a] - top)
+        total += means[a]
     for a in range(len(scores)):
-        scores[a] = np.exp(scores[a] - top) if legal[a] else 0.0
-        total += scores[a]
-    for a in range(len(scores)):
-        count = np.float64(visits[a] + pending[a])
-        scores[a] = scores[a] / total - count / (1.0 + every)
+        scores[a] = means[a] / total - counts[a] / (1.0 + every)
 
 
 @njit(**_inlined)
-def halve(noise, visits, pending, wanted, scores):
+def halve(noise, counts, wanted, scores):
     """Adds noise to the scores of a root, and drops actions with other visits than wanted."""
     for a in range(len(scores)):
-        scores[a] = noise[a] + scores[a] if visits[a] + pending[a] == wanted else -np.inf
+        scores[a] = noise[a] + scores[a] if counts[a] == wanted else -np.inf
 
 
 @njit(**_inlined)
-def improve(c, rule, tree, node, visits, pending, legal, every, means, scores):
-    """Logits + s(Q), with the mixed value for actions without visits."""
-    prior, logits = c.prior[tree, node], c.logits[tree, node]
-    scale, offset = rule.parameters[1], rule.parameters[2]
+def improve(c, rule, tree, node, counts, means, scores, every):
+    """Logits + s(Q), with the mixed value for actions without visits; returns the greatest."""
+    prior, logits, legal = c.prior[tree, node], c.logits[tree, node], c.legal[tree, node]
     tried, weighted, most = 0.0, 0.0, 0.0
     for a in range(len(scores)):
-        count = np.float64(visits[a] + pending[a])
-        most = max(most, count)
-        if count > 0:
-            tried += prior[a]
-            weighted += prior[a] * means[a]
+        share = prior[a] if counts[a] > 0 else 0.0
+        tried += share
+        weighted += share * means[a]
+        most = max(most, counts[a])
     average = weighted / tried if tried > 0 else 0.0
     mixed = (c.value[tree, node] + every * average) / (every + 1.0)
     low, high = np.inf, -np.inf
     for a in range(len(scores)):
-        scores[a] = means[a] if visits[a] + pending[a] > 0 else mixed
-        if legal[a]:
-            low, high = min(low, scores[a]), max(high, scores[a])
+        scores[a] = means[a] if counts[a] > 0 else mixed
+        low = min(low, scores[a] if legal[a] else np.inf)
+        high = max(high, scores[a] if legal[a] else -np.inf)
+    scale, top = (rule.parameters[2] + most) * rule.parameters[1], -np.inf
     for a in range(len(scores)):
         unit = (scores[a] - low) / max(high - low, 1e-8)
-        scores[a] = logits[a] + (offset + most) * scale * unit
+        scores[a] = logits[a] + scale * unit  # -inf where an action is not legal
+        top = max(top, scores[a])
+    return top
 
 
 @njit(**_inlined)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rl_tensordict.types import Floats, Ints
 from rl_trees.search.columns import (
@@ -17,14 +16,29 @@ from rl_trees.search.columns import (
     Rule,
     SearchColumns,
 )
+from rl_trees.search.results import Results
 
 
-def select(c: SearchColumns, rule: Rule, count: int) -> tuple[Ints, Ints]:
-    """Walks down to `count` edges without a child in each tree, or to nodes that are done."""
-    # returns: Nodes and actions, int64 `[B, count]`.
+def advance(  # noqa: PLR0913 - what a round reads and writes, one by one
+    c: SearchColumns,
+    rule: Rule,
+    nodes: Ints,
+    actions: Ints,
+    results: Results,
+    children: Ints,
+    next_nodes: Ints,
+    next_actions: Ints,
+) -> None:
+    """Adds children, backs them up, and selects anew into the last two."""
+    expand(c, nodes, actions, results, children)
+    backup(c, rule, nodes, actions)
+    select(c, rule, next_nodes, next_actions)
+
+
+def select(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
+    """Walks down to k edges without a child in each tree, or to nodes that are done."""
     trees = np.arange(len(c.size))
-    nodes, actions = np.empty((2, len(trees), count), np.int64)
-    for turn in range(count):
+    for turn in range(nodes.shape[1]):
         here, node = trees, np.zeros(len(trees), np.int64)
         while len(here):
             action = choose(c, rule, here, node)
@@ -33,7 +47,6 @@ def select(c: SearchColumns, rule: Rule, count: int) -> tuple[Ints, Ints]:
             ends = (child < 0) | c.done[here, child]
             nodes[here[ends], turn], actions[here[ends], turn] = node[ends], action[ends]
             here, node = here[~ends], child[~ends]
-    return nodes, actions
 
 
 def fill(
@@ -54,32 +67,20 @@ def fill(
         column[at] = 0
 
 
-def expand(  # noqa: PLR0913 - what a model gives, one by one
-    c: SearchColumns,
-    nodes: Ints,
-    actions: Ints,
-    reward: Floats,
-    discount: Floats,
-    done: NDArray[np.bool_],
-    logits: Floats,
-    legal: NDArray[np.bool_],
-    value: Floats,
-) -> Ints:
-    """Adds children; edges that have one keep it. Returns the children, int64 `[B, k]`."""
-    trees = np.arange(len(nodes))
-    children = np.empty_like(nodes)
+def expand(c: SearchColumns, nodes: Ints, actions: Ints, results: Results, children: Ints) -> None:
+    """Adds children `[B, k]`; edges that have one keep it."""
+    trees, r = np.arange(len(nodes)), results
     for turn in range(nodes.shape[1]):
         node, action = nodes[:, turn], actions[:, turn]
         new = c.child[trees, node, action] < 0
         t, n, a = trees[new], node[new], action[new]
         added = c.size[t]
         c.size[t] += 1
-        fill(c, t, added, logits[new, turn], legal[new, turn], value[new, turn])
+        fill(c, t, added, r.logits[new, turn], r.legal[new, turn], r.value[new, turn])
         c.child[t, n, a], c.parent[t, added], c.action[t, added] = added, n, a
-        c.reward[t, n, a], c.discount[t, n, a] = reward[new, turn], discount[new, turn]
-        c.done[t, added] = done[new, turn]
+        c.reward[t, n, a], c.discount[t, n, a] = r.reward[new, turn], r.discount[new, turn]
+        c.done[t, added] = r.done[new, turn]
         children[:, turn] = c.child[trees, node, action]
-    return children
 
 
 def backup(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
 from rl_tensordict.arguments import check_number, check_type, check_whole, shown
+from rl_tensordict.types import Ints
 from rl_trees.search import numpy_search
 from rl_trees.search.columns import GUMBEL_RULE, SearchColumns, allocate
+from rl_trees.search.results import TensorLike, array_of, floats_of, priors_of, results_of
 from rl_trees.search.rules import PUCT, SelectionRule
 
 _NUMBA = "rl_trees.search.numba_search"
-TensorLike = torch.Tensor | ArrayLike
 
 
 class SearchLeaves(NamedTuple):
@@ -80,7 +79,7 @@ class MCTSTrees:
         self._rule = self.rule.rule(virtual_loss)
         plan = self.rule.plan(num_actions)
         self.columns: SearchColumns = allocate(num_trees, num_nodes, num_actions, plan)
-        self._last: tuple[SearchLeaves, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._last: tuple[SearchLeaves, Ints, Ints] | None = None
         self._expanded = False  # whether the last leaves have children
         self._largest = 0  # at least as many nodes as the largest tree has
 
@@ -105,8 +104,8 @@ class MCTSTrees:
         """
         count, c = self.num_trees, self.columns
         shape = (count, self.num_actions)
-        priors, allowed = self._priors(logits, legal, shape, np.zeros(count, np.bool_))
-        values = np.zeros(count) if value is None else _floats(value, (count,), "value")
+        priors, allowed = priors_of(logits, legal, shape, np.zeros(count, np.bool_))
+        values = np.zeros(count) if value is None else floats_of(value, (count,), "value")
         rows = np.arange(count)
         self._loops.fill(c, rows, np.zeros_like(rows), priors, allowed, values)
         c.size[:], c.done[:, 0] = 1, False
@@ -138,7 +137,8 @@ class MCTSTrees:
             raise RuntimeError("there are no roots: call reset first.")
         if count is not None:
             check_whole("count", count, 1)
-        nodes, actions = self._loops.select(self.columns, self._rule, count or 1)
+        nodes, actions = np.empty((2, self.num_trees, count or 1), np.int64)
+        self._loops.select(self.columns, self._rule, nodes, actions)
         edges = (nodes[:, 0], actions[:, 0]) if count is None else (nodes, actions)
         leaves = SearchLeaves(*map(torch.from_numpy, edges))
         self._last, self._expanded = (leaves, nodes, actions), False
@@ -175,25 +175,12 @@ class MCTSTrees:
                 legal action where an episode goes on; nothing is written.
         """
         nodes, actions = self._edges(leaves)
-        shape, grid = tuple(leaves.node.shape), nodes.shape
-        rewards = _floats(reward, shape, "reward")
-        ends = _flags(done, shape, "done", default=False)
-        values = _floats(value, shape, "value", done=ends)
-        factors = _floats(discount, shape, "discount", number=True)
-        priors, allowed = self._priors(logits, legal, (*shape, self.num_actions), ends)
+        shape = tuple(leaves.node.shape)
+        given = (reward, logits, value, discount, done, legal)
+        results = results_of(shape, self.num_actions, *given)
         self._require_nodes(nodes, actions)
-        wide = (*grid, self.num_actions)
-        children: NDArray[np.int64] = self._loops.expand(
-            self.columns,
-            nodes,
-            actions,
-            rewards.reshape(grid),
-            factors.reshape(grid),
-            ends.reshape(grid),
-            priors.reshape(wide),
-            allowed.reshape(wide),
-            values.reshape(grid),
-        )
+        children = np.empty_like(nodes)
+        self._loops.expand(self.columns, nodes, actions, results, children)
         self._expanded = True
         return torch.from_numpy(children.reshape(shape))
 
@@ -267,7 +254,7 @@ class MCTSTrees:
         """The loops: compiled ones where numba is installed."""
         return load_compiled(_NUMBA) or numpy_search
 
-    def _edges(self, leaves: SearchLeaves) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _edges(self, leaves: SearchLeaves) -> tuple[Ints, Ints]:
         """Nodes and actions `[B, k]`, all in range; those of the last selection are."""
         if self._last is not None and self._last[0] is leaves:
             return self._last[1:]
@@ -285,30 +272,13 @@ class MCTSTrees:
                 )
         return nodes, actions
 
-    def _priors(
-        self,
-        logits: TensorLike,
-        legal: TensorLike | None,
-        shape: tuple[int, ...],
-        done: NDArray[np.bool_],
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Logits and legal actions that can be searched."""
-        allowed = _flags(legal, shape, "legal", default=True)
-        priors = _floats(logits, shape, "logits", unread=~allowed, done=done[..., None])
-        if legal is not None and len(stuck := np.argwhere(~allowed.any(-1) & ~done)):
-            raise ValueError(
-                f"the node at {tuple(stuck[0].tolist())} has no legal action and is not done: pass "
-                "done, or mark an action as legal."
-            )
-        return priors, allowed
-
-    def _children(self, nodes: NDArray[np.int64], actions: NDArray[np.int64]) -> NDArray[np.int32]:
+    def _children(self, nodes: Ints, actions: Ints) -> NDArray[np.int32]:
         """The children of edges `[B, k]`, -1 where there is none."""
         rows = np.arange(len(nodes))[:, None]
         children: NDArray[np.int32] = self.columns.child[rows, nodes, actions]
         return children
 
-    def _require_nodes(self, nodes: NDArray[np.int64], actions: NDArray[np.int64]) -> None:
+    def _require_nodes(self, nodes: Ints, actions: Ints) -> None:
         """Raises where a tree has too few nodes left."""
         c, added = self.columns, nodes.shape[1]
         if self._largest + added > self.num_nodes:
@@ -328,10 +298,10 @@ class MCTSTrees:
                 )
 
 
-def _leaves(leaves: Any, trees: int) -> list[NDArray[np.int64]]:
+def _leaves(leaves: Any, trees: int) -> list[Ints]:
     """Nodes and actions, of one shape with a row for each tree."""
     made = [
-        _array(x, name)
+        array_of(x, name)
         for name, x in zip(
             SearchLeaves._fields, leaves if isinstance(leaves, tuple) else (), strict=False
         )
@@ -345,62 +315,3 @@ def _leaves(leaves: Any, trees: int) -> list[NDArray[np.int64]]:
             f"[{trees}] or [{trees}, k], got {shown(leaves)}."
         )
     return [array.astype(np.int64) for array in made]
-
-
-def _array(values: TensorLike, name: str) -> NDArray[Any]:
-    """A tensor, an array or numbers as an array."""
-    try:
-        array = values.numpy(force=True) if isinstance(values, torch.Tensor) else np.asarray(values)
-    except (ValueError, TypeError, RuntimeError, NotImplementedError):  # ragged, sparse, no data
-        array = np.array(None)
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: expected numbers, or a tensor or an array, got {shown(values)}.")
-    return array
-
-
-def _floats(
-    values: TensorLike,
-    shape: tuple[int, ...],
-    name: str,
-    *,
-    done: NDArray[np.bool_] | None = None,
-    unread: NDArray[np.bool_] | None = None,
-    number: bool = False,
-) -> NDArray[np.float64]:
-    """Numbers as float64 of a shape, or one `number` for all; finite unless they are not read."""
-    given = _array(values, name)
-    if number and not given.ndim:
-        given = np.full(shape, given)
-    if given.shape != shape:
-        raise ValueError(f"{name} must be {list(shape)}, got {list(given.shape)}.")
-    array = np.ascontiguousarray(given, np.float64)
-    if math.isfinite(np.vdot(array, array)):  # then every number is
-        return array
-    wrong = ~np.isfinite(array)
-    for ignored in (done, unread):
-        if ignored is not None:
-            wrong &= ~ignored
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
-        raise ValueError(f"{name} at {place} is not finite: {array[place]}.")
-    return array
-
-
-def _flags(
-    values: TensorLike | None, shape: tuple[int, ...], name: str, *, default: bool
-) -> NDArray[np.bool_]:
-    """Flags of a shape."""
-    if values is None:
-        return _equal_flags(shape, default)
-    given = _array(values, name)
-    if given.dtype != np.bool_ or given.shape != shape:
-        raise ValueError(
-            f"{name} must be bool {list(shape)}, got {given.dtype} {list(given.shape)}."
-        )
-    return np.ascontiguousarray(given)
-
-
-@lru_cache(maxsize=64)
-def _equal_flags(shape: tuple[int, ...], value: bool) -> NDArray[np.bool_]:
-    """Flags that are all equal; nothing writes into them."""
-    return np.full(shape, value)
