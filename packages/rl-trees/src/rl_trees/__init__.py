@@ -9,6 +9,7 @@ from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.query_module import QueryModule
 from rl_trees.map.tensor_map import TensorMap
 from rl_trees.map.tensordict_map import TensorDictMap
+from rl_trees.search.model import SearchModel, SearchStep
 from rl_trees.search.rules import EXP3, PUCT, UCB1, GumbelHalving, SelectionRule
 from rl_trees.search.trees import MCTSTrees, SearchLeaves
 
@@ -24,6 +25,8 @@ __all__ = [
     "QueryModule",
     "RandomProjectionHash",
     "SearchLeaves",
+    "SearchModel",
+    "SearchStep",
     "SelectionRule",
     "SipHash",
     "TensorDictMap",

@@ -78,18 +78,18 @@ def fill(c, trees, nodes, logits, legal, value):
 @njit(**_options)
 def expand(c, nodes, actions, results, children):
     """Adds children; edges that have one keep it."""
-    logits, legal = results.logits, results.legal
+    numbers, legal, width = results.numbers, results.legal, c.noise.shape[1]
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node, action = nodes[tree, turn], actions[tree, turn]
             if c.child[tree, node, action] < 0:
-                new, value = c.size[tree], results.value[tree, turn]
+                new, given = c.size[tree], numbers[tree, turn]
                 c.size[tree] += 1
-                fill_row(c, tree, new, logits[tree, turn], legal[tree, turn], value)
+                fill_row(c, tree, new, given, legal[tree, turn], given[width + 2])
                 c.child[tree, node, action] = new
                 c.parent[tree, new], c.action[tree, new] = node, action
-                c.reward[tree, node, action] = results.reward[tree, turn]
-                c.discount[tree, node, action] = results.discount[tree, turn]
+                c.reward[tree, node, action] = given[width]
+                c.discount[tree, node, action] = given[width + 1]
                 c.done[tree, new] = results.done[tree, turn]
             children[tree, turn] = c.child[tree, node, action]
 
@@ -117,6 +117,19 @@ def backup(c, rule, nodes, actions):
                 if node == 0:
                     break
                 action, node = np.int64(c.action[tree, node]), np.int64(c.parent[tree, node])
+
+
+@njit(**_options)
+def root_scores(c, rule, improved):
+    """Fills logits + s(Q) of the roots `[B, A]`."""
+    counts, means = c.scratch[0], c.scratch[1]
+    for tree in range(len(improved)):
+        visits, totals, every = c.visits[tree, 0], c.totals[tree, 0], 0.0
+        for a in range(len(counts)):
+            counts[a] = visits[a]
+            means[a] = totals[a] / max(counts[a], 1.0)
+            every += counts[a]
+        improve(c, rule, tree, 0, counts, means, improved[tree], every)
 
 
 @njit(**_inlined)
@@ -165,6 +178,11 @@ def puct(c, rule, tree, node, counts, means, scores, every):
 @njit(**_inlined)
 def gumbel(c, rule, tree, node, counts, means, scores, every):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
+    if node > 0 and every == 0:  # the policy is the prior
+        logits = c.logits[tree, node]
+        for a in range(len(scores)):
+            scores[a] = logits[a]
+        return
     top = improve(c, rule, tree, node, counts, means, scores, every)
     if node == 0 and np.int64(every) < c.plan.shape[1]:
         considered, noise, legal = 0, c.noise[tree], c.legal[tree, node]
@@ -179,8 +197,9 @@ def gumbel(c, rule, tree, node, counts, means, scores, every):
     for a in range(len(scores)):
         means[a] = np.exp(scores[a] - top)
         total += means[a]
+    share, visit = 1.0 / total, 1.0 / (1.0 + every)  # a division takes as long as four products
     for a in range(len(scores)):
-        scores[a] = means[a] / total - counts[a] / (1.0 + every)
+        scores[a] = means[a] * share - counts[a] * visit
 
 
 @njit(**_inlined)
@@ -207,10 +226,10 @@ def improve(c, rule, tree, node, counts, means, scores, every):
         scores[a] = means[a] if counts[a] > 0 else mixed
         low = min(low, scores[a] if legal[a] else np.inf)
         high = max(high, scores[a] if legal[a] else -np.inf)
-    scale, top = (rule.parameters[2] + most) * rule.parameters[1], -np.inf
+    scale = (rule.parameters[2] + most) * rule.parameters[1] / max(high - low, 1e-8)
+    top = -np.inf
     for a in range(len(scores)):
-        unit = (scores[a] - low) / max(high - low, 1e-8)
-        scores[a] = logits[a] + scale * unit  # -inf where an action is not legal
+        scores[a] = logits[a] + scale * (scores[a] - low)  # -inf where an action is not legal
         top = max(top, scores[a])
     return top
 

@@ -76,9 +76,11 @@ def expand(c: SearchColumns, nodes: Ints, actions: Ints, results: Results, child
         t, n, a = trees[new], node[new], action[new]
         added = c.size[t]
         c.size[t] += 1
-        fill(c, t, added, r.logits[new, turn], r.legal[new, turn], r.value[new, turn])
+        given = r.numbers[new, turn]
+        reward, discount, value = given[:, -3:].T
+        fill(c, t, added, given[:, :-3], r.legal[new, turn], value)
         c.child[t, n, a], c.parent[t, added], c.action[t, added] = added, n, a
-        c.reward[t, n, a], c.discount[t, n, a] = r.reward[new, turn], r.discount[new, turn]
+        c.reward[t, n, a], c.discount[t, n, a] = reward, discount
         c.done[t, added] = r.done[new, turn]
         children[:, turn] = c.child[trees, node, action]
 
@@ -154,7 +156,8 @@ def gumbel(
     masked = np.where(legal, improved, -np.inf)
     weights = np.exp(masked - masked.max(1, keepdims=True))
     every = count.sum(1)
-    scores: Floats = weights / weights.sum(1, keepdims=True) - count / (1.0 + every[:, None])
+    share, visit = 1.0 / weights.sum(1, keepdims=True), 1.0 / (1.0 + every[:, None])
+    scores: Floats = weights * share - count * visit
     simulation = every.astype(np.int64)
     considered = np.minimum(legal.sum(1), int(rule.parameters[0]))
     halving = (nodes == 0) & (simulation < c.plan.shape[1])
@@ -180,8 +183,8 @@ def advantage(
     legal = c.legal[trees, nodes]
     low = np.where(legal, completed, np.inf).min(1, keepdims=True)
     high = np.where(legal, completed, -np.inf).max(1, keepdims=True)
-    unit = (completed - low) / np.maximum(high - low, 1e-8)
-    return (offset + count.max(1, keepdims=True)) * scale * unit  # type: ignore[no-any-return]
+    factor = (offset + count.max(1, keepdims=True)) * scale / np.maximum(high - low, 1e-8)
+    return factor * (completed - low)  # type: ignore[no-any-return]
 
 
 def probabilities(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Floats:
@@ -224,12 +227,10 @@ def learn(
     c.weights[trees, nodes, actions] += gamma * (gain / chance) / count
 
 
-def root_scores(c: SearchColumns, rule: Rule) -> tuple[Floats, Floats]:
-    """Logits + s(Q) `[B, A]` at the roots, and that with noise."""
+def root_scores(c: SearchColumns, rule: Rule, improved: Floats) -> None:
+    """Fills logits + s(Q) of the roots `[B, A]`."""
     trees = np.arange(len(c.size))
     nodes = np.zeros_like(trees)
     count = c.visits[:, 0].astype(np.float64)
     means = np.divide(c.totals[:, 0], count, out=np.zeros_like(count), where=count > 0)
-    improved = c.logits[:, 0] + advantage(c, rule, trees, nodes, count, means)
-    improved = np.where(c.legal[:, 0], improved, -np.inf)
-    return improved, improved + c.noise
+    improved[:] = c.logits[:, 0] + advantage(c, rule, trees, nodes, count, means)

@@ -19,17 +19,14 @@ TensorLike = torch.Tensor | ArrayLike
 class Results(NamedTuple):
     """Results of a step in each of k edges of B trees."""
 
-    reward: Floats  # [B, k]
-    discount: Floats  # [B, k]
+    numbers: Floats  # [B, k, A + 3]: logits, then reward, discount and value
     done: Flags  # [B, k]
-    logits: Floats  # [B, k, A]
     legal: Flags  # [B, k, A]
-    value: Floats  # [B, k]
 
 
 def results_of(  # noqa: PLR0913 - what a model gives, entry by entry
     shape: tuple[int, ...],
-    num_actions: int,
+    actions: int,
     reward: TensorLike,
     logits: TensorLike,
     value: TensorLike,
@@ -38,35 +35,41 @@ def results_of(  # noqa: PLR0913 - what a model gives, entry by entry
     legal: TensorLike | None,
 ) -> Results:
     """Results of a shape `[B]` or `[B, k]`; numbers that are read are finite."""
-    grid = (*shape, 1)[:2]
-    rewards = floats_of(reward, shape, "reward")
+    numbers, wide = np.empty((*shape, actions + 3)), (*shape, actions)
+    rewards, values = shaped(reward, shape, "reward"), shaped(value, shape, "value")
+    priors, factors = shaped(logits, wide, "logits"), array_of(discount, "discount")
+    if factors.ndim:
+        factors = shaped(discount, shape, "discount")
+    numbers[..., :actions], numbers[..., actions] = priors, rewards
+    numbers[..., actions + 1], numbers[..., actions + 2] = factors, values
     ends = flags_of(done, shape, "done", default=False)
-    values = floats_of(value, shape, "value", done=ends)
-    factors = floats_of(discount, shape, "discount", number=True)
-    priors, allowed = priors_of(logits, legal, (*shape, num_actions), ends)
-    wide = (*grid, num_actions)
-    return Results(
-        rewards.reshape(grid),
-        factors.reshape(grid),
-        ends.reshape(grid),
-        priors.reshape(wide),
-        allowed.reshape(wide),
-        values.reshape(grid),
-    )
+    allowed = flags_of(legal, wide, "legal", default=True)
+    if not math.isfinite(np.vdot(numbers, numbers)):  # otherwise every number is
+        require_finite(priors, "logits", allowed & ~ends[..., None])
+        require_finite(values, "value", ~ends)
+        require_finite(rewards, "reward")
+        require_finite(factors, "discount")
+    if legal is not None:
+        require_legal(allowed, ends)
+    grid = (*shape, 1)[:2]
+    return Results(numbers.reshape(*grid, -1), ends.reshape(grid), allowed.reshape(*grid, actions))
 
 
-def priors_of(
-    logits: TensorLike, legal: TensorLike | None, shape: tuple[int, ...], done: Flags
-) -> tuple[Floats, Flags]:
-    """Logits and legal actions that can be searched."""
-    allowed = flags_of(legal, shape, "legal", default=True)
-    priors = floats_of(logits, shape, "logits", unread=~allowed, done=done[..., None])
-    if legal is not None and len(stuck := np.argwhere(~allowed.any(-1) & ~done)):
+def require_legal(legal: Flags, done: Flags) -> None:
+    """Raises where an episode goes on without a legal action."""
+    if len(stuck := np.argwhere(~legal.any(-1) & ~done)):
         raise ValueError(
             f"the node at {tuple(stuck[0].tolist())} has no legal action and is not done: pass "
             "done, or mark an action as legal."
         )
-    return priors, allowed
+
+
+def require_finite(array: NDArray[Any], name: str, read: Flags | None = None) -> None:
+    """Raises where a number that is read is not finite."""
+    wrong = ~np.isfinite(array) & (True if read is None else read)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        raise ValueError(f"{name} at {place} is not finite: {array[place]}.")
 
 
 def array_of(values: TensorLike, name: str) -> NDArray[Any]:
@@ -80,37 +83,17 @@ def array_of(values: TensorLike, name: str) -> NDArray[Any]:
     return array
 
 
-def floats_of(
-    values: TensorLike,
-    shape: tuple[int, ...],
-    name: str,
-    *,
-    done: NDArray[np.bool_] | None = None,
-    unread: NDArray[np.bool_] | None = None,
-    number: bool = False,
-) -> NDArray[np.float64]:
-    """Numbers as float64 of a shape, or one `number` for all; finite unless they are not read."""
-    given = array_of(values, name)
-    if number and not given.ndim:
-        given = np.full(shape, given)
-    if given.shape != shape:
-        raise ValueError(f"{name} must be {list(shape)}, got {list(given.shape)}.")
-    array = np.ascontiguousarray(given, np.float64)
-    if math.isfinite(np.vdot(array, array)):  # then every number is
-        return array
-    wrong = ~np.isfinite(array)
-    for ignored in (done, unread):
-        if ignored is not None:
-            wrong &= ~ignored
-    if wrong.any():
-        place = tuple(np.argwhere(wrong)[0].tolist())
-        raise ValueError(f"{name} at {place} is not finite: {array[place]}.")
+def shaped(values: TensorLike, shape: tuple[int, ...], name: str) -> NDArray[Any]:
+    """Numbers of a shape."""
+    array = array_of(values, name)
+    if array.shape != shape:
+        raise ValueError(f"{name} must be {list(shape)}, got {list(array.shape)}.")
     return array
 
 
 def flags_of(
     values: TensorLike | None, shape: tuple[int, ...], name: str, *, default: bool
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Flags of a shape."""
     if values is None:
         return _equal_flags(shape, default)
@@ -123,6 +106,6 @@ def flags_of(
 
 
 @lru_cache(maxsize=64)
-def _equal_flags(shape: tuple[int, ...], value: bool) -> NDArray[np.bool_]:
+def _equal_flags(shape: tuple[int, ...], value: bool) -> Flags:
     """Flags that are all equal; nothing writes into them."""
     return np.full(shape, value)

@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
-from rl_tensordict.arguments import check_number, check_type, check_whole, shown
-from rl_tensordict.types import Ints
+from rl_tensordict.arguments import check_calls, check_number, check_type, check_whole, shown
+from rl_tensordict.types import Floats, Ints
 from rl_trees.search import numpy_search
 from rl_trees.search.columns import GUMBEL_RULE, SearchColumns, allocate
-from rl_trees.search.results import TensorLike, array_of, floats_of, priors_of, results_of
+from rl_trees.search.model import SearchModel, node_states, step_of
+from rl_trees.search.results import TensorLike, array_of, results_of
 from rl_trees.search.rules import PUCT, SelectionRule
 
 _NUMBA = "rl_trees.search.numba_search"
@@ -104,10 +105,11 @@ class MCTSTrees:
         """
         count, c = self.num_trees, self.columns
         shape = (count, self.num_actions)
-        priors, allowed = priors_of(logits, legal, shape, np.zeros(count, np.bool_))
-        values = np.zeros(count) if value is None else floats_of(value, (count,), "value")
-        rows = np.arange(count)
-        self._loops.fill(c, rows, np.zeros_like(rows), priors, allowed, values)
+        none = np.zeros(count)
+        given = (none, logits, none if value is None else value, 1.0, None, legal)
+        numbers, _, allowed = (x[:, 0] for x in results_of((count,), self.num_actions, *given))
+        roots = np.arange(count), np.zeros(count, np.int64)
+        self._loops.fill(c, *roots, numbers[:, :-3], allowed, numbers[:, -1])
         c.size[:], c.done[:, 0] = 1, False
         c.bounds[:] = np.inf, -np.inf
         if self.rule.kind == GUMBEL_RULE:
@@ -133,8 +135,7 @@ class MCTSTrees:
             RuntimeError: There are no roots yet.
             ValueError: A count that is not positive.
         """
-        if not self.columns.size[0]:
-            raise RuntimeError("there are no roots: call reset first.")
+        self._require_roots()
         if count is not None:
             check_whole("count", count, 1)
         nodes, actions = np.empty((2, self.num_trees, count or 1), np.int64)
@@ -199,6 +200,66 @@ class MCTSTrees:
             raise ValueError("some leaves have no child yet: call expand before backup.")
         self._loops.backup(self.columns, self._rule, nodes, actions)
 
+    @torch.no_grad()
+    def search(self, model: SearchModel[Any], states: TensorLike, simulations: int) -> None:
+        """Runs simulations with a model, one call of it for all trees each time.
+
+        The trees keep the states of their nodes meanwhile. It is `select`, a step of the model,
+        `expand` and `backup` in turns, in less time.
+
+        Args:
+            model: From states `[B, ...]` and actions, int64 `[B]`, to a `SearchStep`.
+            states: Those of the roots `[B, ...]`, a tensor or an array of numpy; the model is
+                given what they are, and returns states of their dtype.
+            simulations: How many.
+
+        Raises:
+            RuntimeError: There are no roots, or fewer nodes left than simulations; nothing is
+                written.
+            ValueError: Results that `expand` refuses, or states of another dtype or shape.
+
+        Example:
+            >>> import torch
+            >>> from rl_trees import GumbelHalving, SearchStep
+            >>> def walk(state, action):
+            ...     after = state + action
+            ...     zeros = torch.zeros(len(after), 2)
+            ...     return SearchStep(after, after / 8, zeros, zeros[:, 0], 0.9, done=after >= 8)
+            >>> trees = MCTSTrees(2, 17, 2, GumbelHalving(16))
+            >>> trees.reset(torch.zeros(2, 2))
+            >>> trees.search(walk, torch.zeros(2), 16)
+            >>> trees.best_actions()
+            tensor([1, 1])
+        """
+        self._require_roots()
+        check_calls(model=model)
+        check_whole("simulations", simulations, 1)
+        c, loops = self.columns, self._loops
+        if (left := self.num_nodes - int(c.size.max())) < simulations:
+            raise RuntimeError(
+                f"{left} of {self.num_nodes} nodes are left, and {simulations} simulations need as "
+                f"many: make MCTSTrees with num_nodes={self.num_nodes - left + simulations} or "
+                "more. Nothing was written."
+            )
+        kept = node_states(states, self.num_trees, self.num_nodes)
+        shape, children = (self.num_trees,), np.empty((self.num_trees, 1), np.int64)
+        leaves = np.empty((2, self.num_trees, 1), np.int64)
+        loops.select(c, self._rule, *leaves)
+        for turn in range(1, simulations + 1):
+            nodes, actions = leaves[:, :, 0]
+            try:
+                step = step_of(model(kept.read(nodes), kept.like(actions)))
+                state = kept.checked(step.state)
+                results = results_of(shape, self.num_actions, *step[1:])
+            except BaseException:
+                self._unselect(*leaves)
+                raise
+            following = np.empty((2, self.num_trees, int(turn < simulations)), np.int64)
+            loops.advance(c, self._rule, *leaves, results, children, *following)
+            kept.write(children[:, 0], state)
+            leaves = following
+        self._last, self._largest = None, int(c.size.max())
+
     @property
     def sizes(self) -> torch.Tensor:
         """How many nodes each tree has, int64 `[B]`."""
@@ -229,8 +290,7 @@ class MCTSTrees:
         visits of the other rules.
         """
         if self.rule.kind == GUMBEL_RULE:
-            improved, _ = numpy_search.root_scores(self.columns, self._rule)
-            return torch.from_numpy(improved).softmax(-1)
+            return torch.from_numpy(self._root_scores()).softmax(-1)
         visits = self.root_visits.double()
         return visits / visits.sum(-1, keepdim=True).clamp(min=1)
 
@@ -242,7 +302,7 @@ class MCTSTrees:
         """
         legal = self.columns.legal[:, 0]
         if self.rule.kind == GUMBEL_RULE:
-            scores = numpy_search.root_scores(self.columns, self._rule)[1]
+            scores = self._root_scores() + self.columns.noise
         else:
             scores = np.where(legal, self.root_means.numpy(), -np.inf)
         visits = np.where(legal, self.columns.visits[:, 0], -1)
@@ -271,6 +331,26 @@ class MCTSTrees:
                     "pass the leaves that select returned."
                 )
         return nodes, actions
+
+    def _root_scores(self) -> Floats:
+        """Logits + s(Q) of the roots `[B, A]`."""
+        improved = np.empty_like(self.columns.noise)
+        self._loops.root_scores(self.columns, self._rule, improved)
+        return improved
+
+    def _require_roots(self) -> None:
+        """Raises before the first reset."""
+        if not self.columns.size[0]:
+            raise RuntimeError("there are no roots: call reset first.")
+
+    def _unselect(self, nodes: Ints, actions: Ints) -> None:
+        """Takes back a selection `[B, 1]`."""
+        c = self.columns
+        for tree, (node, action) in enumerate(zip(nodes[:, 0], actions[:, 0], strict=True)):
+            c.pending[tree, node, action] -= 1
+            while node:
+                node, action = c.parent[tree, node], c.action[tree, node]
+                c.pending[tree, node, action] -= 1
 
     def _children(self, nodes: Ints, actions: Ints) -> NDArray[np.int32]:
         """The children of edges `[B, k]`, -1 where there is none."""
