@@ -29,12 +29,17 @@ class SearchStep(NamedTuple, Generic[S]):
     legal: TensorLike | None = None  # bool [B, A] after the step, all actions unless given
 
 
+Copies = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
+"""The states of nodes `[B, N, W]`, those after a step `[B, W]`, and room for those to step next."""
+
 SearchModel = Callable[[S, S], tuple[Any, ...]]
 """From states `[B, ...]` and actions, int64 `[B]`, to a `SearchStep`."""
 
 
 def step_of(given: Any) -> SearchStep[Any]:
     """What a model returned as a step."""
+    if isinstance(given, SearchStep):
+        return given
     least = len(SearchStep._fields) - len(SearchStep._field_defaults)
     if not isinstance(given, tuple) or not least <= len(given) <= len(SearchStep._fields):
         raise TypeError(
@@ -45,71 +50,90 @@ def step_of(given: Any) -> SearchStep[Any]:
 
 
 class NodeStates(ABC, Generic[S]):
-    """The states of the nodes of B trees: those of a tree one after the other."""
+    """The states of the nodes of B trees, and those that the model is given next."""
 
-    def __init__(self, states: S, nodes: int, rows: S) -> None:
-        self.shape: tuple[int, ...] = states.shape
-        self.dtype: Any = states.dtype
-        self.rows: S = rows
-        self.first: Ints = np.arange(len(states)) * nodes
+    first: S  # those of the roots
 
     @abstractmethod
-    def read(self, nodes: Ints) -> S:
-        """The states of a node of each tree."""
+    def given(self, leaves: Ints) -> tuple[S, S]:
+        """States and actions for the model: of the leaves `[2, B, 1]` of the last round."""
 
     @abstractmethod
-    def write(self, nodes: Ints, states: S) -> None:
-        """Keeps the states of a node of each tree."""
+    def taken(self, states: S) -> Copies:
+        """What the loops copy, bytes: the kept ones, those after the step, and the next ones."""
 
     @abstractmethod
-    def like(self, numbers: Ints) -> S:
-        """Numbers as what states are: on their device."""
+    def keep(self, children: Ints, states: S) -> None:
+        """Keeps the states of new nodes `[B, 1]`, where the loops do not."""
 
     def checked(self, states: Any) -> S:
-        """States as the first ones were."""
+        """States as those of the roots are."""
+        first = self.first
         if (
-            type(states) is not type(self.rows)
-            or states.shape != self.shape
-            or states.dtype != self.dtype
+            type(states) is not type(first)
+            or states.shape != first.shape
+            or states.dtype != first.dtype
         ):
             raise ValueError(
-                f"model: expected states {self.dtype} {list(self.shape)} as at the roots, got "
+                f"model: expected states {first.dtype} {list(first.shape)} as at the roots, got "
                 f"{shown(states)}."
             )
         checked: S = states
         return checked
 
 
-class TensorStates(NodeStates[torch.Tensor]):
-    """States as a tensor, on any device."""
+class HostStates(NodeStates[S]):
+    """States that numpy can hold, copied by the loops: tensors on the CPU, and arrays."""
 
-    def read(self, nodes: Ints) -> torch.Tensor:
-        """The states of a node of each tree."""
-        return self.rows.index_select(0, self.like(self.first + nodes))
+    def __init__(self, states: S, nodes: int) -> None:
+        self.first = states
+        self.tensors = isinstance(states, torch.Tensor)
+        self.next = np.array(_array(states))
+        self.kept = np.empty((len(states), nodes, _bytes(self.next).shape[1]), np.uint8)
+        self.kept[:, 0] = _bytes(self.next)
 
-    def write(self, nodes: Ints, states: torch.Tensor) -> None:
-        """Keeps the states of a node of each tree."""
-        self.rows.index_copy_(0, self.like(self.first + nodes), states)
+    def given(self, leaves: Ints) -> tuple[S, S]:
+        """States and actions for the model."""
+        both = (self.next, leaves[1, :, 0])
+        return tuple(map(torch.from_numpy, both)) if self.tensors else both  # type: ignore[return-value]
 
-    def like(self, numbers: Ints) -> torch.Tensor:
-        """Numbers as a tensor on the states' device."""
+    def taken(self, states: S) -> Copies:
+        """Bytes of the kept states, of those after the step, and of the next ones."""
+        self.next = np.empty(
+            self.next.shape, self.next.dtype
+        )  # the model may have kept the one before
+        return self.kept, _bytes(np.ascontiguousarray(_array(states))), _bytes(self.next)
+
+    def keep(self, children: Ints, states: S) -> None:
+        """Does nothing: the loops did."""
+
+
+class DeviceStates(NodeStates[torch.Tensor]):
+    """States on another device, or of a dtype that numpy does not have."""
+
+    def __init__(self, states: torch.Tensor, nodes: int) -> None:
+        self.first = states
+        self.begin: Ints = np.arange(len(states)) * nodes
+        self.rows = states.new_empty((len(states) * nodes, *states.shape[1:]))
+        self.keep(np.zeros((len(states), 1), np.int64), states)
+
+    def given(self, leaves: Ints) -> tuple[torch.Tensor, torch.Tensor]:
+        """States and actions for the model."""
+        nodes, actions = leaves[:, :, 0]
+        return self.rows.index_select(0, self._like(self.begin + nodes)), self._like(actions)
+
+    def taken(self, states: torch.Tensor) -> Copies:
+        """Nothing."""
+        empty = np.empty((len(states), 0), np.uint8)
+        return empty[:, None], empty, empty
+
+    def keep(self, children: Ints, states: torch.Tensor) -> None:
+        """Keeps the states of new nodes."""
+        self.rows.index_copy_(0, self._like(self.begin + children[:, 0]), states)
+
+    def _like(self, numbers: Ints) -> torch.Tensor:
+        """Numbers on the states' device."""
         return torch.from_numpy(numbers).to(self.rows.device)
-
-
-class ArrayStates(NodeStates[NDArray[Any]]):
-    """States as an array of numpy, for models in numpy, whose calls cost less than torch's."""
-
-    def read(self, nodes: Ints) -> NDArray[Any]:
-        """The states of a node of each tree."""
-        return self.rows.take(self.first + nodes, 0)
-
-    def write(self, nodes: Ints, states: NDArray[Any]) -> None:
-        """Keeps the states of a node of each tree."""
-        self.rows[self.first + nodes] = states
-
-    def like(self, numbers: Ints) -> NDArray[Any]:
-        """Numbers as they are."""
-        return numbers
 
 
 def node_states(states: Any, trees: int, nodes: int) -> NodeStates[Any]:
@@ -120,11 +144,26 @@ def node_states(states: Any, trees: int, nodes: int) -> NodeStates[Any]:
             f"states: expected a tensor or an array of a state for each of {trees} trees, "
             f"[{trees}, ...], got {shown(states)}."
         )
-    shape = (trees * nodes, *states.shape[1:])
-    kept: NodeStates[Any]
-    if isinstance(states, torch.Tensor):
-        kept = TensorStates(states, nodes, states.new_empty(shape))
-    else:
-        kept = ArrayStates(states, nodes, np.empty(shape, states.dtype))
-    kept.write(np.zeros(trees, np.int64), states)
-    return kept
+    if isinstance(states, torch.Tensor) and (states.device.type != "cpu" or _is_foreign(states)):
+        return DeviceStates(states, nodes)
+    return HostStates(states, nodes)
+
+
+def _is_foreign(states: torch.Tensor) -> bool:
+    """Whether numpy lacks a dtype."""
+    try:
+        states[:0].numpy(force=True)
+    except TypeError:
+        return True
+    return False
+
+
+def _array(states: Any) -> NDArray[Any]:
+    """States as an array, which shares their memory."""
+    array: NDArray[Any] = states.numpy(force=True) if isinstance(states, torch.Tensor) else states
+    return array
+
+
+def _bytes(states: NDArray[Any]) -> NDArray[np.uint8]:
+    """The bytes of contiguous rows `[B, W]`."""
+    return states.reshape(len(states), -1).view(np.uint8)

@@ -19,11 +19,23 @@ _inlined: Any = {**_options, "forceinline": True}
 
 
 @njit(**_options)
-def advance(c, rule, nodes, actions, results, children, next_nodes, next_actions):
-    """Adds children, backs them up, and selects anew into the last two."""
-    expand(c, nodes, actions, results, children)
-    backup(c, rule, nodes, actions)
-    select(c, rule, next_nodes, next_actions)
+def advance(c, rule, leaves, results, copies, children, following):
+    """Adds children, backs them up, and selects anew; copies states with them."""
+    kept, after, stepped = copies
+    expand(c, leaves[0], leaves[1], results, children)
+    backup(c, rule, leaves[0], leaves[1])
+    select(c, rule, following[0], following[1])
+    for tree in range(len(kept)):
+        copy(after[tree], kept[tree, children[tree, 0]])
+        for node in following[0, tree]:
+            copy(kept[tree, node], stepped[tree])
+
+
+@njit(**_inlined)
+def copy(source, target):
+    """Copies bytes."""
+    for byte in range(len(target)):
+        target[byte] = source[byte]
 
 
 @njit(**_options)

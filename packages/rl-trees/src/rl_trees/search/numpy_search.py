@@ -16,23 +16,29 @@ from rl_trees.search.columns import (
     Rule,
     SearchColumns,
 )
+from rl_trees.search.model import Copies
 from rl_trees.search.results import Results
 
 
 def advance(  # noqa: PLR0913 - what a round reads and writes, one by one
     c: SearchColumns,
     rule: Rule,
-    nodes: Ints,
-    actions: Ints,
+    leaves: Ints,
     results: Results,
+    copies: Copies,
     children: Ints,
-    next_nodes: Ints,
-    next_actions: Ints,
+    following: Ints,
 ) -> None:
-    """Adds children, backs them up, and selects anew into the last two."""
-    expand(c, nodes, actions, results, children)
-    backup(c, rule, nodes, actions)
-    select(c, rule, next_nodes, next_actions)
+    """Adds children, backs them up, and selects anew; copies states with them."""
+    kept, after, stepped = copies
+    trees = np.arange(len(c.size))
+    expand(c, leaves[0], leaves[1], results, children)
+    backup(c, rule, leaves[0], leaves[1])
+    select(c, rule, following[0], following[1])
+    if kept.shape[2]:
+        kept[trees, children[:, 0]] = after
+        for nodes in following[0].T:
+            stepped[:] = kept[trees, nodes]
 
 
 def select(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:

@@ -35,6 +35,7 @@ def results_of(  # noqa: PLR0913 - what a model gives, entry by entry
     legal: TensorLike | None,
 ) -> Results:
     """Results of a shape `[B]` or `[B, k]`; numbers that are read are finite."""
+    grid = (*shape, 1)[:2]
     numbers, wide = np.empty((*shape, actions + 3)), (*shape, actions)
     rewards, values = shaped(reward, shape, "reward"), shaped(value, shape, "value")
     priors, factors = shaped(logits, wide, "logits"), array_of(discount, "discount")
@@ -42,17 +43,16 @@ def results_of(  # noqa: PLR0913 - what a model gives, entry by entry
         factors = shaped(discount, shape, "discount")
     numbers[..., :actions], numbers[..., actions] = priors, rewards
     numbers[..., actions + 1], numbers[..., actions + 2] = factors, values
-    ends = flags_of(done, shape, "done", default=False)
-    allowed = flags_of(legal, wide, "legal", default=True)
+    ends = flags_of(done, shape, grid, "done", default=False)
+    allowed = flags_of(legal, wide, (*grid, actions), "legal", default=True)
     if not math.isfinite(np.vdot(numbers, numbers)):  # otherwise every number is
-        require_finite(priors, "logits", allowed & ~ends[..., None])
-        require_finite(values, "value", ~ends)
+        require_finite(priors, "logits", (allowed & ~ends[..., None]).reshape(wide))
+        require_finite(values, "value", ~ends.reshape(shape))
         require_finite(rewards, "reward")
         require_finite(factors, "discount")
     if legal is not None:
-        require_legal(allowed, ends)
-    grid = (*shape, 1)[:2]
-    return Results(numbers.reshape(*grid, -1), ends.reshape(grid), allowed.reshape(*grid, actions))
+        require_legal(allowed.reshape(wide), ends.reshape(shape))
+    return Results(numbers.reshape(*grid, -1), ends, allowed)
 
 
 def require_legal(legal: Flags, done: Flags) -> None:
@@ -69,7 +69,8 @@ def require_finite(array: NDArray[Any], name: str, read: Flags | None = None) ->
     wrong = ~np.isfinite(array) & (True if read is None else read)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0].tolist())
-        raise ValueError(f"{name} at {place} is not finite: {array[place]}.")
+        which = f"{name} at {place}" if place else name
+        raise ValueError(f"{which} is not finite: {array[place]}.")
 
 
 def array_of(values: TensorLike, name: str) -> NDArray[Any]:
@@ -92,17 +93,22 @@ def shaped(values: TensorLike, shape: tuple[int, ...], name: str) -> NDArray[Any
 
 
 def flags_of(
-    values: TensorLike | None, shape: tuple[int, ...], name: str, *, default: bool
+    values: TensorLike | None,
+    shape: tuple[int, ...],
+    grid: tuple[int, ...],
+    name: str,
+    *,
+    default: bool,
 ) -> Flags:
-    """Flags of a shape."""
+    """Flags of a shape, in the shape of the loops."""
     if values is None:
-        return _equal_flags(shape, default)
+        return _equal_flags(grid, default)
     given = array_of(values, name)
     if given.dtype != np.bool_ or given.shape != shape:
         raise ValueError(
             f"{name} must be bool {list(shape)}, got {given.dtype} {list(given.shape)}."
         )
-    return np.ascontiguousarray(given)
+    return np.ascontiguousarray(given).reshape(grid)
 
 
 @lru_cache(maxsize=64)

@@ -246,17 +246,17 @@ class MCTSTrees:
         leaves = np.empty((2, self.num_trees, 1), np.int64)
         loops.select(c, self._rule, *leaves)
         for turn in range(1, simulations + 1):
-            nodes, actions = leaves[:, :, 0]
             try:
-                step = step_of(model(kept.read(nodes), kept.like(actions)))
-                state = kept.checked(step.state)
+                step = step_of(model(*kept.given(leaves)))
+                after = kept.checked(step.state)
                 results = results_of(shape, self.num_actions, *step[1:])
             except BaseException:
                 self._unselect(*leaves)
                 raise
             following = np.empty((2, self.num_trees, int(turn < simulations)), np.int64)
-            loops.advance(c, self._rule, *leaves, results, children, *following)
-            kept.write(children[:, 0], state)
+            copies = kept.taken(after)
+            loops.advance(c, self._rule, leaves, results, copies, children, following)
+            kept.keep(children, after)
             leaves = following
         self._last, self._largest = None, int(c.size.max())
 
