@@ -53,6 +53,7 @@ def test_a_tree_without_nodes_left_is_refused_before_anything_is_written(loops):
     ("change", "message"),
     [
         ({"reward": torch.zeros(3)}, r"reward must be \[2\], got \[3\]"),
+        ({"reward": [0.0, torch.inf]}, r"reward at \(1,\) is not finite: inf"),
         ({"reward": 0.0}, r"reward must be \[2\], got \[\]"),
         ({"logits": torch.zeros(2, 4)}, r"logits must be \[2, 3\], got \[2, 4\]"),
         ({"value": torch.tensor([0.0, torch.nan])}, r"value at \(1,\) is not finite: nan"),
