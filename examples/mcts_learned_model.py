@@ -36,7 +36,7 @@ from rl_envs import GymEnv, SerialEnv
 from rl_record import Evaluator, JSONLLogger, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-from rl_trees import GumbelHalving, MCTSTrees
+from rl_trees import GumbelHalving, MCTSTrees, SearchStep
 from rl_value import TDLambdaEstimator
 
 ENV, ACTIONS = "CartPole-v1", 2
@@ -106,19 +106,18 @@ class Search(nn.Module):
         count, simulations = len(observation), self.settings.simulations
         rule = GumbelHalving(simulations)
         trees = self.trees.setdefault(count, MCTSTrees(count, simulations + 1, ACTIONS, rule))
-        rows, states = torch.arange(count), torch.empty(count, simulations + 1, 4)
-        states[:, 0] = observation
         trees.reset(*self.model.predict(observation), generator=self.generator)
-        for _ in range(simulations):
-            leaves = trees.select()
-            after, fall = self.model.step(states[rows, leaves.node], leaves.action)
-            over, (logits, value) = fall > 0, self.model.predict(after)
-            options = {"discount": self.settings.gamma, "done": over}
-            nodes = trees.expand(leaves, torch.ones(count), logits, value, **options)
-            states[rows, nodes] = after
-            trees.backup(leaves)
+        trees.search(self.step, observation, simulations)
         action = one_hot(trees.best_actions(), ACTIONS)
         return action, trees.policy().float(), trees.root_values.float().unsqueeze(-1)
+
+    def step(self, state: Tensor, action: Tensor) -> SearchStep[Tensor]:
+        """A step of the model in each tree."""
+        after, fall = self.model.step(state, action)
+        logits, value = self.model.predict(after)
+        return SearchStep(
+            after, torch.ones_like(value), logits, value, self.settings.gamma, fall > 0
+        )
 
 
 class Run:

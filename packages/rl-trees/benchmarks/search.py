@@ -1,8 +1,9 @@
 """Time a search of 64 trees x 50 simulations with a small model, beside mctx where it is installed.
 
 Run with `nox -s "bench(rl-trees)"`; `pip install mctx "jax[cpu]"` beforehand for the peer, which is
-not among the requirements for its size. 8 actions, a model of 64 units whose calls are timed alone
-as well; JAX is limited to one thread, as torch is here.
+not among the requirements for its size. 8 actions, a model of 64 units, in numpy and in torch; its
+calls are timed alone, and a search whose steps were computed before: what all but the model costs.
+JAX is limited to one thread, as torch is here, and compiles the model with its search.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 from bench import medians_us, session, table
 
-from rl_trees import PUCT, GumbelHalving, MCTSTrees
+from rl_tensordict.types import Floats, Ints
+from rl_trees import PUCT, GumbelHalving, MCTSTrees, SearchStep
 
 TREES, SIMULATIONS, ACTIONS, UNITS = 64, 50, 8, 64
 torch.set_num_threads(1)
@@ -23,6 +26,10 @@ torch.manual_seed(0)
 CORE, MOVES = torch.randn(UNITS, UNITS) / 8, torch.randn(ACTIONS, UNITS) / 3
 HEADS, STATES = torch.randn(UNITS, ACTIONS + 2) / 8, torch.randn(TREES, UNITS)
 ROWS = torch.arange(TREES)
+ARRAYS = {
+    name: x.numpy()
+    for name, x in {"core": CORE, "moves": MOVES, "heads": HEADS, "states": STATES}.items()
+}
 
 
 def model(states: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -31,21 +38,45 @@ def model(states: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, to
     return after, after @ HEADS
 
 
-def ours(trees: MCTSTrees) -> Callable[[], object]:
-    """A whole search."""
-    kept = torch.empty(TREES, SIMULATIONS + 1, UNITS)
+def array_model(states: Floats, actions: Ints) -> SearchStep[Floats]:
+    """The same model in numpy."""
+    after = np.tanh(states @ ARRAYS["core"] + ARRAYS["moves"][actions])
+    out = after @ ARRAYS["heads"]
+    return SearchStep(after, out[:, ACTIONS], out[:, :ACTIONS], out[:, ACTIONS + 1], 0.99)
 
-    @torch.inference_mode()
+
+def tensor_model(states: torch.Tensor, actions: torch.Tensor) -> SearchStep[torch.Tensor]:
+    """The model in torch."""
+    after, out = model(states, actions)
+    return SearchStep(after, out[:, ACTIONS], out[:, :ACTIONS], out[:, ACTIONS + 1], 0.99)
+
+
+def recorded(trees: MCTSTrees) -> Callable[[], object]:
+    """A search with steps that were computed before: all but the model."""
+    steps: list[SearchStep[Floats]] = []
+
+    def kept(*given: Any) -> SearchStep[Floats]:
+        steps.append(array_model(*given))
+        return steps[-1]
+
+    ours(trees, kept, ARRAYS["states"])()
+
+    def replayed() -> object:
+        turns = iter(steps)
+        return ours(trees, lambda *_: next(turns), ARRAYS["states"])()
+
+    return replayed
+
+
+def ours(trees: MCTSTrees, step: Any, states: Any) -> Callable[[], object]:
+    """A whole search."""
+    heads = HEADS if isinstance(states, torch.Tensor) else ARRAYS["heads"]
+    noise = torch.Generator()
+
     def call() -> torch.Tensor:
-        out = STATES @ HEADS
-        trees.reset(out[:, :ACTIONS], out[:, ACTIONS + 1])
-        kept[:, 0] = STATES
-        for _ in range(SIMULATIONS):
-            leaves = trees.select()
-            after, out = model(kept[ROWS, leaves.node], leaves.action)
-            results = (out[:, ACTIONS], out[:, :ACTIONS], out[:, ACTIONS + 1])
-            kept[ROWS, trees.expand(leaves, *results, discount=0.99)] = after
-            trees.backup(leaves)
+        out = states @ heads
+        trees.reset(out[:, :ACTIONS], out[:, ACTIONS + 1], generator=noise.manual_seed(0))
+        trees.search(step, states, SIMULATIONS)
         return trees.best_actions()
 
     return call
@@ -57,6 +88,13 @@ def model_alone() -> None:
     states, actions = STATES, ROWS % ACTIONS
     for _ in range(SIMULATIONS):
         states, _ = model(states, actions)
+
+
+def arrays_alone() -> None:
+    """The same in numpy."""
+    states, actions = ARRAYS["states"], ROWS.numpy() % ACTIONS
+    for _ in range(SIMULATIONS):
+        states, *_ = array_model(states, actions)
 
 
 def theirs(policy: str) -> Callable[[], object]:
@@ -100,8 +138,15 @@ def main() -> None:
     }
     with session():
         for policy, rule in rules.items():
-            trees = MCTSTrees(TREES, SIMULATIONS + 1, ACTIONS, rule)
-            calls = {f"ours, {type(rule).__name__}": ours(trees), "the model alone": model_alone}
+            name, made = type(rule).__name__, (TREES, SIMULATIONS + 1, ACTIONS, rule)
+            arrays = ours(MCTSTrees(*made), array_model, ARRAYS["states"])
+            calls = {
+                f"ours, {name}, model in numpy": arrays,
+                f"ours, {name}, model in torch": ours(MCTSTrees(*made), tensor_model, STATES),
+                "ours without the model": recorded(MCTSTrees(*made)),
+                "the model in numpy alone": arrays_alone,
+                "the model in torch alone": model_alone,
+            }
             if find_spec("mctx"):
                 calls[f"mctx, {policy}"] = theirs(policy)
             found = dict(zip(calls, medians_us(40, *calls.values()), strict=True))

@@ -69,11 +69,7 @@ class NodeStates(ABC, Generic[S]):
     def checked(self, states: Any) -> S:
         """States as those of the roots are."""
         first = self.first
-        if (
-            type(states) is not type(first)
-            or states.shape != first.shape
-            or states.dtype != first.dtype
-        ):
+        if False or states.shape != first.shape or states.dtype != first.dtype:
             raise ValueError(
                 f"model: expected states {first.dtype} {list(first.shape)} as at the roots, got "
                 f"{shown(states)}."
@@ -99,9 +95,8 @@ class HostStates(NodeStates[S]):
 
     def taken(self, states: S) -> Copies:
         """Bytes of the kept states, of those after the step, and of the next ones."""
-        self.next = np.empty(
-            self.next.shape, self.next.dtype
-        )  # the model may have kept the one before
+        # new ones each time: the model may have kept the ones before
+        self.next = np.empty(self.next.shape, self.next.dtype)
         return self.kept, _bytes(np.ascontiguousarray(_array(states))), _bytes(self.next)
 
     def keep(self, children: Ints, states: S) -> None:
