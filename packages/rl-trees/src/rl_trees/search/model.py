@@ -29,6 +29,9 @@ class SearchStep(NamedTuple, Generic[S]):
     legal: TensorLike | None = None  # bool [B, A] after the step, all actions unless given
 
 
+REQUIRED = 4
+"""The first entries of a step, which have no defaults."""
+
 Copies = tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]
 """The states of nodes `[B, N, W]`, those after a step `[B, W]`, and room for those to step next."""
 
@@ -40,8 +43,7 @@ def step_of(given: Any) -> SearchStep[Any]:
     """What a model returned as a step."""
     if isinstance(given, SearchStep):
         return given
-    least = len(SearchStep._fields) - len(SearchStep._field_defaults)
-    if not isinstance(given, tuple) or not least <= len(given) <= len(SearchStep._fields):
+    if not isinstance(given, tuple) or not REQUIRED <= len(given) <= len(SearchStep._fields):
         raise TypeError(
             f"model: expected a SearchStep, or a tuple of {', '.join(SearchStep._fields)}, got "
             f"{shown(given)}."
