@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rl_collect.multi.ending import ending_of
 from rl_collect.multi.pickled import Pickled
 from rl_collect.multi.worker_host import HostInfo
 from rl_collect.ranks.group import RankGroup, machine
@@ -105,7 +106,7 @@ class Ranks:
                 self._sending[index] = None
             self._sending[index] = Sending(message, index + 1, self._group.handle, REQUEST)
         except RuntimeError as error:
-            self._note(index, ending=_reason(error))
+            self._note(index, ending=ending_of(error))
         return index
 
     def _listen(self, index: int) -> None:
@@ -114,7 +115,7 @@ class Ranks:
             while True:
                 self._note(index, receive(index + 1, self._group.handle, REPLY))
         except RuntimeError as error:
-            self._note(index, ending=_reason(error))
+            self._note(index, ending=ending_of(error))
 
     def _note(self, index: int, reply: Pickled | None = None, *, ending: str | None = None) -> None:
         with self._changed:
@@ -123,7 +124,3 @@ class Ranks:
             else:
                 self._endings[index] = self._endings[index] or ending
             self._changed.notify_all()
-
-
-def _reason(error: RuntimeError) -> str:
-    return str(error).splitlines()[0].rpartition("] ")[2][:200]

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import select
+import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rl_collect.multi.pickled import Pickled
 from rl_collect.multi.worker_host import HostInfo
-from rl_collect.ray.host import Host
+from rl_collect.ray.blocks import Announced, receive_blocks
+from rl_collect.ray.host import Host, Started
+from rl_collect.ray.reception import Invitation, Reception
+from rl_collect.ray.replies import LocalCalls, RayReply, result_of
 from rl_slabs import PackedRows
 from rl_workers import Failure
 
 _ENDING_S = 5.0  # for the process of a killed actor to be gone
 
+Reply = RayReply | LocalCalls
+
+
+@dataclass
+class _Actor:
+    """An actor, and the connection that it has to the learner: at most one of the two."""
+
+    handle: Any
+    invitation: Invitation
+    calls: LocalCalls | None = None  # to one on this machine
+    blocks: socket.socket | None = None  # from one on another machine
+
+    def close(self) -> None:
+        for one in (self.calls, self.blocks):
+            if one is not None:
+                one.close()
+
 
 class Actors:
-    """A `Transport` to actors, each with resources of its own; a ticket is Ray's reference."""
+    """A `Transport` to actors, each with resources of its own; a ticket is a `Reply`."""
 
-    # No tensordict passes through Ray: requests and replies are bytes
+    # Ray starts actors and tells of their ends. On this machine calls pass it by, and from others
+    # the rows of batches do; where no connection comes about it carries both. No tensordict passes
+    # through it.
 
     advice = "Has the cluster resources left for it? `ray status` tells."
 
@@ -37,69 +63,101 @@ class Actors:
         self.node: str = ray.get_runtime_context().get_node_id()
         self._shared_on = self.node if needs_memory else None
         self._class = ray.remote(Host)
-        self._handles: dict[int, Any] = {}
+        self._actors: dict[int, _Actor] = {}
+        self._reception = Reception(self.node, ray.util.get_node_ip_address())
+        self._bell, self._rings = socket.socketpair()  # who waits for Ray waits for a byte
+        self._bell.setblocking(False)
+        self._rings.setblocking(False)
 
     def __len__(self) -> int:
         return len(self._make)
 
-    def start(self, index: int) -> Any:
+    def start(self, index: int) -> Reply:
         """Start an actor; one that was there before is killed."""
-        if index in self._handles:
-            self._ray.kill(self._handles[index], no_restart=True)
+        if index in self._actors:
+            self._ray.kill(self._actors[index].handle, no_restart=True)
+            self._actors[index].close()
         options = {"max_restarts": 0, "max_task_retries": 0, **self._configs[index]}
-        handle = self._handles[index] = self._class.options(**options).remote()
-        return handle.start.remote(self._make[index], self._shared_on)
+        invitation = self._reception.invite()
+        handle = self._class.options(**options).remote()
+        actor = self._actors[index] = _Actor(handle, invitation)
+        reference = handle.start.remote(self._make[index], self._shared_on, invitation)
+        return RayReply(reference, self._ring, functools.partial(self._meet, actor))
 
-    def submit(self, index: int, request: bytes, version: int, weights: list[Any]) -> Any:
+    def submit(self, index: int, request: bytes, version: int, weights: list[Any]) -> Reply:
         """Call a method of the worker in an actor."""
-        return self._handles[index].call.remote(request, version, weights)
+        actor = self._actors[index]
+        if actor.calls is not None:
+            return actor.calls.submit(request)
+        by_blocks = actor.blocks is not None
+        reference = actor.handle.call.remote(request, version, weights, by_blocks)
+        return RayReply(reference, self._ring, functools.partial(_complete, actor))
 
     def offer(self, weights: PackedRows) -> Any:
         """Put weights into the object store, from which actors fetch them."""
         return self._ray.put(weights)
 
-    def take(self, ticket: Any, timeout_s: float) -> Pickled:
-        """Wait for a reply, of which large arrays are read-only."""
-        errors = self._ray.exceptions
-        try:
-            reply: Pickled = self._ray.get(ticket, timeout=timeout_s)
-        except errors.GetTimeoutError as error:
-            raise TimeoutError from error
-        except errors.RayError as error:  # the actor, its node, or the reply on it is gone
-            raise ConnectionError(_first_line(error)) from error
-        return reply
+    def take(self, ticket: Reply, timeout_s: float) -> Pickled:
+        """Wait for a reply, of which large arrays may be read-only."""
+        return ticket.take(timeout_s)
 
-    def ready(self, tickets: Sequence[Any], timeout_s: float) -> list[Any]:
+    def ready(self, tickets: Sequence[Reply], timeout_s: float) -> list[Any]:
         """Wait for one reply; all that are there then."""
-        wait = self._ray.wait
-        if not wait(list(tickets), timeout=timeout_s, fetch_local=False)[0]:
-            return []
-        found: list[Any]
-        found, _ = wait(list(tickets), num_returns=len(tickets), timeout=0, fetch_local=False)
-        return found
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                self._bell.recv(4096)
+            found = [one for one in tickets if one.is_ready()]
+            left_s = deadline - time.monotonic()
+            if found or left_s <= 0:
+                return found
+            waiting = select.poll()
+            for descriptor in (self._bell.fileno(), *(one.fileno() for one in tickets)):
+                if descriptor >= 0:
+                    waiting.register(descriptor, select.POLLIN)
+            waiting.poll(left_s * 1000)
 
     def close(self, places: Sequence[HostInfo | None], timeout_s: float) -> Failure | None:
         """Close all workers that have started, then kill all actors."""
-        if not self._ray.is_initialized():  # the session was ended, and all actors with it
-            return None
+        try:
+            if not self._ray.is_initialized():  # the session was ended, and all actors with it
+                return None
+            return self._close_workers(places, timeout_s)
+        finally:
+            for actor in self._actors.values():
+                actor.close()
+            for one in (self._reception, self._bell, self._rings):
+                one.close()
+
+    def _close_workers(self, places: Sequence[HostInfo | None], timeout_s: float) -> Failure | None:
         failure, deadline = None, time.monotonic() + timeout_s
         try:
-            living = [self._handles[index] for index, place in enumerate(places) if place]
-            for reference in [handle.close.remote() for handle in living]:
+            living = [self._actors[index] for index, place in enumerate(places) if place]
+            for future in [_closing(actor) for actor in living]:
                 left_s = max(deadline - time.monotonic(), 0)
-                failure = self._last_word(reference, left_s) or failure
+                failure = _last_word(future, left_s) or failure
         finally:
-            for handle in self._handles.values():
-                self._ray.kill(handle, no_restart=True)
+            for actor in self._actors.values():
+                self._ray.kill(actor.handle, no_restart=True)
             self._wait_for_ends([place for place in places if place])
         return failure
 
-    def _last_word(self, reference: Any, timeout_s: float) -> Failure | None:
-        try:
-            result = self.take(reference, timeout_s).open()
-        except (ConnectionError, TimeoutError):  # it is gone, or busy for too long
-            return None
-        return result if isinstance(result, Failure) else None
+    def _meet(self, actor: _Actor, started: Started, timeout_s: float) -> Pickled:
+        """Take the connection of an actor that has started."""
+        del timeout_s
+        end = self._reception.welcome(actor.invitation) if started.is_connected else None
+        if end is not None and started.node == self.node:
+            ended = actor.handle.serve.remote().future()
+            ended.add_done_callback(self._ring)
+            actor.calls = LocalCalls(end, ended)
+        else:
+            actor.blocks = end
+        return started.reply
+
+    def _ring(self, _: Any) -> None:
+        """Wake who waits; one byte does, and after the end there is nobody."""
+        with contextlib.suppress(OSError):
+            self._rings.send(b"\0")
 
     def _wait_for_ends(self, places: Sequence[HostInfo]) -> None:
         """Wait until the processes on this machine are gone, which Ray does not."""
@@ -119,7 +177,20 @@ class Actors:
                 os.close(descriptor)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = next((line for line in lines if "because" in line), lines[0] if lines else "")
-    return f"{type(error).__name__}: {reason:.300}"
+def _complete(actor: _Actor, reply: Pickled | Announced, timeout_s: float) -> Pickled:
+    if isinstance(reply, Pickled):
+        return reply
+    assert actor.blocks is not None
+    return receive_blocks(actor.blocks, reply, timeout_s)
+
+
+def _closing(actor: _Actor) -> Any:
+    return actor.handle.close.remote().future() if actor.calls is None else actor.calls.hang_up()
+
+
+def _last_word(future: Any, timeout_s: float) -> Failure | None:
+    try:
+        result = result_of(future, timeout_s).open()
+    except (ConnectionError, TimeoutError):  # it is gone, or busy for too long
+        return None
+    return result if isinstance(result, Failure) else None

@@ -1,0 +1,115 @@
+"""Connections of actors to the learner: one of its machine calls by them, others send batches."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import select
+import socket
+import time
+from typing import NamedTuple
+
+_CONNECT_S = 5.0
+_TOKEN_BYTES = 32
+_MAX_UNKNOWN = 64  # connections that have not said yet who they are
+
+
+class Invitation(NamedTuple):
+    """Where an actor finds the learner, and what proves that it was invited."""
+
+    node: str  # the learner's machine
+    local: bytes  # a Unix socket, for actors on that machine
+    address: tuple[str, int]  # for all others
+    token: bytes  # drawn for one start of one actor, taken once
+
+
+class Reception:
+    """Lets those in that were invited."""
+
+    # Strangers may reach the address. Ray hands the token over; who has none is shut out, and
+    # nothing that comes from another machine is unpickled: it is bytes of rows alone, whose number
+    # and schema come by Ray. They are no more secret on the wire than what Ray itself sends.
+
+    def __init__(self, node: str, host: str) -> None:
+        name = b"\0rl-collect-" + secrets.token_hex(16).encode()  # no file that could be left
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        local.bind(name)
+        local.listen(128)
+        distant = socket.create_server((host, 0), backlog=128)
+        self._open = node, name, distant.getsockname()[:2]
+        self._doors = {one.fileno(): one for one in (local, distant)}
+        for one in self._doors.values():
+            one.setblocking(False)
+        self._invited: set[bytes] = set()
+        self._unknown: dict[int, socket.socket] = {}
+        self._arrived: dict[bytes, socket.socket] = {}
+
+    def invite(self) -> Invitation:
+        """An invitation for one actor."""
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        self._invited.add(token)
+        return Invitation(*self._open, token)
+
+    def welcome(self, invitation: Invitation) -> socket.socket | None:
+        """The connection of an actor that says it has connected; None if it does not arrive."""
+        deadline = time.monotonic() + _CONNECT_S
+        while invitation.token not in self._arrived:
+            waiting = select.poll()
+            for descriptor in (*self._doors, *self._unknown):
+                waiting.register(descriptor, select.POLLIN)
+            ready = waiting.poll(max(deadline - time.monotonic(), 0) * 1000)
+            if not ready:
+                break
+            for descriptor, _ in ready:
+                if descriptor in self._doors:
+                    self._let_in(self._doors[descriptor])
+                elif descriptor in self._unknown:
+                    self._identify(self._unknown.pop(descriptor))
+        self._invited.discard(invitation.token)
+        return self._arrived.pop(invitation.token, None)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for found in (self._doors, self._unknown, self._arrived):
+            for one in found.values():
+                one.close()
+
+    def _let_in(self, door: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it may have hung up already
+            end, _ = door.accept()
+            end.setblocking(False)
+            self._unknown[end.fileno()] = end
+        while len(self._unknown) > _MAX_UNKNOWN:
+            self._unknown.pop(next(iter(self._unknown))).close()
+
+    def _identify(self, end: socket.socket) -> None:
+        try:
+            given = end.recv(_TOKEN_BYTES)
+        except OSError:
+            given = b""
+        known = [token for token in self._invited if hmac.compare_digest(token, given)]
+        if not known:
+            end.close()
+            return
+        self._invited.discard(known[0])
+        end.setblocking(True)
+        self._arrived[known[0]] = end
+
+
+def connect(invitation: Invitation, node: str) -> socket.socket | None:
+    """Follow an invitation; None where the learner cannot be reached."""
+    # an actor in a container of its own, or behind a firewall, does without
+    try:
+        if node == invitation.node:
+            end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            end.connect(invitation.local)
+        else:
+            end = socket.create_connection(invitation.address, _CONNECT_S)
+            end.settimeout(None)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        end.sendall(invitation.token)
+    except OSError:
+        return None
+    return end
