@@ -100,6 +100,7 @@ class Reception:
 def connect(invitation: Invitation, node: str) -> socket.socket | None:
     """Follow an invitation; None where the learner cannot be reached."""
     # an actor in a container of its own, or behind a firewall, does without
+    end: socket.socket | None = None
     try:
         if node == invitation.node:
             end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,5 +112,7 @@ def connect(invitation: Invitation, node: str) -> socket.socket | None:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         end.sendall(invitation.token)
     except OSError:
+        if end is not None:
+            end.close()
         return None
     return end
