@@ -149,9 +149,9 @@ def sampled():
     return _sampled
 
 
-@pytest.fixture(scope="module")
-def ray_home():
-    """Ray with a home of its own for a module of tests; no session yet."""
+@contextlib.contextmanager
+def _ray_home():
+    """Ray with a home of its own; no session yet."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: rl-collect[ray]")
     with pytest.MonkeyPatch.context() as patch:
         home = tempfile.mkdtemp(prefix="ray")  # short: sockets are in there
@@ -175,6 +175,19 @@ def ray_home():
             for module in tests:
                 ray.cloudpickle.unregister_pickle_by_value(module)
             shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def own_ray_home():
+    """Makes a home for Ray, for tests that say how long it is theirs."""
+    return _ray_home
+
+
+@pytest.fixture(scope="module")
+def ray_home():
+    """Ray with a home of its own for a module of tests; no session yet."""
+    with _ray_home() as home:
+        yield home
 
 
 @pytest.fixture(scope="module")
