@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_layout import Segments, check_layout
-from rl_text import flat_tokens, from_padded, padded, token_lists
+from rl_text import flat_tokens, from_padded, padded, shift, token_lists
 
 LISTS = st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=6), min_size=1, max_size=6)
 PAIRS = st.lists(
@@ -69,6 +69,15 @@ def test_batch_takes_the_memory_of_its_real_tokens(lengths):
     each = bytes_of(flat_tokens([[1]], groups=[0]))  # of one token
     batch = flat_tokens([[1] * n for n in lengths], groups=range(len(lengths)))
     assert bytes_of(batch) <= 1.05 * each * sum(lengths)
+
+
+def test_an_empty_completion_is_a_conversation_without_tokens_to_learn_from():
+    batch = flat_tokens([[5, 6], [7]], [[8], []], groups=[0, 0])
+    assert batch["input_ids"].tolist() == [5, 6, 8, 7]
+    assert batch["loss_mask"].tolist() == [False, False, True, False]
+    assert batch["group_ids"].tolist() == [0] * 4
+    assert Segments.of(batch).lengths.tolist() == [3, 1]
+    assert shift(batch)["loss_mask"].sum() == 1
 
 
 def test_tensors_are_taken_as_lists_are():

@@ -73,6 +73,19 @@ def test_results_that_do_not_fit_are_refused(change, message):
     assert trees.sizes.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("action", [-1, 3])
+def test_an_action_out_of_range_is_refused_before_anything_is_written(loops, action):
+    trees = MCTSTrees(2, 5, 3)
+    trees.reset(torch.zeros(2, 3))
+    leaves = trees.select()._replace(action=torch.tensor([0, action]))
+    before = [column.copy() for column in trees.columns]
+    message = rf"action {action} of tree 1 is out of range \[0, 3\)"
+    with pytest.raises(ValueError, match=message):
+        trees.expand(leaves, torch.zeros(2), torch.zeros(2, 3), torch.zeros(2))
+    for old, new in zip(before, trees.columns, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
 def test_calls_that_do_not_fit_are_refused():
     trees = MCTSTrees(2, 5, 3)
     with pytest.raises(RuntimeError, match="there are no roots: call reset first"):
