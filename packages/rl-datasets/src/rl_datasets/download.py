@@ -11,7 +11,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,15 @@ class HubDataset:
         found = _json(f"{self.endpoint}/api/datasets/{self.name}/revision/{self.revision}")
         return HubDataset(self.name, str(found["sha"]), self.endpoint)
 
+    def siblings(self) -> list[str]:
+        """The names of the datasets that its owner has on the hub; none where it has no owner."""
+        owner = urllib.parse.quote(self.name.partition("/")[0])
+        try:
+            entries, _ = _answer(f"{self.endpoint}/api/datasets?author={owner}&limit=1000")
+        except FileNotFoundError:
+            return []
+        return [str(entry["id"]) for entry in entries]
+
     def files(self, prefix: str = "") -> list[HubFile]:
         """The files whose paths begin with a folder."""
         folder = f"/{urllib.parse.quote(prefix)}" if prefix else ""
@@ -116,8 +125,7 @@ class HubDataset:
         files = [file for file in dataset.files() if file.path.endswith(suffix)]
         chosen = [file for file in files if file.path.startswith(f"{prefix}/")]
         if not chosen:
-            folders = {file.path.rpartition("/")[0] for file in files}
-            close = difflib.get_close_matches(prefix, folders, n=3, cutoff=0.3)
+            close = _closest(prefix, {file.path.rpartition("/")[0] for file in files})
             raise FileNotFoundError(f"{self.name} has no folder {prefix!r}; the closest: {close}.")
         for file in chosen:
             target = inside(folder, file.path.removeprefix(f"{prefix}/"))
@@ -134,11 +142,30 @@ def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCK
         if not (token := page.get("nextPageToken", "")):
             break
     if not files:
-        raise FileNotFoundError(f"there is nothing under {prefix} in the bucket {bucket}.")
+        close = _closest(prefix, _neighbours(f"{endpoint}/storage/v1/b/{bucket}/o", prefix))
+        raise FileNotFoundError(
+            f"there is nothing under {prefix} in the bucket {bucket}; the closest: {close}."
+        )
     for file in files:
         if name := file["name"].removeprefix(prefix):
             address = f"{endpoint}/{bucket}/{urllib.parse.quote(file['name'])}"
             fetch(address, inside(folder, name), size=int(file["size"]))
+
+
+def _neighbours(listing: str, prefix: str) -> list[str]:
+    """The folders of a bucket that are beside one that is not there, or beside one above it."""
+    while prefix := prefix.rstrip("/").rpartition("/")[0]:
+        query = urllib.parse.urlencode({"prefix": f"{prefix}/", "delimiter": "/"})
+        try:
+            if found := _json(f"{listing}?{query}").get("prefixes", []):
+                return [str(name) for name in found]
+        except FileNotFoundError:
+            return []
+    return []
+
+
+def _closest(name: str, names: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, list(names), n=3, cutoff=0.3)
 
 
 def inside(folder: Path, name: str) -> Path:

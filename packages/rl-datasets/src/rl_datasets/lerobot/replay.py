@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rl_datasets.download import HubDataset
 from rl_datasets.episodes import EpisodeSource
+from rl_datasets.folders import unknown_id
 from rl_datasets.lerobot.source import LeRobotSource, feature_keys
 from rl_datasets.lerobot.videos import VideoFrames, Videos
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -111,4 +112,10 @@ class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
         """Download tables, descriptions, and unless they are left out videos, from the hub."""
         hub = HubDataset(self.dataset_id, self._revision)
         wanted = ("meta/", "data/", *(["videos/"] if self._decode_video else []))
-        hub.fetch(folder, wanted=lambda path: path.startswith(wanted))
+        try:
+            hub.fetch(folder, wanted=lambda path: path.startswith(wanted))
+        except FileNotFoundError as error:
+            known = hub.siblings()
+            if known and self.dataset_id not in known:
+                raise unknown_id(self.dataset_id, known, self.family) from error
+            raise
