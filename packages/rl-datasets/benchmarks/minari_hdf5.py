@@ -2,9 +2,11 @@
 
 Run with `nox -s "bench(rl-datasets)"`. Reading is timed from an HDF5 file in the
 page cache to the end: all episodes of Minari's iterator, the buffer of the peer with its mapped
-rows, ours with rows, index, report and `fsync`, and the floor of any conversion: HDF5's own calls,
-the same bytes written to one file once, and `fsync`. A second part opens datasets of two sizes, and
-draws rows and slices of them and of a buffer of rl-replay whose mapped storage has the same rows.
+rows, ours with rows, index, report and `fsync`, our reader alone, and two floors: of any conversion
+by HDF5's own calls, which writes the same bytes to one file once, and `fsync`; and of our rows and
+index by any reader, which reads the file as it is and writes as many bytes as they have. A second
+part opens datasets of two sizes, and draws rows and slices of them and of a buffer of rl-replay
+whose mapped storage has the same rows.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from minari.data_collector import EpisodeBuffer
 from tensordict import TensorDict
 from torchrl.data.datasets import MinariExperienceReplay as TheirReplay
 
-from rl_datasets import MinariExperienceReplay, to_minari
+from rl_datasets import MinariExperienceReplay, MinariHDF5Source, to_minari
 from rl_replay import LazyMemmapStorage, SliceSampler, TensorDictReplayBuffer
 
 warnings.simplefilter("ignore")
@@ -150,6 +152,26 @@ def floor(root: Path, folder: Path) -> Callable[[], object]:
     return call
 
 
+def floor_of_rows(root: Path, folder: Path) -> Callable[[], object]:
+    """What no reader can do without: the bytes of the file, and those of rows and index once."""
+    path, target = folder / "data" / "main_data.hdf5", root / "floor-of-rows"
+    made = by_us(root / "stored", folder)().data_path  # type: ignore[attr-defined]
+    # blocks of the disk: files of rows have holes
+    stored = sum(one.stat().st_blocks * 512 for one in made.rglob("*"))
+    content = np.resize(np.fromfile(path, np.uint8), stored)
+    print(f"\n{path.stat().st_size:,} bytes of the file become {stored:,} of rows and index")
+
+    def call() -> object:
+        np.fromfile(path, np.uint8)
+        with target.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        return target.unlink()
+
+    return call
+
+
 def convert(root: Path) -> None:
     """From the file to a buffer."""
     for episodes, steps in ((100, 1000), (500, 100)):
@@ -160,13 +182,22 @@ def convert(root: Path) -> None:
             "ours: mapped rows, index, report": by_us(place, folder),
             "minari: its iterator": by_minari(folder),
             "torchrl: mapped rows": by_peer(place),
+            "ours: its reader, nothing written": lambda: sum(
+                len(episode)
+                for episode in MinariHDF5Source(folder).episodes()  # noqa: B023
+            ),
             "floor: HDF5 read, written once, fsync": floor(place, folder),
+            "floor: file read, as many bytes as ours": floor_of_rows(place, folder),
         }
         clocks = {"time": time.perf_counter, "time of the CPU": time.process_time}
         for name, clock in clocks.items():
             found = medians_us(3, *calls.values(), warm_up=1, clock=clock)
             names = dict(zip(calls, found, strict=True))
-            table(f"convert {episodes} episodes of {steps} steps, {name}", names, next(iter(calls)))
+            head = f"convert {episodes} episodes of {steps} steps, {name}"
+            table(head, names, next(iter(calls)))
+            iterator = names["minari: its iterator"]
+            for key, one in names.items():
+                print(f"  Minari's iterator takes {iterator / one:5.2f} times: {key}")
 
 
 def reopen(root: Path) -> None:
