@@ -3,10 +3,10 @@
     nox -s "bench(rl-collect)" -- cluster
 
 Two workers deliver a prepared batch of 8 MiB, so that only its transport is timed: through slots of
-shared memory on this machine, and as one block from a second raylet, which simulates another
-machine. The peers are two actors that return the same batch to Ray as arrays, one copy, and a
-loopback socket that carries as many bytes. Then `RayCollector` against `MultiAsyncCollector`.
-Needs Ray.
+shared memory on this machine, next to the same slots without Ray, and as one block from a second
+raylet, which simulates another machine. The peers are two actors that return the same batch to Ray
+as arrays, one copy, and a loopback socket that carries as many bytes. Then `RayCollector` against
+`MultiAsyncCollector`. Needs Ray.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tensordict import TensorDict
 from workers import show_alone
 
 from rl_collect import Collector, MultiAsyncCollector, RayCollector
+from rl_collect.multi.carrier import Carrier, Processes
 from rl_collect.multi.remote_workers import RemoteWorkers
 from rl_collect.multi.worker import CollectorWorker
 from rl_collect.multi.worker_group import WorkerGroup
@@ -77,10 +78,20 @@ class Stores:
         return {"observation": before.numpy(), "next": after.numpy()}
 
 
-def by_group(ray: Any, config: dict[str, Any]) -> Iterator[Any]:
+def by_actors(ray: Any, config: dict[str, Any]) -> Iterator[Any]:
     """Batches from two workers in actors, by our own way."""
     make = ray.cloudpickle.dumps(Delivers)
-    group = WorkerGroup(RemoteWorkers(Actors([make] * 2, [config] * 2)))
+    return by_group(RemoteWorkers(Actors([make] * 2, [config] * 2)))
+
+
+def by_processes() -> Iterator[Any]:
+    """Batches from two workers in processes, without Ray: the floor of slots."""
+    return by_group(Processes([Delivers] * 2, start_method="forkserver"))
+
+
+def by_group(carrier: Carrier) -> Iterator[Any]:
+    """Batches from two workers."""
+    group = WorkerGroup(carrier)
     group.attach(None, None)
     try:
         for index in range(2):
@@ -204,7 +215,8 @@ def main(wanted: str) -> None:
             "slots",
             {
                 "one copy": by_copy,
-                "slots": lambda: by_group(ray, HERE),
+                "slots, without Ray": by_processes,
+                "slots": lambda: by_actors(ray, HERE),
                 "Ray's object store": lambda: by_store(ray, HERE),
             },
         )
@@ -213,7 +225,7 @@ def main(wanted: str) -> None:
             "blocks",
             {
                 "a socket": by_socket,
-                "blocks": lambda: by_group(ray, FAR),
+                "blocks": lambda: by_actors(ray, FAR),
                 "Ray's object store": lambda: by_store(ray, FAR),
             },
         )

@@ -3,14 +3,13 @@
 import functools
 import os
 import signal
-import time
 
 import pytest
 import torch
 from tensordict import NonTensorData
 
 from rl_collect import MultiAsyncCollector, MultiCollector
-from rl_envs.testing import CountingEnv, DyingEnv, EpisodeStepEnv, RaisingEnv
+from rl_envs.testing import CountingEnv, DyingEnv, RaisingEnv
 from rl_workers import WorkerDied
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
@@ -31,42 +30,6 @@ def test_a_worker_that_dies_is_named(carrier, counting):
     how = "SIGKILL|its worker process has died|Connection closed by peer|Connection reset by peer"
     with collector, pytest.raises(WorkerDied, match=rf"collector worker 1.*({how})"):
         list(collector)
-
-
-def test_a_worker_that_dies_is_replaced_and_every_step_stays_genuine(starting_carrier):
-    makers = [functools.partial(EpisodeStepEnv, [(7, "terminated")])] * 2
-    options = {"frames_per_batch": 6, "restart_workers": True}
-    with starting_carrier.one_by_one(makers, **options) as collector:
-        batches, waits_s = [], []
-
-        def play_until(num_producers):
-            for _ in range(10_000):  # far more than two workers need
-                if (
-                    len({int(b["collector", "traj_ids"][0]) >> 32 for b in batches})
-                    == num_producers
-                ):
-                    return
-                begin = time.monotonic()
-                batch = collector.next()
-                waits_s.append(time.monotonic() - begin)
-                batches.extend([] if batch is None else [batch])
-            pytest.fail("the worker that restarts_workers a dead one hands nothing over")
-
-        play_until(2)
-        waits_s.clear()
-        for deaths, index in enumerate([1, 0, 0], start=1):
-            os.kill(collector.pids[index], signal.SIGKILL)
-            play_until(2 + deaths)
-        restarts = collector.stats()["restarts"]
-    assert max(waits_s) < 3  # the others go on
-    assert restarts == 3
-    rows = torch.cat(batches)
-    shown, after = rows["observation"], rows["next", "observation"]
-    assert (shown[:, 1] == rows["collector", "traj_step"]).all()  # (episode, step)
-    assert (after[:, 1] == shown[:, 1] + 1).all()
-    numbers = rows["collector", "traj_ids"] * 10 + rows["collector", "traj_step"]
-    assert len(numbers.unique()) == len(numbers)
-    assert len((rows["collector", "traj_ids"] >> 32).unique()) == 5
 
 
 @pytest.mark.parametrize("together", [True, False])
