@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+from tensordict import NonTensorData, TensorDict
 
 from rl_layout.testing import trajectories
 from rl_replay import (
     LazyMemmapStorage,
     LazyTensorStorage,
+    ListStorage,
     RandomSampler,
     ReplayBuffer,
     Sampler,
@@ -126,6 +128,40 @@ def test_state_of_lists_is_refused_by_a_storage_of_tensors():
         tensors.load_state_dict({"storage": {}})
     assert (tensors[:] == torch.arange(5)).all()
     assert lists[:].tolist() == [1, 2]
+
+
+def test_state_of_a_list_of_tensordicts_is_read_without_pickle(tmp_path):
+    buffer, other = ReplayBuffer(storage=ListStorage(20)), ReplayBuffer(storage=ListStorage(20))
+    steps = trajectories([3])
+    nested = TensorDict(
+        {
+            "a": TensorDict({"b": torch.zeros(2, 3)}, [2, 3]),
+            "text": "go",
+            "level": NonTensorData(3),
+        },
+        [2],
+    )
+    nested.names = ["time"]
+    items = [steps, steps[0], nested, torch.arange(2), 3, "four", None, {"five": 5}, (6, [7.0])]
+    items.append([{"step": steps}])
+    buffer.extend(items)
+    state = buffer.state_dict()
+    assert buffer.storage.items[0] is items[0] or (buffer.storage.items[0] == items[0]).all()
+    torch.save(state, tmp_path / "state.pt")
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for one, wanted in zip(other.storage.items, items, strict=True):
+        assert type(one) is type(wanted)
+        if isinstance(wanted, TensorDict):
+            assert (one == wanted).all()
+            assert (one.batch_size, one.names, one.device) == (
+                wanted.batch_size, wanted.names, wanted.device,
+            )  # fmt: skip
+            assert set(one.keys(True, True)) == set(wanted.keys(True, True))
+    assert other.storage.items[2]["a"].batch_size == (2, 3)
+    assert other.storage.items[2]["text"] == "go"
+    assert other.storage.items[2]["level"] == 3
+    assert other.storage.items[4:-1] == items[4:-1]
+    assert (other.storage.items[-1][0]["step"] == steps).all()
 
 
 @pytest.mark.parametrize("prefetch", [None, 3])

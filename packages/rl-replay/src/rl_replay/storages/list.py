@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import NonTensorData, TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.data.structure import without_sample_keys
 from rl_replay.edges import edge
 from rl_replay.storages.storage import Storage
 from rl_slabs import Span
-from rl_tensordict import UnfitValue
+from rl_tensordict import UnfitValue, names_of
 
 _ENDLESS = 1 << 40
+# names of what `torch.load` would not read
+_TENSORDICT, _NON_TENSOR = "tensordict.TensorDict", "tensordict.NonTensorData"
 
 
 class ListStorage(Storage):
-    """Holds any objects, each as it came. It is slow, and cannot be written to disk.
+    """Holds any objects, each as it came. It is slow, and `dumps` does not write it to disk.
+
+    A `state_dict` of tensors, tensordicts, numbers and strings is read by `torch.load` as it is;
+    one of other objects only by `weights_only=False`, which runs code that a file names.
 
     Args:
         max_size: How many; as many as there is memory for unless given.
@@ -99,7 +104,7 @@ class ListStorage(Storage):
         """The objects, and the bounds of the ring."""
         window = self.ring.window()
         return {
-            "items": list(self.items),
+            "items": [_plain(item) for item in self.items],
             "floor": window.first[0],
             "published": window.first[0] + window.counts[0],
         }
@@ -118,7 +123,7 @@ class ListStorage(Storage):
             raise ValueError(
                 f"{len(state['items'])} elements do not fit a storage of {self.max_size}."
             )
-        items = list(state["items"])
+        items = [_restored(item) for item in state["items"]]
         self.ring.empty()
         self.items = items
         self.ring.restore(state["published"], state["floor"])
@@ -133,6 +138,39 @@ def _items(data: Any) -> list[Any]:
         f"expected a list, tuple, set, range, array, tensor or tensordict of elements, got "
         f"{type(data).__name__}: use add() for one element."
     )
+
+
+def _plain(item: Any) -> Any:
+    """Tensordicts as dicts, as `torch.load` reads no class; anything else as it is."""
+    if type(item) is NonTensorData:
+        return {_NON_TENSOR: _plain(item.data), "batch_size": list(item.batch_size)}
+    if type(item) is not TensorDict:
+        return _each(item, _plain)
+    form = {
+        "entries": {name: _plain(value) for name, value in item.items()},
+        "batch_size": list(item.batch_size),
+        "names": names_of(item),
+        "device": None if item.device is None else str(item.device),
+    }
+    return {_TENSORDICT: form}
+
+
+def _restored(item: Any) -> Any:
+    """What `_plain` was given."""
+    if type(item) is dict and item.keys() == {_NON_TENSOR, "batch_size"}:
+        return NonTensorData(_restored(item[_NON_TENSOR]), batch_size=item["batch_size"])
+    if type(item) is not dict or item.keys() != {_TENSORDICT}:
+        return _each(item, _restored)
+    form = item[_TENSORDICT]
+    entries = {name: _restored(value) for name, value in form["entries"].items()}
+    return TensorDict(entries, form["batch_size"], names=form["names"], device=form["device"])
+
+
+def _each(item: Any, form: Callable[[Any], Any]) -> Any:
+    """A list, tuple or dict with each part in a form; others as they are."""
+    if type(item) is dict:
+        return {name: form(part) for name, part in item.items()}
+    return type(item)(map(form, item)) if type(item) in (list, tuple) else item
 
 
 def _unnamed(item: Any) -> Any:
