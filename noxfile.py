@@ -310,7 +310,12 @@ def faults(session: nox.Session) -> None:
     seconds = float(given[given.index("--seconds") + 1]) if "--seconds" in given else 300.0
     install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium")
     folder = "integration_tests/faults"
-    for name, share in (("kill", 0.25), ("inject", 0.25), ("inject_dumps", 0.1)):
+    for name, share in (
+        ("kill", 0.25),
+        ("inject", 0.25),
+        ("inject_dumps", 0.06),
+        ("inject_maps", 0.04),
+    ):
         session.run("python", f"{folder}/{name}.py", "--seconds", str(seconds * share))
     fuzzed = sorted({path.stem for path in ROOT.glob(f"{folder}/fuzz_*.py")})
     packages = [n for n in PACKAGES if n.replace("rl-", "fuzz_").replace("-", "_") in fuzzed]

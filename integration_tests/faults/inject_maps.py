@@ -109,9 +109,15 @@ def contents(kept: Kept) -> tuple[dict[int, Any], list[str]]:
                 lines.append(f"step {number} has another result")
     if len(found) != len(kept):
         lines.append(f"{len(kept)} are there and {len(found)} are found")
-    if isinstance(kept, TensorDictMap) and len(kept.storage) != len(kept.query_module.table):
-        lines.append(f"{len(kept.storage)} values of {len(kept.query_module.table)} keys")
     return found, lines
+
+
+@dataclass
+class Case:
+    """A map or a forest, and a folder that holds a dump of another one."""
+
+    kept: Kept
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -120,31 +126,35 @@ class MapScenario:
 
     Attributes:
         name: What it is called in the output.
-        make: A filled one.
-        call: What is interrupted; it is given a folder that holds a dump of another one.
+        fill: Makes a filled one.
+        change: What is interrupted; it is given the folder too.
         root: Where folders are made.
         may_empty: Whether nothing may be left, as of a load.
         by_row: Whether a part of the rows may be changed, each of them whole.
     """
 
     name: str
-    make: Callable[[], Kept]
-    call: Call
+    fill: Callable[[], Kept]
+    change: Call
     root: Path
     may_empty: bool = False
     by_row: bool = False
 
-    def folder(self) -> Path:
-        """A dump of another map or forest."""
+    def make(self) -> Case:
+        """A filled one, and a dump of another one."""
         path = Path(tempfile.mkdtemp(dir=self.root)) / "dump"
-        other = self.make()
+        other = self.fill()
         write_more(other)
         other.dumps(path)
-        return path
+        return Case(self.fill(), path)
+
+    def call(self, case: Case) -> None:
+        """Make the call."""
+        self.change(case.kept, case.folder)
 
     def loaded(self, folder: Path) -> Any:
         """What a folder holds."""
-        other = self.make()
+        other = self.fill()
         other.loads(folder)
         return contents(other)
 
@@ -157,39 +167,22 @@ def write_more(kept: Kept, *_: Any) -> None:
         kept.extend(steps_of(8, 12))
 
 
-@dataclass
-class Case:
-    """What `sweep` makes and calls."""
-
-    kept: Kept
-    folder: Path
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A scenario as `sweep` wants it: `make` and `call`."""
-
-    scenario: MapScenario
-
-    @property
-    def name(self) -> str:
-        return self.scenario.name
-
-    def make(self) -> Case:
-        return Case(self.scenario.make(), self.scenario.folder())
-
-    def call(self, case: Case) -> None:
-        self.scenario.call(case.kept, case.folder)
+def write_new(kept: Kept) -> None:
+    """Write new ones alone."""
+    if isinstance(kept, TensorDictMap):
+        kept[keys_of(25, 4)] = values_of(25, 4)
+    else:
+        kept.extend(steps_of(25, 4))
 
 
-def trial(listed: Listed, place: int) -> list[str]:
+def trial(scenario: MapScenario, place: int) -> list[str]:
     """Interrupt a call at a line, and say what is wrong afterwards."""
-    scenario, case, whole = listed.scenario, listed.make(), listed.make()
+    case, whole = scenario.make(), scenario.make()
     before, former = contents(case.kept)[0], scenario.loaded(case.folder)
-    listed.call(whole)
+    scenario.call(whole)
     after, newer = contents(whole.kept)[0], scenario.loaded(whole.folder)
     with contextlib.suppress(Interrupt), interrupting(place) as seen:
-        listed.call(case)
+        scenario.call(case)
     try:
         found, lines = contents(case.kept)
         states = [before, after, *([{}] if scenario.may_empty else [])]
@@ -200,11 +193,17 @@ def trial(listed: Listed, place: int) -> list[str]:
             lines.append(f"neither as before nor as after: {found}")
         if scenario.loaded(case.folder) not in (former, newer):
             lines.append("the folder holds neither the former dump nor the new one")
+        path = case.folder.with_name("after")
+        if len(case.kept):
+            case.kept.dumps(path)
+            if scenario.loaded(path) != (found, []):
+                lines.append(f"a dump of it holds {scenario.loaded(path)}")
         again = found == before or not isinstance(case.kept, MCTSForest) or scenario.may_empty
         if again:
-            listed.call(case)
-            if contents(case.kept) != (after, []):
-                lines.append(f"the same call again leaves {contents(case.kept)}")
+            scenario.call(case)
+            write_new(case.kept), write_new(whole.kept)
+            if contents(case.kept) != contents(whole.kept):
+                lines.append(f"the same call again leaves {contents(case.kept)}, with new ones")
         lines += wrong_files(case.folder, whole.folder) if again else []
     except (Exception, AssertionError):
         lines = [f"a check or the next call fails: {traceback.format_exc()[-900:]}"]
@@ -219,7 +218,7 @@ def wrong_files(folder: Path, other: Path) -> list[str]:
     return [] if kinds[0] == kinds[1] else [f"the folder holds {kinds[0]}, not {kinds[1]}"]
 
 
-def scenarios(root: Path) -> list[Listed]:
+def scenarios(root: Path) -> list[MapScenario]:
     """Every call that changes maps and forests, and their dumps."""
     combine = lambda new, old=None: new if old is None else new.clone()  # noqa: E731
     kinds: dict[str, Callable[[], Kept]] = {
@@ -237,7 +236,7 @@ def scenarios(root: Path) -> list[Listed]:
             MapScenario(f"{kind}: dumps", make, dumps, root),
             MapScenario(f"{kind}: loads", make, loads, root, may_empty=True),
         ]
-    return [Listed(one) for one in found]
+    return found
 
 
 def main() -> int:

@@ -270,3 +270,44 @@ def test_parts_of_a_map_that_are_none_are_named():
         TensorDictMap(query_module=QueryModule("s"), storage={})
     with pytest.raises(TypeError, match="out_keys: expected a list of keys, got 'v'"):
         map_of(out_keys="v")
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_new_keys_after_a_failed_write_have_their_own_values(tmp_path, adds):
+    """A write that fails after its new values leaves them in the storage, without keys."""
+    fails = True
+
+    def refusing(new, old=None):
+        if fails and old is not None:
+            raise OSError("no more changes")
+        return new
+
+    map, other = (map_of(write_fn=refusing if adds else None) for _ in range(2))
+    map[keys_of([0, 1])] = values_of([0.0, 1.0])
+    if adds:
+        with pytest.raises(OSError, match="no more changes"):
+            map[keys_of([1, 2, 3, 4])] = values_of([9.0, 2.0, 3.0, 4.0])
+    else:
+        map.storage.extend(values_of([2.0, 3.0, 4.0]))  # as an interrupt leaves it
+    fails = False
+    assert len(map) == 2
+    map.dumps(tmp_path)
+    other.loads(tmp_path)
+    for each in (map, other):
+        each[keys_of([5, 6])] = values_of([5.0, 6.0])  # all of them new
+        each[keys_of([7, 0, 8, 10])] = values_of([7.0, 0.5, 8.0, 10.0])
+        assert each[keys_of([0, 1, 5, 6, 7, 8, 10])]["v"].tolist() == [0.5, 1, 5, 6, 7, 8, 10]
+        assert not each.contains(keys_of([2, 3, 4])).any()
+
+
+def test_a_load_that_fails_leaves_keys_and_values(tmp_path):
+    map, large = map_of(max_size=6), map_of()
+    map[keys_of([0, 1])] = values_of([0.0, 1.0])
+    large[keys_of([0, 1, 2])] = values_of([5.0, 6.0, 7.0])
+    large.storage.extend(values_of([8.0] * 5))  # more rows than the other storage holds
+    large.dumps(tmp_path)
+    with pytest.raises(ValueError, match="do not fit this storage of 6"):
+        map.loads(tmp_path)
+    assert map[keys_of([0, 1])]["v"].tolist() == [0, 1]
+    map[keys_of([2])] = values_of([2.0])
+    assert map[keys_of([0, 1, 2])]["v"].tolist() == [0, 1, 2]

@@ -266,7 +266,7 @@ class MCTSForest:
         _require_intact(path, graph, dump.arrays)
         graph.restore(dump.arrays)
         load_rows(graph.steps, dump.rows)
-        if len(graph.steps) not in (0, len(graph.edges)):
+        if 0 < len(graph.steps) < len(graph.edges):  # more are left of an interrupted write
             raise ValueError(f"{path} was altered: {len(graph.steps)} rows for another number.")
         self._graph = graph
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage
-from rl_tensordict.types import Ints, Words
+from rl_tensordict.types import Flags, Ints, Words
 from rl_trees.forest.links import EdgeLinks, grown
 from rl_trees.map.key_layout import KeyLayout
 from rl_trees.map.row_writes import write_rows
@@ -66,26 +66,40 @@ class Graph:
         # actions: uint64 `[N, ...]`.
         # returns: The nodes before the steps, int64 `[N]`.
         before, known_nodes = len(self.edges), len(self.nodes)
-        nodes, _ = self.nodes.insert(ends, self.nodes.hash(ends))
-        parents, children = nodes[: len(actions)], nodes[len(actions) :]
-        words = np.column_stack([parents.view(np.uint64), children.view(np.uint64), actions])
+        counted: tuple[Ints, Ints, NDArray[np.float64], Flags] | None = None
         try:
+            nodes, _ = self.nodes.insert(ends, self.nodes.hash(ends))
+            parents, children = nodes[: len(actions)], nodes[len(actions) :]
+            words = np.column_stack([parents.view(np.uint64), children.view(np.uint64), actions])
             rows, added = self.edges.insert(words, self.edges.hash(words))
             if not results.is_empty():
                 write_rows(self.steps, self.edges, rows, added, results)
+            self.links.append(before, parents[added], len(self.nodes))
+            self._make_room()
+            counted = rows, self.count[rows], self.reward[rows], self.done[rows]
+            np.add.at(self.count, rows, 1)
+            np.add.at(self.reward, rows, tally.rewards)
+            self.done[rows] = tally.dones
         except BaseException:
-            self.edges.truncate(before)
-            self.nodes.truncate(known_nodes)
+            if counted is not None:
+                rows, self.count[rows], self.reward[rows], self.done[rows] = counted
+            self._forget(before, known_nodes)
             raise
-        self.links.append(before, parents[added], len(self.nodes))
+        return parents
+
+    def _make_room(self) -> None:
+        """Makes the columns as long as there are edges."""
         size = len(self.edges)
         self.count = grown(self.count, size, 0)
         self.reward = grown(self.reward, size, 0.0)
         self.done = grown(self.done, size, False)
-        np.add.at(self.count, rows, 1)
-        np.add.at(self.reward, rows, tally.rewards)
-        self.done[rows] = tally.dones
-        return parents
+
+    def _forget(self, edges: int, nodes: int) -> None:
+        """Drops the edges and nodes that a failed call has added."""
+        self.edges.truncate(edges)
+        self.nodes.truncate(nodes)
+        self.links = EdgeLinks()
+        self.links.append(0, np.ascontiguousarray(self.parent), nodes)
 
     def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Takes the columns that `columns` gave; the steps are loaded by the caller."""

@@ -160,8 +160,8 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
 
     def arrange(self, layout: KeyLayout) -> None:
         """Fixes dtypes and shapes of the key, and forgets all keys."""
-        self.layout = layout
         self.table = KeyTable(layout.width, self.table.max_size)
+        self.layout = layout
 
     def get_extra_state(self) -> dict[str, Any]:
         """The layout as plain lists, and keys and hashes in the order of their numbers."""

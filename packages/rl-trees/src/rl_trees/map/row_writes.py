@@ -16,10 +16,12 @@ def write_rows(
     storage: Storage, table: KeyTable, rows: Ints, added: Flags, values: TensorDictBase
 ) -> None:
     """Stores the last value `[N]` of each row: new rows in order, then changes of others."""
-    if added.all():
+    # rows after the last key are left of an interrupted write, and are written over
+    before = len(storage)
+    if added.all() and rows[0] == before:
         storage.extend(values)
         return
-    latest, before = table.latest(rows), len(storage)
+    latest = table.latest(rows)
     fresh = np.flatnonzero(latest & (rows >= before))
     if len(fresh):
         places = np.empty_like(fresh)

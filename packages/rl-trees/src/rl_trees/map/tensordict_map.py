@@ -264,8 +264,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         keys = self.query_module.encode(item)
         table = self.query_module.table
         before = len(table)
-        rows, added = table.insert(*keys)
         try:
+            rows, added = table.insert(*keys)
             self._write(rows, added, values if values.ndim == 1 else values.reshape(-1))
         except BaseException:
             table.truncate(before)
@@ -322,12 +322,18 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             )
         words, hashes = dump.arrays["words"], dump.arrays["hashes"]
         self._require_intact(path, layout, words, hashes)
-        load_rows(self.storage, dump.rows)
-        if (count := len(self.storage)) != len(words):
+        query = self.query_module
+        former = query.table, query.layout
+        query.arrange(layout)  # where rows are exchanged halfway, no key names one
+        try:
+            load_rows(self.storage, dump.rows)
+        except Exception:  # the rows stand
+            query.table, query.layout = former
+            raise
+        if (count := len(self.storage)) < len(words):
             self.clear()
             raise ValueError(f"{path} was altered: {len(words)} keys for {count} values.")
-        self.query_module.arrange(layout)
-        self.query_module.table.insert(words, hashes)
+        query.table.insert(words, hashes)
 
     @property
     def _words(self) -> Words:
@@ -374,7 +380,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         """Stores values through `write_fn`: all first values of keys, then all second ones, ..."""
         assert self.write_fn is not None  # the caller looked
         if added.any():
-            self.storage.extend(self.write_fn(at(values, np.flatnonzero(added))))
+            new = self.write_fn(at(values, np.flatnonzero(added)))
+            write_rows(self.storage, self.query_module.table, rows[added], added[added], new)
         left = np.flatnonzero(~added)
         while len(left):
             firsts = self.query_module.table.latest(rows[left[::-1]])[::-1]

@@ -43,8 +43,8 @@ class KeyTable:
 
     def clear(self) -> None:
         """Forgets all keys."""
-        self._count = 0
-        self._slots: Ints = np.full(_LEAST_SLOTS, EMPTY, np.int64)
+        slots: Ints = np.full(_LEAST_SLOTS, EMPTY, np.int64)
+        self._count, self._slots = 0, slots  # on one line: no interrupt comes between them
         self._words: Words = np.empty((0, self.width), np.uint64)
         self._hashes: Words = np.empty(0, np.uint64)
         self._places: Ints = np.empty(0, np.int64)  # scratch of `latest`
@@ -73,9 +73,14 @@ class KeyTable:
                 return found, unknown
             self._require_room(words, hashes, unknown)
         self._reserve(self._count + len(words))
-        table = (self._slots, self._words, self._hashes, self._count)
-        rows, added = self._probe.insert(*table, words, hashes)
-        self._count += int(np.count_nonzero(added))
+        before = self._count
+        try:
+            table = (self._slots, self._words, self._hashes, before)
+            rows, added = self._probe.insert(*table, words, hashes)
+            self._count = before + int(np.count_nonzero(added))
+        except BaseException:  # slots may hold some of the rows
+            self.truncate(before)
+            raise
         return rows, added
 
     def latest(self, rows: Ints) -> Flags:
@@ -112,9 +117,9 @@ class KeyTable:
         count = count if self.max_size is None else min(count, self.max_size)
         if count > len(self._words):
             room = max(count, 2 * len(self._words))
-            self._words = _grown(self._words, self._count, room)
             self._hashes = _grown(self._hashes, self._count, room)
             self._places = np.empty(room, np.int64)
+            self._words = _grown(self._words, self._count, room)  # last: it says that there is room
         slots = len(self._slots)
         while slots < 2 * count + 1:
             slots *= 2
