@@ -211,7 +211,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             ValueError: Keys of another dtype or shape.
         """
         rows = self.index(item)
-        require_known((rows >= 0).reshape(-1), item.batch_size)
+        if rows.numel() and int(rows.numpy().min()) < 0:  # a mask of all takes longer
+            require_known((rows >= 0).reshape(-1), item.batch_size)
         return self._read(rows)
 
     def get(self, item: TensorDictBase, default: TensorDictBase | None = None) -> Any:
