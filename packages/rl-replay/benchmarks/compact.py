@@ -185,6 +185,33 @@ def writing(schema: RowSchema, count: int, length: int) -> None:
     )
 
 
+def writing_to_buffers(schema: RowSchema, length: int) -> None:
+    """The same through whole buffers, which find out who continues whom; each has its own rows."""
+    buffers = [
+        TensorDictReplayBuffer(storage=LazyTensorStorage(1_000_000, lossless=once))
+        for once in (False, True)
+    ]
+    calls = []
+    for buffer in buffers:
+        written = []
+        for cells, back in batches(schema, 6 * max(length, 200), 1, max(length, 200), 200):
+            cells["is_init"] = torch.from_numpy(back == 0)[:, None]
+            written += [cells] if length > 1 else list(cells.unbind(0))
+        turns = iter(range(10**9))
+        write = buffer.extend if length > 1 else buffer.add
+        for _ in range(20):  # so that loops for large writes are compiled
+            buffer.extend(written[0] if length > 1 else written[0].unsqueeze(0))
+        calls.append(
+            lambda write=write, turns=turns, written=written: write(
+                written[next(turns) % len(written)]
+            )
+        )
+    found = medians_us(200, *calls, warm_up=20)
+    names = ("both observations stored", "each observation once")
+    title = f"write rows of 9 leaves to a buffer, {length:,} a call"
+    table(title, dict(zip(names, found, strict=True)), names[0])
+
+
 def memory(title: str, schema: RowSchema, rows: LosslessRows, episode: float) -> None:
     """Bytes of a full buffer alongside those of storing each observation once."""
     count, layout = len(rows), LosslessLayout(schema)
@@ -207,6 +234,8 @@ def main() -> None:
     in_buffers(1_000_000, 50)
     for length in (1, 64, 10_000):
         writing(small, 1_000_000, length)
+    for length in (1, 10_000):
+        writing_to_buffers(small, length)
     titles = f"{'both':>8}{'once':>8}{'in use':>10}{'ratio':>9}{'taken':>9}{'linked':>8}"
     print(f"\n{'bytes per row':<80}{titles}")
     for environments, steps, episode in ((1, 64, 200), (1, 64, 22), (8, 16, 200), (64, 1, 200)):

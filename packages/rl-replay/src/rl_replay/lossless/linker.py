@@ -228,13 +228,17 @@ class SuccessorLinker:
         """
         if not self._on_host or self.layout.has_steps or not isinstance(place, slice):
             return None
-        shift = int(back.max())
+        # the first rows may continue others from before the batch, at any distance
+        shift = int(back[len(back) // 2 :].max())
         if not 0 < shift < len(back):
             return None
-        joined: NDArray[np.bool_] = back[shift:] == shift
+        head, rest = back[:shift], back[shift:]
+        if ((head > 0) & (head <= np.arange(shift))).any():
+            return None
+        joined: NDArray[np.bool_] = rest == shift
         # below 0 is padding
-        others = np.count_nonzero(back) - np.count_nonzero(joined)
-        return joined if not others or others == np.count_nonzero(back < 0) else None
+        others = np.count_nonzero(rest) - np.count_nonzero(joined)
+        return joined if not others or others == np.count_nonzero(rest < 0) else None
 
     def _linked_neighbours(
         self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]
