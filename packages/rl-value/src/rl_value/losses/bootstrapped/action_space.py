@@ -64,17 +64,8 @@ def refuse_outside(
         return
     slack = SLACK * (high - low)
     wrong = ((shown < low - slack) | (shown > high + slack)).flatten(batch.ndim).any(-1)
-    if counted is not None:
-        wrong = wrong & counted.reshape(*wrong.shape, -1).any(-1)
-    if not bool(wrong.any()):
-        return
-    first = tuple(wrong.nonzero()[0].tolist())
-    msg = (
-        f"{as_key(as_tuple(action))!r} is outside of its spec in {int(wrong.sum())} of "
-        f"{wrong.numel()} steps, first in {first}: expected {low.tolist()} to {high.tolist()}, got "
-        f"{shown[first].tolist()}. Store actions as the actor gives them, or pass their spec."
-    )
-    raise UnfitValue(msg)
+    expected = f"{low.tolist()} to {high.tolist()}"
+    _refuse(wrong, counted, shown, action, "outside of its spec", expected, "pass their spec")
 
 
 def refuse_no_choice(taken: Tensor, action: NestedKey, counted: Tensor | None) -> None:
@@ -82,16 +73,30 @@ def refuse_no_choice(taken: Tensor, action: NestedKey, counted: Tensor | None) -
     if is_transformed() or not taken.is_cpu or taken.requires_grad:
         return
     wrong = (taken != 0).sum(-1) != 1
-    if counted is not None:
+    expected = f"one 1 among {taken.shape[-1]}"
+    _refuse(wrong, counted, taken, action, "no choice", expected, "set action_space")
+
+
+def _refuse(  # noqa: PLR0913 - the parts of one message
+    wrong: Tensor,
+    counted: Tensor | None,
+    taken: Tensor,
+    action: NestedKey,
+    fault: str,
+    expected: str,
+    cure: str,
+) -> None:
+    """Raise where an action is `wrong` in a counted step: it says how often, where and what."""
+    if counted is not None:  # [*B, ...], of which any part that counts does
         wide = counted.reshape(*counted.shape, *(1,) * (wrong.ndim + 1 - counted.ndim))
         wrong = wrong & wide.flatten(wrong.ndim).any(-1)
     if not bool(wrong.any()):
         return
     first = tuple(wrong.nonzero()[0].tolist())
     msg = (
-        f"{as_key(as_tuple(action))!r} is no choice in {int(wrong.sum())} of {wrong.numel()} "
-        f"steps, first in {first}: expected one 1 among {taken.shape[-1]}, got "
-        f"{taken[first].tolist()}. Store actions as the actor gives them, or set action_space."
+        f"{as_key(as_tuple(action))!r} is {fault} in {int(wrong.sum())} of {wrong.numel()} steps, "
+        f"first in {first}: expected {expected}, got {taken[first].tolist()}. Store actions as "
+        f"the actor gives them, or {cure}."
     )
     raise UnfitValue(msg)
 
