@@ -105,6 +105,19 @@ def test_states_of_the_roots_are_not_changed(loops):
     assert torch.equal(roots, roots_of(torch.int64))
 
 
+def test_states_of_any_layout_and_class_are_taken(loops):
+    def turned(state, action):
+        made = step(state, action)
+        return made._replace(state=made.state.T.contiguous().T)
+
+    wanted = stepped(PUCT(), roots_of(torch.int64)).root_visits
+    trees, other = begun(PUCT()), begun(PUCT())
+    trees.search(turned, roots_of(torch.int64).T.contiguous().T, SIMULATIONS)
+    other.search(step, torch.nn.Parameter(roots_of(torch.float32)), SIMULATIONS)
+    assert torch.equal(trees.root_visits, wanted)
+    assert torch.equal(other.root_visits, wanted)
+
+
 def test_a_search_takes_no_gradients():
     weight = torch.ones(1, requires_grad=True)
 
@@ -148,7 +161,11 @@ def test_what_is_no_step_is_named(given):
     [
         ({"state": torch.zeros(7, 2)}, r"model: expected states torch.int64 \[7, 2\] as at the"),
         ({"state": torch.zeros(7, 1, dtype=torch.int64)}, "model: expected states torch.int64"),
-        ({"state": np.zeros((7, 2), np.int64)}, "model: expected states torch.int64"),
+        (
+            {"state": np.zeros((7, 2), np.int64)},
+            r"model: expected states .* as at the roots, got a nd",
+        ),
+        ({"state": None}, "model: expected states torch.int64"),
         ({"reward": torch.zeros(3)}, r"reward must be \[7\], got \[3\]"),
         ({"discount": torch.nan}, "discount is not finite: nan"),
         ({"value": torch.full((7,), torch.inf)}, r"value at \(0,\) is not finite: inf"),
@@ -175,6 +192,6 @@ def test_arguments_that_fit_no_search_are_named():
         begun(PUCT()).search(3, roots, 2)
     with pytest.raises(ValueError, match="simulations: expected at least 1, got 0"):
         begun(PUCT()).search(step, roots, 0)
-    for states in (roots[:3], roots[0, 0], [1, 2], None):
+    for states in (roots[:3], roots[0, 0], [1, 2], None, np.full(TREES, None)):
         with pytest.raises(TypeError, match="states: expected a tensor or an array of a state"):
             begun(PUCT()).search(step, states, 2)

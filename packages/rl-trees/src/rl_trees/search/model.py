@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -71,13 +71,17 @@ class NodeStates(ABC, Generic[S]):
     def checked(self, states: Any) -> S:
         """States as those of the roots are."""
         first = self.first
-        if False or states.shape != first.shape or states.dtype != first.dtype:
+        if (
+            not isinstance(states, torch.Tensor | np.ndarray)
+            or isinstance(states, torch.Tensor) is not isinstance(first, torch.Tensor)
+            or states.shape != first.shape
+            or states.dtype != first.dtype
+        ):
             raise ValueError(
                 f"model: expected states {first.dtype} {list(first.shape)} as at the roots, got "
                 f"{shown(states)}."
             )
-        checked: S = states
-        return checked
+        return cast("S", states)
 
 
 class HostStates(NodeStates[S]):
@@ -86,7 +90,7 @@ class HostStates(NodeStates[S]):
     def __init__(self, states: S, nodes: int) -> None:
         self.first = states
         self.tensors = isinstance(states, torch.Tensor)
-        self.next = np.array(_array(states))
+        self.next = np.array(_array(states), order="C")
         self.kept = np.empty((len(states), nodes, _bytes(self.next).shape[1]), np.uint8)
         self.kept[:, 0] = _bytes(self.next)
 
@@ -136,7 +140,8 @@ class DeviceStates(NodeStates[torch.Tensor]):
 def node_states(states: Any, trees: int, nodes: int) -> NodeStates[Any]:
     """Room for the states of all nodes, with those of the roots in place."""
     known = isinstance(states, torch.Tensor | np.ndarray)
-    if not known or not states.ndim or len(states) != trees:
+    objects = isinstance(states, np.ndarray) and states.dtype.hasobject
+    if objects or not known or not states.ndim or len(states) != trees:
         raise TypeError(
             f"states: expected a tensor or an array of a state for each of {trees} trees, "
             f"[{trees}, ...], got {shown(states)}."
