@@ -43,6 +43,16 @@ def test_batches_without_ids_are_numbered_and_many_are_cut_short():
     assert f"... and {drawing.left_out} more" in str(drawing)
 
 
+@pytest.mark.filterwarnings("ignore:.*[Qq]uantiz")
+def test_a_quantized_leaf_is_drawn_past_and_marked():
+    batch = trajectories([2, 4], KINDS[:2])
+    coarse = torch.quantize_per_tensor(torch.rand(6, 2), 0.1, 0, torch.qint8)
+    drawing = draw_layout(batch.set("observation", coarse).set(("next", "observation"), coarse))
+    assert [bar.length for bar in drawing.bars] == [2, 4]
+    assert "is quantized" in str(drawing.report)
+    assert str(drawing).startswith("id 7")
+
+
 def test_a_batch_of_padding_alone_is_refused():
     batch = trajectories([3]).set(keys.MASK, torch.zeros(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="all 3 are masked out"):
