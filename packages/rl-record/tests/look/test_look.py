@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import torch
@@ -237,6 +238,26 @@ def test_a_dump_shows_what_its_buffer_does(tmp_path, capsys):
     assert tiles(look(tmp_path / "dump"))["trajectories"] == 2
     main([str(tmp_path / "dump")])
     assert (tmp_path / "dump.html").read_text() == page
+
+
+COMMAND = """
+import runpy, sys
+sys.argv = ["look", *sys.argv[1:]]
+runpy.run_module("rl_record.look", run_name="__main__")
+heavy = ("torch._dynamo", "numba", "gymnasium", "matplotlib")
+print([name for name in heavy if sys.modules.get(name)])
+"""
+
+
+def test_the_command_imports_no_more_than_a_page_needs(tmp_path):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9000))
+    buffer.extend(trajectories([3000, 2000, 4000]))  # so many that numba would be of use
+    buffer.dumps(tmp_path / "dump")
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "dump")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    out, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    assert Path(out).read_text("utf-8") == look(tmp_path / "dump").html
 
 
 def test_the_command_says_what_is_no_dump(tmp_path):

@@ -12,6 +12,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from rl_record.look.look import look
 
@@ -32,5 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.write(f"{out}\n")
 
 
+def import_less() -> None:
+    """Keeps out what takes longer to import here than it saves, or is of no use."""
+    # In numpy all loops over a million rows take less time than the import of numba. And what
+    # tensordict marks for `torch.compile` as it is imported takes in the whole compiler.
+    sys.modules["numba"] = None  # type: ignore[assignment]
+    for mark in ("allow_in_graph", "assume_constant_result", "disable"):
+        setattr(torch.compiler, mark, _unmarked)
+
+
+def _unmarked(function: Any = None, **_options: Any) -> Any:
+    return _unmarked if function is None else function
+
+
 if __name__ == "__main__":
+    import_less()
     main()

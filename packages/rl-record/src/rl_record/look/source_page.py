@@ -1,4 +1,4 @@
-"""From rows to their page."""
+"""The page of whatever holds rows."""
 
 from __future__ import annotations
 
@@ -17,36 +17,8 @@ from rl_record.look.view import View
 from rl_tensordict.arguments import shown
 
 
-def look(source: TensorDictBase | Any) -> Page:
-    """Show the rows of a batch, a buffer or a dump as one page of HTML.
-
-    The page needs no network: trajectories with their ends, what one `sample()` of a buffer draws,
-    returns and lengths, range and histogram of every key, frames that play, and the findings of
-    `rl_layout.check_layout`, each with a link to its rows. Nothing that is given is changed: a
-    buffer gets its sampler and its generator back as they were.
-
-    Of many rows the page holds counts, and evenly spaced ones of them; it says which. It is the
-    same for the same rows.
-
-    Args:
-        source: a TED tensordict ``[N]`` or ``[*B, T]``; a buffer or an ensemble of rl-replay, whose
-            buffers are shown one after another; or a path of a folder: one that `buffer.dumps`
-            wrote, of a dataset that rl-datasets converted, or of a `LazyMemmapStorage`.
-
-    Returns:
-        The page, which notebooks show, and `save` writes.
-
-    Raises:
-        TypeError: it is nothing of these, or a buffer of other objects than rows.
-        ValueError: it holds no row, or time is not its last dimension.
-        FileNotFoundError: the folder holds no rows.
-        ImportError: a path is given and rl-replay is not installed.
-
-    Example:
-        >>> from rl_layout.synthetic import trajectories
-        >>> look(trajectories([4, 7, 3]))
-        Page('batch [14]', 3 trajectories, no finding)
-    """
+def page_of_source(source: TensorDictBase | Any) -> Page:
+    """The page of a batch, a buffer, an ensemble or a folder; see `look`."""
     if isinstance(source, str | os.PathLike):
         return _page_of_buffer(*read_folder(source))
     if is_tensor_collection(source):
