@@ -41,6 +41,7 @@ POLICY_VERSION = (COLLECTOR, "policy_version")
 ROW = (COLLECTOR, "row")
 SLICE_IDS = (COLLECTOR, "slice_ids")
 BUFFER_IDS = (COLLECTOR, "buffer_ids")
+STORAGE_ID = (COLLECTOR, "storage_id")
 
 INDEX = "index"
 PRIORITY_WEIGHT = "priority_weight"

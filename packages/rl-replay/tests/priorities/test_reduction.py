@@ -34,7 +34,8 @@ def test_zeros_of_either_sign_are_priorities():
 @pytest.mark.parametrize("reduction", REDUCED)
 def test_priorities_of_several_heads_are_reduced(reduction):
     buffer, _ = buffer_of(3, reduction=reduction, batch_size=10_000)
-    sample = buffer[:].set(("collector", "row"), torch.arange(3))
+    named = {"row": torch.arange(3), "storage_id": buffer.storage.identity.leaf(3)}
+    sample = buffer[:].set("collector", named)
     buffer.update_tensordict_priority(sample.set("td_error", HEADS))
     wanted = np.array(REDUCED[reduction])
     found = buffer.sample()["number"].bincount(minlength=3).numpy() / 10_000

@@ -66,7 +66,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
         """Sets the priorities of sampled rows; does nothing where the sampler has none.
 
         Rows that were overwritten since they were sampled are passed over, and counted in
-        `stats()` under "stale_priorities".
+        `stats()` under "stale_priorities". A sample says which storage it is of, and one of another
+        storage is refused, that of a dump's buffer before `loads` too; an index alone says nothing.
 
         Args:
             data: A sample with a leaf under `priority_key`, `[N]` or `[N, ...]`: of several numbers
@@ -74,7 +75,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
         Raises:
             KeyError: Neither row ids nor an index, or no priorities.
-            ValueError: A priority that is negative or not finite.
+            ValueError: A priority that is negative or not finite, or a sample of another buffer.
 
         Example:
             >>> from rl_replay import LazyTensorStorage, PrioritizedSampler
@@ -89,10 +90,17 @@ class TensorDictReplayBuffer(ReplayBuffer):
         sampler, shape = self.sampler, data.batch_size
         flat, rows = data if len(shape) == 1 else data.reshape(-1), shape.numel()
         priority = sampler.reduce(keys.require(flat, self._priority_key), rows)
-        row_ids = find(flat, keys.ROW)
+        drawn_from, row_ids = find(flat, keys.STORAGE_ID), find(flat, keys.ROW)
+        if drawn_from is not None:
+            self.storage.identity.require(drawn_from)
         if row_ids is None:
             self.update_priority(keys.require(flat, keys.INDEX), priority)
             return
+        if drawn_from is None and sampler.weighs_rows:
+            raise ValueError(
+                f"the rows do not say by {keys.STORAGE_ID} which buffer they are of, as each sample"
+                " drawn by priorities does: give such a sample, or an index without row ids."
+            )
         slice_ids = find(flat, keys.SLICE_IDS)
         if (mask := find(flat, keys.MASK)) is not None:
             row_ids, priority = row_ids[mask], priority[mask]

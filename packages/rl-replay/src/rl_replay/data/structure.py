@@ -28,6 +28,7 @@ SAMPLE_KEYS: tuple[NestedKey, ...] = (
     keys.PRIORITY_WEIGHT,
     keys.ROW,
     keys.SLICE_IDS,
+    keys.STORAGE_ID,
 )
 """Keys of samples alone: dropped where a sample is stored again."""
 
@@ -281,7 +282,9 @@ def without_sample_keys(data: TensorDictBase) -> TensorDictBase:
     names = _names(data)
     if keys.INDEX not in names and keys.PRIORITY_WEIGHT not in names:
         group = data.get(keys.COLLECTOR) if keys.COLLECTOR in names else None
-        if group is None or not {keys.ROW[1], keys.SLICE_IDS[1]} & set(_names(group)):
+        if group is None or not {keys.ROW[1], keys.SLICE_IDS[1], keys.STORAGE_ID[1]} & set(
+            _names(group)
+        ):
             return data
     return data.exclude(*SAMPLE_KEYS)
 

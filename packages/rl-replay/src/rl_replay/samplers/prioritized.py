@@ -174,10 +174,11 @@ class PrioritizedSampler(Sampler):
             info: What `sample` said of them.
 
         Returns:
-            The same, and `"priority_weight"` `[N]`.
+            The same, `"priority_weight"` `[N]`, and whose rows they are, `[N]`.
         """
         weights = self._weights(storage, info[PROBABILITY].numpy())
-        made = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
+        made: dict[Any, Any] = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
+        made[keys.STORAGE_ID] = storage.identity.leaf(len(weights))
         if not self.probabilities:
             del made[PROBABILITY]
         return made

@@ -197,12 +197,13 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
             info: What `sample` said of them.
 
         Returns:
-            The same, and `"priority_weight"` `[N]`.
+            The same, `"priority_weight"` `[N]`, and whose rows they are, `[N]`.
         """
         slices: Slices = info["slices"]
         assert slices.probabilities is not None  # `sample_slices` draws them
         weights = self._weights(storage, slices.probabilities).take(slices.ids)
-        found = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
+        found: dict[Any, Any] = info | {keys.PRIORITY_WEIGHT: self._leaf(weights)}
+        found[keys.STORAGE_ID] = storage.identity.leaf(len(weights))
         if self.probabilities:
             found[PROBABILITY] = torch.from_numpy(slices.probabilities[slices.ids])
         return found

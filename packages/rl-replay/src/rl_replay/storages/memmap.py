@@ -13,6 +13,7 @@ from rl_replay.shared.files import FileSource
 from rl_replay.shared.session import SharedSession
 from rl_replay.storages.folder import FolderFiles, StoredSettings, TemporaryFiles
 from rl_replay.storages.lazy import LazyTensorStorage
+from rl_replay.storages.storage_id import StorageId
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import as_device
 
@@ -68,6 +69,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         self.scratch_dir = None if scratch_dir is None else Path(scratch_dir)
         self.existsok = existsok
         self._share(lanes or 1)
+        if self.scratch_dir is not None:
+            self.identity = StorageId.of_folder(self.scratch_dir)
 
     @classmethod
     def open(cls, scratch_dir: str | os.PathLike[str]) -> Self:
@@ -103,6 +106,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         storage.scratch_dir = folder
         source = storage._source()
         storage.session = SharedSession(found.capacity, source, found.files, once)
+        storage.identity = StorageId.of_folder(folder)
         storage.sync()
         return storage
 

@@ -16,6 +16,7 @@ from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import GivenTensors
 from rl_replay.storages.session import Session
+from rl_replay.storages.storage_id import StorageId
 from rl_slabs import Span
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Storage(ABC):
     Attributes:
         arrangement: How the dimensions of data map onto rows.
         session: Who writes the rows and who else may: the threads of this process, or others too.
+        identity: A number of its own, by which an update tells samples of other storages.
 
     Raises:
         ValueError: A size or a number of dimensions out of range.
@@ -71,6 +73,7 @@ class Storage(ABC):
         self.checkpointer = checkpointer
         self.arrangement = Arrangement(ndim, ndim - 1)
         self.session: Session = PrivateSession(int(max_size), GivenTensors())
+        self.identity = StorageId.drawn()
 
     @property
     def checkpointer(self) -> Checkpointer | None:
