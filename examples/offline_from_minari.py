@@ -2,13 +2,14 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "rl-datasets", "rl-envs", "rl-policies", "rl-record", "rl-value",
-#     "h5py", "gymnasium[classic-control]", "tensordict", "torch",
+#     "h5py", "gymnasium[classic-control]", "matplotlib", "tensordict", "torch",
 # ]
 # ///
 """IQL and behavioural cloning of a dataset: recorded, written as Minari, read back, learnt from.
 
     python examples/offline_from_minari.py
     python examples/offline_from_minari.py --loss bc --random 0
+    python examples/offline_from_minari.py --updates 4000 --resume
 
 A rule that balances a pole, some of whose actions are replaced by random ones, is recorded for some
 episodes. They are written as a dataset of Minari, which anybody can read. The files are then read
@@ -18,8 +19,8 @@ as any other dataset of Minari, and an actor learns from them.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import gymnasium
@@ -29,12 +30,26 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from rl_datasets import MinariExperienceReplay, to_minari
-from rl_envs import GymEnv
+from rl_envs import GymEnv, SerialEnv
 from rl_policies import MLP, ProbabilisticActor, ValueOperator
-from rl_record import Evaluator
+from rl_record import Evaluation, Evaluator, JSONLLogger, read_run
+from rl_record.plot import plot_runs
 from rl_value import BCLoss, IQLLoss, LossModule, SoftUpdate
 
 NAME = "demo/pole-v0"
+EVALUATED = 20  # episodes of an evaluation
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is."""
+
+    loss: str = "iql"
+    random_share: float = 0.5  # of the actions of data
+    episodes: int = 200  # of data
+    batch_size: int = 256
+    learning_rate: float = 1e-3
+    updates_per_evaluation: int = 500
 
 
 class Rule(nn.Module):
@@ -96,41 +111,92 @@ def make_loss(name: str) -> LossModule:
     return loss
 
 
-def train(loss: LossModule, data: MinariExperienceReplay, updates: int) -> None:
-    """Learn from the dataset alone."""
-    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
-    targets = SoftUpdate(loss, tau=0.01) if isinstance(loss, IQLLoss) else None
-    for update in range(updates):
-        losses = {name: x for name, x in loss(data.sample()).items() if name.startswith("loss_")}
-        optimizer.zero_grad()
+def write(settings: Settings, root: Path) -> None:
+    """Write a new dataset of Minari below a folder."""
+    space = gymnasium.make("CartPole-v1").action_space
+    steps = recorded(settings.episodes, settings.random_share)
+    folder = to_minari(steps, NAME, root=root, action_space=space)
+    print("written:", *(path.name for path in sorted(Path(folder, "data").iterdir())))
+
+
+class Run:
+    """A training run on a dataset, with its log and the dataset in a folder."""
+
+    def __init__(self, settings: Settings, folder: Path, *, resume: bool = False) -> None:
+        torch.manual_seed(0)
+        self.settings, self.folder, self.updates = settings, folder, 0
+        self.logger = JSONLLogger(folder.name, folder.parent, resume=resume)
+        if not resume:
+            self.logger.log_hparams(asdict(settings))
+            write(settings, folder / "data")
+        self.data = MinariExperienceReplay(
+            NAME,
+            batch_size=settings.batch_size,
+            path=folder / "data" / NAME,
+            root=folder / "data",
+        )
+        self.loss = make_loss(settings.loss)
+        self.optimizer = torch.optim.Adam(self.loss.parameters(), lr=settings.learning_rate)
+        is_iql = isinstance(self.loss, IQLLoss)
+        self.targets = SoftUpdate(self.loss, tau=0.01) if is_iql else None
+        env = SerialEnv(EVALUATED, make_env)
+        self.evaluator = Evaluator(env, self.loss.actor_network, 1, logger=self.logger)
+        if resume:
+            state = torch.load(folder / "checkpoint.pt", weights_only=True)
+            self.updates = state["updates"]
+            self.logger.load_state_dict(state["log"])
+            self.loss.load_state_dict(state["loss"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def train(self, updates: int) -> Evaluation:
+        """Learn from the dataset alone; what the actor is worth in the end."""
+        every, found = self.settings.updates_per_evaluation, None
+        while self.updates < updates:
+            losses = self.update(self.data.sample())
+            self.updates += 1
+            if self.updates % every == 0 or self.updates == updates:
+                self.logger.log_metrics(losses, self.updates)
+                found = self.evaluator.evaluate(self.updates)
+                self.save()
+        return found or self.evaluator.evaluate(self.updates)
+
+    def update(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """Take one step of all networks."""
+        losses = {name: x for name, x in self.loss(batch).items() if name.startswith("loss_")}
+        self.optimizer.zero_grad()
         sum(losses.values()).backward()
-        optimizer.step()
-        if targets is not None:
-            targets.step()
-        if update % max(1, updates // 5) == 0:
-            print(f"update {update:5}:", *(f"{name} {x.item():.3f}" for name, x in losses.items()))
+        self.optimizer.step()
+        if self.targets is not None:
+            self.targets.step()
+        return {name: x.detach() for name, x in losses.items()}
+
+    def save(self) -> None:
+        """Save what a run resumes from."""
+        state = {"updates": self.updates, "log": self.logger.state_dict()}
+        parts = {"loss": self.loss.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**state, **parts}, self.folder / "checkpoint.pt")
 
 
 def main() -> None:
     """Record, write, read, learn, compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loss", choices=["iql", "bc"], default="iql")
     parser.add_argument("--random", type=float, default=0.5, help="share of the actions of data")
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--out", type=Path, default=Path("runs/offline_from_minari"))
+    parser.add_argument("--resume", action="store_true", help="resume from the checkpoint")
     given = parser.parse_args()
-    torch.manual_seed(0)
     torch.set_num_threads(1)  # tensors as small as these are slower on several
-    with tempfile.TemporaryDirectory() as root:
-        space = gymnasium.make("CartPole-v1").action_space
-        steps = recorded(given.episodes, given.random)
-        folder = to_minari(steps, NAME, root=root, action_space=space)
-        print("written:", *(path.name for path in sorted(Path(folder, "data").iterdir())))
-        data = MinariExperienceReplay(NAME, batch_size=256, path=folder, root=root)
-        loss = make_loss(given.loss)
-        train(loss, data, given.updates)
-    learnt = Evaluator(make_env(), loss.actor_network, num_episodes=20).evaluate()
-    print(f"return of the data {data.report.mean_return:.1f}, learnt {learnt.mean:.1f}")
+    folder = given.out / given.loss
+    settings = Settings(given.loss, given.random, given.episodes)
+    run = Run(settings, folder, resume=given.resume)
+    learnt = run.train(given.updates)
+    print(f"return of the data {run.data.report.mean_return:.1f}, learnt {learnt.mean:.1f}")
+    run.logger.close()
+    curve = given.out / f"{given.loss}.png"
+    plot_runs({given.loss.upper(): [read_run(folder)]}, names=["eval/return"]).savefig(curve)
+    print(f"curve: {curve}")
 
 
 if __name__ == "__main__":

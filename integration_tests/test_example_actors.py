@@ -105,15 +105,26 @@ def test_iql_is_compared_with_its_data_and_goes_on(tmp_path):
     assert read_run(tmp_path / "seed-3")["loss_value"].steps.tolist() == [500, 1000]
 
 
-@pytest.mark.parametrize("loss", ["iql", "bc"])
-def test_a_dataset_is_recorded_written_read_and_learnt_from(loss):
+MINARI_LOSSES = {"iql": "actor", "bc": "bc"}  # an entry of what each logs
+
+
+@pytest.mark.parametrize("loss", MINARI_LOSSES)
+def test_a_dataset_is_recorded_written_read_and_learnt_from(loss, tmp_path):
     pytest.importorskip("h5py", reason="Minari's files are HDF5")
-    short = ["--loss", loss, "--episodes", 20, "--updates", 150]
-    told = played("offline_from_minari", *short)
+    given = ["--loss", loss, "--episodes", 20, "--out", tmp_path]
+    told = played("offline_from_minari", "--updates", 150, *given)
     assert "written: main_data.hdf5 metadata.json" in told
     assert "20 terminated, 0 truncated, 0 cut" in told
     data, learnt = re.search(r"return of the data ([\d.]+), learnt ([\d.]+)", told).groups()
     assert float(learnt) > float(data)
+    (tmp_path / f"{loss}.png").unlink()
+    again = played("offline_from_minari", "--updates", 200, "--resume", *given)
+    assert "written" not in again
+    assert f"return of the data {data}," in again
+    run = read_run(tmp_path / loss)
+    logged = [run[name].steps.tolist() for name in ("eval/return", f"loss_{MINARI_LOSSES[loss]}")]
+    assert logged == [[150, 200]] * 2
+    assert (tmp_path / f"{loss}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_search_in_a_learned_model_learns_and_goes_on_from_its_checkpoint(tmp_path):

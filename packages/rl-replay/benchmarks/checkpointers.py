@@ -1,7 +1,10 @@
 """Forms of checkpoints for a million steps of a pole, alongside the peer's.
 
     PYTHONPATH=tools python packages/rl-replay/benchmarks/checkpointers.py [FOLDER] [--rows ROWS]
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/checkpointers.py [FOLDER] --h5
 
+With `--h5` the HDF5 forms of both alone write and read all rows three times; the peer needs minutes
+for each of its turns.
 Everything is written to a new folder below FOLDER (the system's for temporary files unless given).
 All contenders take turns, and medians are printed.
 """
@@ -119,10 +122,33 @@ def measure(folder: Path, count: int, turns: int, *, with_peer: bool) -> None:
         print(f"  {name}: {sum(one.stat().st_size for one in files) / 2**20:,.1f} MiB")
 
 
-def main(parent: str | None, count: int) -> None:
+def measure_h5(folder: Path, count: int, turns: int) -> None:
+    """Print how much faster our HDF5 form is than the peer's, of so many rows in turn."""
+    one, two = ours(H5StorageCheckpointer(), count), ours(H5StorageCheckpointer(), count)
+    theirs = peer(count, filled=True)
+    if theirs is None:
+        print("torchrl is not installed, which is the peer here.")
+        return
+
+    def load_theirs() -> object:
+        return peer(count, filled=False).loads(folder / "theirs")  # it loads into no rows alone
+
+    pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "dump": (lambda: one.dumps(folder / "h5"), lambda: theirs.dumps(folder / "theirs")),
+        "load": (lambda: two.loads(folder / "h5"), load_theirs),
+    }
+    for what, calls in pairs.items():
+        took, their_us = medians_us(turns, *calls, warm_up=0, before=[os.sync] * 2)
+        report(f"{what} {count:,} rows, H5, {turns} turns", took, their_us)
+
+
+def main(parent: str | None, count: int, *, h5_alone: bool = False) -> None:
     """Print every figure."""
     folder = Path(tempfile.mkdtemp(dir=parent))
     try:
+        if h5_alone:
+            measure_h5(folder, count, TURNS)
+            return
         # the peer takes minutes for a million rows, more than ten times those of a tenth of them
         measure(folder, count // 10, 1, with_peer=True)
         measure(folder, count, TURNS, with_peer=False)
@@ -134,5 +160,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", help="where a new folder is made to write to")
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--h5", action="store_true", help="the HDF5 forms alone, three turns each")
     with session(parser) as given:
-        main(given.folder, given.rows)
+        main(given.folder, given.rows, h5_alone=given.h5)

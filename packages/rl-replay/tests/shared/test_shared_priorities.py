@@ -131,6 +131,16 @@ def test_other_processes_draw_by_the_same_priorities():
     assert set(other.sample(200)["index"].tolist()) == set(range(11))
 
 
+def test_other_processes_take_samples_of_the_buffer_that_they_share():
+    buffer, stranger = shared("rows"), shared("rows")
+    other = pickle.loads(pickle.dumps(buffer))
+    sample = other.sample().set("td_error", torch.full((other.batch_size,), 20.0))
+    buffer.update_tensordict_priority(sample)
+    assert buffer.sampler.default_priority == other.sampler.default_priority == 20
+    with pytest.raises(ValueError, match="rows are of another buffer"):
+        stranger.update_tensordict_priority(sample)
+
+
 def test_dumps_of_a_process_that_never_draws_keep_the_priorities_of_others(tmp_path):
     buffer = shared("rows")
     other = pickle.loads(pickle.dumps(buffer))

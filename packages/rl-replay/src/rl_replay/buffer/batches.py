@@ -259,9 +259,10 @@ def _put(rows: TensorDictBase, path: tuple[str, ...], value: torch.Tensor) -> No
 
 def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
     """Puts what a sampler knows into a sample, if it is one value a row or one for all."""
+    size = rows.batch_size if type(rows) is TensorDict and rows.device is None else None
     for key, value in known.items():
-        if type(value) is torch.Tensor and value.shape == rows.batch_size and rows.device is None:
-            _put(rows, as_tuple(key), value)
+        if type(value) is torch.Tensor and value.shape == size:
+            insert(rows, as_tuple(key), value)
             continue
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):
             continue
