@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from bench import session, table, turns
 from collecting import NAME, TABLES, batches_of
@@ -38,9 +39,9 @@ from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.ray.actors import Actors
 from rl_envs import GymEnv
 from rl_envs.testing import CountingEnv
+from rl_slabs import PackedRows
 
 ROWS, WIDTH = 64, 16_384  # observations of 64 KiB before and after each step: 8 MiB
-MIB = 8
 REPEATS = 60
 HERE, FAR = ({"num_cpus": 1, "resources": {place: 1}} for place in ("here", "far"))
 
@@ -121,31 +122,35 @@ def by_store(ray: Any, config: dict[str, Any]) -> Iterator[Any]:
             ray.kill(actor)
 
 
-def by_socket() -> Iterator[Any]:
+def by_socket(*, packs: bool = False) -> Iterator[Any]:
     """As many bytes from another process, through the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         context = multiprocessing.get_context("fork")
-        sender = context.Process(target=_send, args=(server.getsockname(),), daemon=True)
+        sender = context.Process(target=_send, args=(server.getsockname(), packs), daemon=True)
         sender.start()
         end, _ = server.accept()
-    memory = memoryview(bytearray(MIB * 2**20))
+    packed = PackedRows.of(prepared())
+    block = packed.block
     try:
         while True:
-            done = 0
+            if packs:
+                block = np.empty_like(block)
+            memory, done = block.data, 0
             while done < len(memory):
                 done += end.recv_into(memory[done:])
-            yield memory
+            yield packed._replace(block=block).unpack(copy=False) if packs else memory
     finally:
         end.close()
         sender.kill()
         sender.join()
 
 
-def _send(address: tuple[str, int]) -> None:
-    block = os.urandom(MIB * 2**20)
+def _send(address: tuple[str, int], packs: bool) -> None:
+    batch = prepared()
+    block = PackedRows.of(batch).block
     with contextlib.suppress(OSError), socket.create_connection(address) as end:
         while True:
-            end.sendall(block)
+            end.sendall(PackedRows.of(batch).block.data if packs else block.data)
 
 
 def by_copy() -> Iterator[Any]:
@@ -225,6 +230,7 @@ def main(wanted: str) -> None:
             "blocks",
             {
                 "a socket": by_socket,
+                "a socket, packed and unpacked": lambda: by_socket(packs=True),
                 "blocks": lambda: by_actors(ray, FAR),
                 "Ray's object store": lambda: by_store(ray, FAR),
             },

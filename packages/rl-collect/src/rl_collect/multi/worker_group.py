@@ -135,7 +135,7 @@ class WorkerGroup:
         if go_on():
             self.begin(index)
         if isinstance(batch, PackedRows):
-            batch = batch.unpack()
+            batch = batch.unpack(copy=not batch.block.flags.writeable)  # Ray's may be others' too
         elif batch is None and message.shape and slots is not None:
             batch = slots.read(slot, message.shape)
         if self._sink is not None and batch is not None:

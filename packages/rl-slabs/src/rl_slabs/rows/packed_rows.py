@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
 from rl_slabs.rows.rows import ALIGNMENT, Rows
 from rl_slabs.schema import RowSchema
@@ -65,8 +65,12 @@ class PackedRows(NamedTuple):
         Rows.over(schema, count, block).write(slice(0, count), batch.reshape(-1))
         return cls(schema, tuple(batch.shape), block)
 
-    def unpack(self) -> TensorDictBase:
-        """Copy the rows out of the block.
+    def unpack(self, *, copy: bool = True) -> TensorDictBase:
+        """The rows, copied out of the block.
+
+        Args:
+            copy: False leaves large leaves where they are: for a block that nobody else has. They
+                keep it alive.
 
         Example:
             >>> from tensordict import TensorDict
@@ -75,7 +79,15 @@ class PackedRows(NamedTuple):
         """
         count = int(np.prod(self.shape, dtype=np.int64))
         rows = Rows.over(self.schema, count, _for_torch(self.block))
-        return rows.read(slice(0, count), contiguous=True).reshape(self.shape)
+        if copy:
+            return rows.read(slice(0, count), contiguous=True).reshape(self.shape)
+        packed = [field.key for field in self.schema.packed]
+        found = TensorDict({}, [count])
+        if packed:
+            found = rows.read(slice(0, count), keys=packed, contiguous=True)
+        for path, leaf in rows.arrays.items():
+            found.set(path, leaf.data)  # with a version counter of its own
+        return found.reshape(self.shape)
 
 
 def _aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
