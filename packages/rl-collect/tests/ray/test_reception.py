@@ -58,10 +58,22 @@ def test_strangers_are_shut_out_and_keep_nobody_waiting(reception, node, monkeyp
         assert met.recv(8) == b"b"
 
 
+def test_a_token_lets_one_in_even_before_it_is_waited_for(reception):
+    first, second = reception.invite(), reception.invite()
+    with connect(first, HERE) as end, connect(first, HERE) as again, connect(second, HERE):
+        again.settimeout(5)
+        with reception.welcome(second):
+            assert again.recv(1) == b""
+        with reception.welcome(first) as met:
+            met.send(b"a")
+            assert end.recv(8) == b"a"
+
+
 def test_more_strangers_than_are_known_do_not_grow(reception):
     invitation = reception.invite()
-    silent = [connect(invitation._replace(token=b""), HERE) for _ in range(100)]
-    with connect(invitation, HERE), reception.welcome(invitation):
+    # on this way nothing at all is sent
+    silent = [connect(invitation._replace(token=b""), FAR) for _ in range(100)]
+    with connect(invitation, FAR), reception.welcome(invitation):
         ends = [one.recv(1, socket.MSG_DONTWAIT) for one in silent[: 100 + 1 - 64]]
     assert ends == [b""] * 37
     for one in silent:
