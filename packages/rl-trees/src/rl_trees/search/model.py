@@ -73,7 +73,6 @@ class NodeStates(ABC, Generic[S]):
         first = self.first
         if (
             not isinstance(states, torch.Tensor | np.ndarray)
-            or isinstance(states, torch.Tensor) is not isinstance(first, torch.Tensor)
             or states.shape != first.shape
             or states.dtype != first.dtype
         ):
