@@ -5,6 +5,8 @@ Run with `nox -s "bench(rl-record)"`. The floor is one copy of the rows of the b
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 
@@ -32,6 +34,15 @@ def rows() -> TensorDict:
     return batch
 
 
+def cold(commands: dict[str, list[str]]) -> list[float]:
+    """Microseconds of each command of Python, in turn."""
+
+    def runs(options: list[str]) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, *options], check=True, capture_output=True)
+
+    return medians_us(RUNS, *map(runs, commands.values()), warm_up=1)
+
+
 def main() -> None:
     """Print seconds and bytes."""
     buffer = TensorDictReplayBuffer(
@@ -47,6 +58,21 @@ def main() -> None:
         }
         found = medians_us(RUNS, *calls.values(), warm_up=1)
         table("1,000,000 rows", dict(zip(calls, found, strict=True)), "look(buffer)")
+        commands = {
+            "python -m rl_record.look": [
+                "-m",
+                "rl_record.look",
+                folder,
+                "--out",
+                f"{folder}/page.html",
+            ],
+            "import torch, tensordict": ["-c", "import torch, tensordict"],
+        }
+        table(
+            "a process of its own",
+            dict(zip(commands, cold(commands), strict=True)),
+            next(iter(commands)),
+        )
         size = look(folder).save(f"{folder}/page.html").stat().st_size
         print(f"a page of {ROWS:,} rows has {size:,} bytes")
 
