@@ -3,10 +3,10 @@
 Run with `nox -s "bench(rl-datasets)"`. Reading is timed from an HDF5 file in the
 page cache to the end: all episodes of Minari's iterator, the buffer of the peer with its mapped
 rows, ours with rows, index, report and `fsync`, our reader alone, and two floors: of any conversion
-by HDF5's own calls, which writes the same bytes to one file once, and `fsync`; and of our rows and
-index by any reader, which reads the file as it is and writes as many bytes as they have. A second
-part opens datasets of two sizes, and draws rows and slices of them and of a buffer of rl-replay
-whose mapped storage has the same rows.
+by HDF5's own calls, of which opening alone is shown too, which writes the same bytes to one file
+once, and `fsync`; and of our rows and index by any reader, which reads the file as it is and writes
+as many bytes as they have. A second part opens datasets of two sizes, and draws rows and slices of
+them and of a buffer of rl-replay whose mapped storage has the same rows.
 """
 
 from __future__ import annotations
@@ -152,6 +152,21 @@ def floor(root: Path, folder: Path) -> Callable[[], object]:
     return call
 
 
+def opening(folder: Path) -> Callable[[], object]:
+    """HDF5's calls before the first byte is read: a group an episode, a dataset a column."""
+    path = folder / "data" / "main_data.hdf5"
+
+    def call() -> object:
+        with h5py.File(path) as file:
+            for name in file:
+                group = h5py.h5g.open(file.id, name.encode())
+                for column in COLUMNS:
+                    h5py.h5d.open(group, column)
+        return path
+
+    return call
+
+
 def floor_of_rows(root: Path, folder: Path) -> Callable[[], object]:
     """What no reader can do without: the bytes of the file, and those of rows and index once."""
     path, target = folder / "data" / "main_data.hdf5", root / "floor-of-rows"
@@ -186,6 +201,7 @@ def convert(root: Path) -> None:
                 len(episode)
                 for episode in MinariHDF5Source(folder).episodes()  # noqa: B023
             ),
+            "HDF5: groups and datasets opened": opening(folder),
             "floor: HDF5 read, written once, fsync": floor(place, folder),
             "floor: file read, as many bytes as ours": floor_of_rows(place, folder),
         }
