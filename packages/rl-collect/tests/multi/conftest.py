@@ -174,6 +174,7 @@ def pytest_pyfunc_call(pyfuncitem):
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
+        torch.set_num_threads(1)  # OpenMP's threads of earlier tests are not there after a fork
         try:
             pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
             os._exit(0)
@@ -185,5 +186,6 @@ def pytest_pyfunc_call(pyfuncitem):
     _, status = os.waitpid(pid, 0)
     with os.fdopen(read) as told:
         if status:
-            pytest.fail(os.read(told.fileno(), 60_000).decode(), pytrace=False)
+            text = os.read(told.fileno(), 60_000).decode() or f"it ended with status {status}"
+            pytest.fail(text, pytrace=False)
     return True

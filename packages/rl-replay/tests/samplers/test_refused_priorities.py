@@ -312,6 +312,11 @@ def test_samples_of_other_ensembles_are_refused():
     with pytest.raises(ValueError, match="4 of 4 rows are of another buffer"):
         ensemble.update_tensordict_priority(sample)
     assert [knowledge(buffer) for buffer in ensemble] == before
+    # of its first buffer, and of another
+    partly = torch.stack([ensemble.sample()[0], sample[1].exclude("td_error")])
+    with pytest.raises(ValueError, match="4 of 4 rows are of another buffer"):
+        ensemble.update_tensordict_priority(with_errors(partly, torch.full((2, 4), 20.0)))
+    assert [knowledge(buffer) for buffer in ensemble] == before
     other.update_tensordict_priority(sample)
     assert [buffer.sampler.default_priority for buffer in other] == [20, 20]
 

@@ -22,6 +22,7 @@ from rl_replay.ensembles.sampler import SamplerEnsemble
 from rl_replay.ensembles.storage import StorageEnsemble
 from rl_replay.ensembles.writer import WriterEnsemble
 from rl_slabs.internals import positive
+from rl_tensordict import find
 from rl_transforms import Compose, Transform, as_transform
 
 
@@ -259,7 +260,8 @@ class ReplayBufferEnsemble(Members[ReplayBuffer]):
 
         Raises:
             KeyError: No buffer ids, or what `TensorDictReplayBuffer` says.
-            ValueError: Buffer ids of another ensemble.
+            ValueError: Buffer ids of another ensemble, or rows of another buffer; then no priority
+                is set.
             TypeError: A buffer that takes no tensordicts.
         """
         flat = data.reshape(-1)
@@ -270,14 +272,19 @@ class ReplayBufferEnsemble(Members[ReplayBuffer]):
                 f"the sample has rows of buffers {found}, and there are {len(self)}: give it to "
                 "the ensemble that it was drawn from."
             )
-        for number in found:
-            buffer = self[number]
+        parts = []
+        for number in found:  # all are checked before the first one is changed
+            buffer, part = self[number], flat[numbers == number]
             if not isinstance(buffer, TensorDictReplayBuffer):
                 raise TypeError(
                     f"buffer {number} is a {type(buffer).__name__}: only a TensorDictReplayBuffer "
                     "takes priorities by tensordict."
                 )
-            buffer.update_tensordict_priority(flat[numbers == number])
+            if (drawn_from := find(part, keys.STORAGE_ID)) is not None:
+                buffer.storage.identity.require(drawn_from)
+            parts.append((buffer, part))
+        for buffer, part in parts:
+            buffer.update_tensordict_priority(part)
 
     def append_transform(self, transform: Transform | Callable[[Any], Any]) -> Self:
         """Adds a transform of whole batches after the others.

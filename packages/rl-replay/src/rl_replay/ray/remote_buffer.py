@@ -17,7 +17,7 @@ from rl_slabs.internals import positive
 from rl_tensordict import as_key, as_tuple, find
 
 _PAUSE_S = 0.02
-_PRIORITY_KEYS = (keys.ROW, (keys.INDEX,), keys.SLICE_IDS, keys.MASK)
+_PRIORITY_KEYS = (keys.ROW, keys.STORAGE_ID, (keys.INDEX,), keys.SLICE_IDS, keys.MASK)
 
 Asked = tuple[int | None, bool]
 """The size of a batch, and whether to tell what is known about it."""
