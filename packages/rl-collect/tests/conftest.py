@@ -153,6 +153,8 @@ def sampled():
 def _ray_home():
     """Ray with a home of its own; no session yet."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: rl-collect[ray]")
+    from ray.cloudpickle import list_registry_pickle_by_value
+
     with pytest.MonkeyPatch.context() as patch:
         home = tempfile.mkdtemp(prefix="ray")  # short: sockets are in there
         patch.setenv("HOME", home)
@@ -160,10 +162,13 @@ def _ray_home():
         pathlib.Path(home, "ray").mkdir()
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # what tests define is imported nowhere else
-        here = str(pathlib.Path(__file__).parent)
+        # what tests define is imported nowhere else; another home may have named some before
+        here, named = str(pathlib.Path(__file__).parent), list_registry_pickle_by_value()
         tests = [
-            m for m in sys.modules.values() if str(getattr(m, "__file__", "")).startswith(here)
+            module
+            for module in sys.modules.values()
+            if str(getattr(module, "__file__", "")).startswith(here)
+            and module.__name__ not in named
         ]
         for module in tests:
             ray.cloudpickle.register_pickle_by_value(module)
