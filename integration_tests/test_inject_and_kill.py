@@ -44,14 +44,14 @@ def test_rows_that_are_held_back_stand_as_before_an_interrupted_call_or_as_after
 @interrupted_files
 def test_an_exception_at_any_line_of_a_dump_leaves_the_former_dump_or_the_new_one(capsys):
     listed, judge = inject_dumps.scenarios, inject_dumps.trial
-    failed = inject_dumps.sweep(None, seed=7, most=3, few=8, listed=listed, judge=judge)
+    failed = inject.sweep(None, seed=7, most=3, few=8, listed=listed, judge=judge)
     assert failed == 0, capsys.readouterr().out
 
 
 @interrupted_files
 def test_an_exception_at_any_line_of_a_call_leaves_maps_and_forests_whole(capsys):
     listed, judge = inject_maps.scenarios, inject_maps.trial
-    failed = inject_maps.sweep(None, seed=4, most=2, listed=listed, judge=judge)
+    failed = inject.sweep(None, seed=4, most=2, listed=listed, judge=judge)
     assert failed == 0, capsys.readouterr().out
 
 

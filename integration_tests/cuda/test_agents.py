@@ -114,7 +114,7 @@ def test_numbers_of_the_device_are_logged_and_shown(tmp_path):
     assert len(str(page.html)) > 1000
 
 
-def test_a_policy_that_reads_a_state_is_moved_whole():
+def test_a_sequence_of_modules_is_moved_whole():
     net = TensorDictModule(MLP(2, 3, num_cells=[8]), ["observation"], ["action_value"])
     actor = TensorDictSequential(
         net, TensorDictModule(lambda v: v.argmax(-1), ["action_value"], ["action"])

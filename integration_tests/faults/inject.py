@@ -244,15 +244,30 @@ def options_of(about: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def sweep_as_asked(
+    options: argparse.Namespace,
+    listed: Callable[[Path], list[Any]],
+    judge: Callable[[Any, int], list[str]],
+) -> int:
+    """Sweep as the command line says; return the exit status."""
+    found = sweep(
+        options.seconds,
+        options.seed,
+        only=options.only,
+        most=options.most,
+        once=options.once,
+        listed=listed,
+        judge=judge,
+    )
+    return int(found > 0)
+
+
 def main() -> int:
     """Read the arguments, and run."""
     options = options_of(__doc__)
     if options.twice:
         return int(sweep_twice(options.seed, only=options.only, most=options.most or 25) > 0)
-    found = sweep(
-        options.seconds, options.seed, only=options.only, most=options.most, once=options.once
-    )
-    return int(found > 0)
+    return sweep_as_asked(options, scenarios, trial)
 
 
 if __name__ == "__main__":

@@ -24,14 +24,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inject import options_of, sweep
+from inject import options_of, sweep_as_asked
 from interrupts import Interrupt, interrupting
-from write_scenarios import ahead, of
+from write_scenarios import ahead, of, of_each_storage
 from written_rows import CAPACITY, OLD, problems, rows, wrong_links
 
 from rl_replay import (
     H5StorageCheckpointer,
-    LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -191,14 +190,7 @@ def scenarios(root: Path) -> list[DumpScenario]:
     """A dump of every kind of buffer over a former one, and to a new folder."""
     slices = lambda: PrioritizedSliceSampler(CAPACITY, 0.6, 0.4, slice_len=2)  # noqa: E731
     kinds: dict[str, Callable[[], Buffer]] = {
-        "private": of(lambda: LazyTensorStorage(CAPACITY)),
-        "lossless": of(lambda: LazyTensorStorage(CAPACITY, lossless=True)),
-        "shared": of(lambda: LazyTensorStorage(2 * CAPACITY, lanes=2), shared=True),
-        "shared lossless": of(
-            lambda: LazyTensorStorage(2 * CAPACITY, lanes=2, lossless=True), shared=True
-        ),
-        "mapped": of(lambda: LazyMemmapStorage(CAPACITY)),
-        "mapped lossless": of(lambda: LazyMemmapStorage(CAPACITY, lossless=True)),
+        **of_each_storage(),
         "prioritized": of(
             lambda: LazyTensorStorage(CAPACITY),
             sampler=lambda: PrioritizedSampler(CAPACITY, 0.6, 0.4),
@@ -217,20 +209,5 @@ def scenarios(root: Path) -> list[DumpScenario]:
     ]
 
 
-def main() -> int:
-    """Read the arguments, and run."""
-    options = options_of(__doc__)
-    found = sweep(
-        options.seconds,
-        options.seed,
-        only=options.only,
-        most=options.most,
-        once=options.once,
-        listed=scenarios,
-        judge=trial,
-    )
-    return int(found > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep_as_asked(options_of(__doc__), scenarios, trial))

@@ -23,7 +23,8 @@ from tensordict import TensorDict
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from inject import Interrupt, interrupting, options_of, sweep
+from inject import options_of, sweep_as_asked
+from interrupts import Interrupt, interrupting
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage
 from rl_trees import MCTSForest, QueryModule, TensorDictMap
@@ -239,20 +240,5 @@ def scenarios(root: Path) -> list[MapScenario]:
     return found
 
 
-def main() -> int:
-    """Read the arguments, and run."""
-    options = options_of(__doc__)
-    found = sweep(
-        options.seconds,
-        options.seed,
-        only=options.only,
-        most=options.most,
-        once=options.once,
-        listed=scenarios,
-        judge=trial,
-    )
-    return int(found > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(sweep_as_asked(options_of(__doc__), scenarios, trial))

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/")
+OURS = ("/rl_replay/", "/rl_slabs/", "/rl_transforms/", "/rl_layout/", "/rl_trees/")
 NEVER = ("__exit__", "release", "close")  # calls that are not made to fail
 
 

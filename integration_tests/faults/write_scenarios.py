@@ -106,9 +106,9 @@ def load(folder: Path) -> Callable[[ReplayBuffer], None]:
     return lambda buffer: buffer.loads(folder)
 
 
-def scenarios(folder: Path) -> list[Scenario]:
-    """Every call on every kind of buffer."""
-    kinds = {
+def of_each_storage() -> dict[str, Callable[[], ReplayBuffer]]:
+    """What makes a buffer over each kind of storage, by name."""
+    return {
         "private": of(lambda: LazyTensorStorage(CAPACITY)),
         "lossless": of(lambda: LazyTensorStorage(CAPACITY, lossless=True)),
         "shared": of(lambda: LazyTensorStorage(2 * CAPACITY, lanes=2), shared=True),
@@ -118,8 +118,12 @@ def scenarios(folder: Path) -> list[Scenario]:
         "mapped": of(lambda: LazyMemmapStorage(CAPACITY)),
         "mapped lossless": of(lambda: LazyMemmapStorage(CAPACITY, lossless=True)),
     }
+
+
+def scenarios(folder: Path) -> list[Scenario]:
+    """Every call on every kind of buffer."""
     found = []
-    for kind, make in kinds.items():
+    for kind, make in of_each_storage().items():
         other = make()
         other.extend(rows(350, 11))
         other.dumps(folder / kind)
