@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_collect.multi.pickled import Pickled
+from rl_slabs.internals import aligned_bytes
 
 _MIN_BYTES = 64 * 1024
 _STALL_S = 5.0
-_ALIGNMENT = 64  # a block that begins at a cache line is read where it is
 
 Block = NDArray[np.uint8]
 
@@ -60,7 +60,8 @@ def receive_blocks(end: socket.socket, reply: Pickled | Announced, timeout_s: fl
     """Complete a reply; raises `ConnectionError` where its arrays stop coming."""
     if isinstance(reply, Pickled):
         return reply
-    blocks = [_empty(size) for size in reply.sizes]
+    # aligned, so that rows are read where they are
+    blocks = [aligned_bytes(size) for size in reply.sizes]
     end.settimeout(max(timeout_s, _STALL_S))
     try:
         for block in blocks:
@@ -73,9 +74,3 @@ def receive_blocks(end: socket.socket, reply: Pickled | Announced, timeout_s: fl
     except TimeoutError as error:  # what follows could not be told from the rest
         raise ConnectionError("its connection stalled in the middle of a batch") from error
     return Pickled(reply.head, blocks)
-
-
-def _empty(size: int) -> Block:
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size]

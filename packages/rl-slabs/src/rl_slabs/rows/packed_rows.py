@@ -61,7 +61,7 @@ class PackedRows(NamedTuple):
                 f"a block needs at least one row, got a batch of {list(batch.shape)}: send nothing."
             )
         schema = RowSchema.from_tensordict(batch)
-        block = _aligned_bytes(Rows.bytes_for(schema, count))
+        block = aligned_bytes(Rows.bytes_for(schema, count))
         Rows.over(schema, count, block).write(slice(0, count), batch.reshape(-1))
         return cls(schema, tuple(batch.shape), block)
 
@@ -90,7 +90,7 @@ class PackedRows(NamedTuple):
         return found.reshape(self.shape)
 
 
-def _aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
+def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
     """Bytes of any content that begin at a cache line."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
@@ -100,7 +100,7 @@ def _aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
 def _for_torch(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The same bytes, aligned, as an array that says it can be written to; nobody may do so."""
     if block.ctypes.data % ALIGNMENT:  # a transport put it anywhere: torch needs whole numbers
-        moved = _aligned_bytes(block.nbytes)
+        moved = aligned_bytes(block.nbytes)
         moved[:] = block
         return moved
     return block if block.flags.writeable else np.asarray(_WritableView(block))
