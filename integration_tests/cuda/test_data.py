@@ -31,10 +31,12 @@ from rl_transforms import (
 from rl_trees import (
     PUCT,
     BinaryToDecimal,
+    GumbelHalving,
     HashToInt,
     MCTSForest,
     MCTSTrees,
     RandomProjectionHash,
+    SearchStep,
     SipHash,
     TensorDictMap,
 )
@@ -238,4 +240,22 @@ def test_a_search_takes_evaluations_of_the_device():
             trees.expand(leaves, reward, logits=logits, value=value)
             trees.backup(leaves)
         found[device] = trees.best_actions().tolist()
+    assert found["cpu"] == found[DEVICE]
+
+
+@pytest.mark.parametrize("rule", [PUCT(), GumbelHalving(32)], ids=["puct", "gumbel"])
+def test_a_search_keeps_states_of_the_device_there(rule):
+    def walk(states, actions):
+        assert states.device.type == actions.device.type == where
+        after = states + actions.unsqueeze(1)
+        logits = torch.stack([after[:, 0], -after[:, 0]], 1) / 8
+        return SearchStep(after, after[:, 0] / 8, logits, after[:, 0] / 4, 0.9)
+
+    found = {}
+    for where in ("cpu", DEVICE):
+        trees = MCTSTrees(num_trees=4, num_nodes=33, num_actions=2, rule=rule)
+        noise = torch.Generator().manual_seed(0)
+        trees.reset(logits=torch.zeros(4, 2, device=where), generator=noise)
+        trees.search(walk, torch.arange(8.0, device=where).view(4, 2), 32)
+        found[where] = trees.root_visits.tolist()
     assert found["cpu"] == found[DEVICE]
