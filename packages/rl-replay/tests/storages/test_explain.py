@@ -9,8 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage, ReplayBuffer
-from rl_replay.lossless.rows import LosslessRows
-from rl_replay.storages.table import warn_of_few_links
+from rl_replay.lossless.rows import LosslessRows, warn_of_few_links
 from rl_slabs import RowSchema
 
 

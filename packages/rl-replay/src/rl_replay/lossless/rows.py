@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
@@ -29,6 +30,9 @@ from rl_tensordict.types import NestedKey
 
 ALL_VALID = torch.ones((), dtype=torch.bool)
 """All rows that were read are what was written, if the ring accepts them."""
+
+FEW_LINKS = 0.5
+"""Lossless storage with a smaller share of linked rows saves little."""
 
 
 class LosslessRows:
@@ -353,3 +357,16 @@ class LosslessRows:
 
 def _ends(rows: slice) -> tuple[int, int, int]:
     return rows.start, rows.stop, rows.step
+
+
+def warn_of_few_links(store: LosslessRows, live: int) -> None:
+    """Warns if lossless rows save little memory."""
+    share = store.explain(live)["linked_share"]
+    if share < FEW_LINKS:
+        warnings.warn(
+            f"only {share:.0%} of {live} rows name the row that holds their next observation, so "
+            "lossless=True saves little: do rows have ids and steps, do next observations equal "
+            "the observations of the rows after them, and are trajectories longer than a few "
+            "steps? buffer.explain() says what marks them.",
+            stacklevel=2,
+        )

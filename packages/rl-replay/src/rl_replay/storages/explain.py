@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rl_replay.linking.observations import CURES
+from rl_replay.lossless.rows import FEW_LINKS
 from rl_replay.storages.session import Session
-from rl_replay.storages.table import FEW_LINKS, RowTable
+from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 
 

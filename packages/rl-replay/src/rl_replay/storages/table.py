@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from rl_replay.linking.links import FEW_ROWS, NOTHING_COMPARED, Links, Predecess
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.linking.observations import Comparisons, Side, contradictions
 from rl_replay.lossless.one_row import LosslessOneRow
-from rl_replay.lossless.rows import LosslessRows
+from rl_replay.lossless.rows import LosslessRows, warn_of_few_links
 from rl_replay.storages.layout import StorageLayout, with_exact_casts
 from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import FewRows, PlainFewRows, PlainRows, RowStore
@@ -29,9 +28,6 @@ from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves
 from rl_tensordict import NestedKey, as_tuple
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
-
-FEW_LINKS = 0.5
-"""Lossless storage with a smaller share of linked rows saves little."""
 
 
 class WriteSession(ABC):
@@ -379,17 +375,4 @@ def require_room(ring: Ring, count: int, limit: int) -> None:
         what = "a storage" if lanes == 1 else f"one of the {lanes} lanes of a storage, each"
         raise ValueError(
             f"{count} rows do not fit {what} of {limit}: extend by fewer, or make a larger one."
-        )
-
-
-def warn_of_few_links(store: LosslessRows, live: int) -> None:
-    """Warns if lossless rows save little memory."""
-    share = store.explain(live)["linked_share"]
-    if share < FEW_LINKS:
-        warnings.warn(
-            f"only {share:.0%} of {live} rows name the row that holds their next observation, so "
-            "lossless=True saves little: do rows have ids and steps, do next observations equal "
-            "the observations of the rows after them, and are trajectories longer than a few "
-            "steps? buffer.explain() says what marks them.",
-            stacklevel=2,
         )
