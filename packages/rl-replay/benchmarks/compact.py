@@ -89,7 +89,7 @@ def filled(
         stop = min(start + len(cells), count)
         numbers = range(start, stop)
         rows.write(slice(start, stop), numbers, cells[: len(numbers)], back[: len(numbers)])
-        rows.link_predecessors(numbers)
+        rows.linker.link_predecessors(numbers)
         start = stop
     return rows
 
@@ -174,7 +174,7 @@ def writing(schema: RowSchema, count: int, length: int) -> None:
         cells, back = written[turn % len(written)]
         place, numbers = turn * length % count, range(turn * length, (turn + 1) * length)
         compact.write(slice(place, place + length), numbers, cells, back)
-        compact.link_predecessors(numbers)
+        compact.linker.link_predecessors(numbers)
 
     plain_turns, compact_turns = iter(range(10**9)), iter(range(10**9))
     calls = (lambda: both(next(plain_turns)), lambda: once(next(compact_turns)))

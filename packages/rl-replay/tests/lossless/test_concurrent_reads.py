@@ -73,7 +73,7 @@ def test_linking_alone_takes_no_bits_from_who_reads_meanwhile(kind):
     row = plain_batch(torch.tensor([6.0]), torch.tensor([7.0]), [5], [6])
     rows.write(slice(6, 7), number, row, np.array([1]))
     slot = ~rows.successor[5]
-    while_read(rows, lambda: rows.link_predecessors(number))
+    while_read(rows, lambda: rows.linker.link_predecessors(number))
     found, valid = rows.read_concurrent(index, index, unchanged=lambda: True)
     assert valid.all()
     assert found["next", "observation"].tolist() == [1, 2, 3, 4, 5, 6]

@@ -87,7 +87,7 @@ def write(shared, rows, lane, trajectory, extends, generator):
             back.append(apart)
         rows.write(span.rows, span.numbers, cells(names, rows.layout.given), np.array(back))
         lane.publish(count)
-        rows.link_predecessors(span.numbers)
+        rows.linker.link_predecessors(span.numbers)
 
 
 def check(shared, samples):

@@ -113,7 +113,7 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     store, memory = table.store, session.memory
     yield from ((Lane, "reserve"), (Lane, "publish"), (memory.update_lock, "wait"))
     yield from ((table, "match"), (session, "before_publish"), (session, "published"))
-    yield from ((store.rows, "write"), (store.rows, "put"), (store, "link_predecessors"))
+    yield from ((store.rows, "write"), (store.rows, "put"))
     yield PlainFewRows, "write"
     for name in ("append", "drop_before", "_append_run", "_fill_piece", "_write_piece_of"):
         yield TrajectoryWriter, name

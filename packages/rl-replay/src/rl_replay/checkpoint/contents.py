@@ -257,8 +257,10 @@ def join(
         base, count = lane * each, sum(len(run.numbers) for run in inside)
         cells = store.read(slice(base, base + count), keys=list(keys.columns))
         Links(each, keys, back=back[base : base + each]).revise(MarkerColumns.of(cells, keys), 0)
+        if store.linker is None:
+            continue
         for run in inside[1:]:
-            store.link_predecessors(run.numbers, back[run.positions(each)])
+            store.linker.link_predecessors(run.numbers, back[run.positions(each)])
 
 
 def _number(run: Move) -> int:

@@ -116,7 +116,8 @@ def load_storage(storage: Storage, archive: Archive) -> None:
             offsets = run.inside(offsets) if contents.joins else offsets
             links[positions] = offsets
             store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], offsets)
-            store.link_predecessors(run.numbers)
+            if store.linker is not None:
+                store.linker.link_predecessors(run.numbers)
 
     def fill(store: RowStore, links: NDArray[np.int32]) -> None:
         if compact:

@@ -57,7 +57,6 @@ class SuccessorLinker:
         self._stored = [f.path for f in layout.stored.fields]
         self._given = [(f.path, f.key) for f in layout.given.fields]
         self._unlinked: dict[int, _Batch] = {}
-        self.touches = 0
         self.reach = 1
         self.misses = layout.may_miss
 
@@ -68,7 +67,7 @@ class SuccessorLinker:
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
     ) -> None:
-        """Implements `LosslessRows.write`; a slice has no step."""
+        """Writes a batch into a span; all checks precede the first changed byte."""
         place = rows if isinstance(rows, slice) else rows.cpu().numpy()
         leaves, observes = self._leaves(cells, len(back))
         observed = self._observed_in(leaves, len(back), observes)
@@ -110,7 +109,8 @@ class SuccessorLinker:
         self._unlinked[numbers.start >> LANE_SHIFT] = _Batch(place, numbers, back)
 
     def link_predecessors(self, numbers: range, back: Back | None = None) -> None:
-        """Implements `LosslessRows.link_predecessors`."""
+        """Links older rows to the last written ones, which are published by now."""
+        # `back` is for rows that came otherwise than by `write`, as loaded ones do
         if back is not None:
             there = np.arange(numbers.start, numbers.stop)
             self._link_batch(_Batch(self.addresses.places(there), numbers, back))
@@ -122,7 +122,7 @@ class SuccessorLinker:
             self._unlinked.pop(lane, None)
 
     def repair(self, numbers: range, *, published: bool) -> None:
-        """Implements `LosslessRows.repair`; slots that no row addresses become free."""
+        """Repairs links after an interrupted write; slots that no row addresses become free."""
         lane = numbers.start >> LANE_SHIFT
         if published:
             self.link_predecessors(numbers)
@@ -290,7 +290,7 @@ class SuccessorLinker:
             self._side.secure(lane, wanted)
         if freed.size:
             # no row names a slot any more before it is given back
-            self.touches += 1
+            self._rows.touches += 1
             self.addresses.set(_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 

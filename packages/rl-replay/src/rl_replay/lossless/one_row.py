@@ -39,7 +39,7 @@ class LosslessOneRow:
                 self._large_next.append((field.key, slot_columns[place.key]))
         self._staged = StagedRows(readers, layout.given.fields, packed)
         self._successor = None if layout.apart else row.columns()[SUCCESSOR[0]]
-        self._row, self._rows = _words(row), _words(store.rows)
+        self._touched, self._row, self._rows = store.rows, _words(row), _words(store.rows)
         self._slot, self._slots = _words(slot), _words(side.rows)
         self._leaves = ValidatedLeaves()
 
@@ -64,7 +64,7 @@ class LosslessOneRow:
         single, owned = self._linker.single, self._linker.single.owned_slot(position)
         if owned is None:
             single.secure(lane)
-        self._linker.touches += 1
+        self._touched.touches += 1
         if owned is not None:
             single.release(lane, position, owned)
         slot = side.take_one(lane)

@@ -19,9 +19,7 @@ from rl_replay.lossless.overflow import Addresses, OverflowTable
 from rl_replay.lossless.update import update_rows
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (
-    Leaves,
     RowIndex,
-    ValidatedLeaves,
     positive,
     require_inside,
     select,
@@ -66,6 +64,7 @@ class LosslessRows:
         self.linker = SuccessorLinker(
             layout, rows, side, self.addresses, back, on_host=self._on_host
         )
+        self.write = self.linker.write  # the same call, one frame less
         self.joined = side.space is not None
         self._whole = GatherPlan(layout, None)
         self._unpack = self._whole.unpack[True, False]
@@ -115,35 +114,6 @@ class LosslessRows:
 
     def __len__(self) -> int:
         return self._count
-
-    def write(
-        self,
-        rows: RowIndex,
-        numbers: range,
-        cells: TensorDictBase | Leaves | ValidatedLeaves,
-        back: NDArray[np.integer[Any]],
-    ) -> None:
-        """Writes a batch into a span; all checks precede the first changed byte."""
-        # a span is a slice of rows that are there, from its first to its last, or their positions
-        is_slice = isinstance(rows, slice) and rows.step is None and rows.start is not None
-        place: Any = rows if is_slice else self._index(rows)[0]
-        self.linker.write(place, numbers, cells, back)
-
-    def link_predecessors(
-        self, numbers: range, back: NDArray[np.integer[Any]] | None = None
-    ) -> None:
-        """Links older rows to the last written ones, which are published by now."""
-        # `back` is for rows that came otherwise than by `write`, as loaded ones do
-        self.linker.link_predecessors(numbers, back)
-
-    @property
-    def touches(self) -> int:
-        """How many writes have changed a byte or were about to."""
-        return self.rows.touches + self.linker.touches
-
-    def repair(self, numbers: range, *, published: bool) -> None:
-        """Repairs links and slots after an interrupted write of these rows."""
-        self.linker.repair(numbers, published=published)
 
     def read(
         self,

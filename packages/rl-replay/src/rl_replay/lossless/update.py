@@ -37,7 +37,7 @@ def update_rows(
     roots = any(pair.root in leaves for pair in layout.pairs)
     nexts = [pair for pair in layout.pairs if pair.next in leaves]
     observed = _observed(addresses, positions, mark)
-    linker.touches += 1
+    rows.touches += 1
     if roots:
         linker.materialize(*addresses.predecessors_of(positions, numbers))
     if nexts and observed.size:

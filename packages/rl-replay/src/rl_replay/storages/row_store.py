@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.data.staged_row import Readers, StagedRows
+from rl_replay.lossless.linker import SuccessorLinker
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
 from rl_slabs import Rows, RowSchema, Slab, Span
@@ -18,12 +19,14 @@ from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
 from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
+Place: TypeAlias = slice | torch.Tensor
+"""Rows from a first to a last one, without a step, or int64 positions `[n]`."""
 
 
 class RowStore(Protocol):
     """The rows of a storage, with each leaf as it came or with observations once."""
 
-    # A writer calls write, publishes the span, and calls link_predecessors with its row ids.
+    # A writer calls write, publishes the span, and lets the linker, if any, link older rows to it.
 
     schema: RowSchema  # The leaves that are read
     rows: Rows  # The leaves as they are in memory
@@ -36,20 +39,12 @@ class RowStore(Protocol):
         ...
 
     @property
-    def touches(self) -> int:
-        """How many writes have changed a byte or were about to."""
+    def linker(self) -> SuccessorLinker | None:
+        """What finds next observations in other rows; None where each row has its own."""
         ...
 
-    def repair(self, numbers: range, *, published: bool) -> None:
-        """Repairs the store after an interrupted write of these rows."""
-        ...
-
-    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
+    def write(self, rows: Place, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Writes a batch into a span; all checks precede the first changed byte."""
-        ...
-
-    def link_predecessors(self, numbers: range, back: NDArray[Any] | None = None) -> None:
-        """Links that may be made only after the rows are published."""
         ...
 
     def read(
@@ -85,6 +80,8 @@ class RowStore(Protocol):
 class PlainRows:
     """Rows with every leaf as it came."""
 
+    linker: SuccessorLinker | None = None
+
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.schema = rows.schema
@@ -95,24 +92,10 @@ class PlainRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def write(self, rows: RowIndex, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
+    def write(self, rows: Place, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
         """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`."""
         del numbers, back
-        if isinstance(cells, ValidatedLeaves) and not isinstance(rows, int | np.ndarray):
-            self.rows.put(rows, cells)
-        else:
-            self.rows.write(rows, cells)
-
-    def link_predecessors(self, numbers: range, back: NDArray[Any] | None = None) -> None:
-        """Does nothing: no row depends on another."""
-
-    @property
-    def touches(self) -> int:
-        """How many writes have changed a byte or were about to."""
-        return self.rows.touches
-
-    def repair(self, numbers: range, *, published: bool) -> None:
-        """Does nothing: no row depends on another."""
+        self.rows.write(rows, cells)
 
     def update(
         self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]

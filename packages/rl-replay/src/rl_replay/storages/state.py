@@ -48,6 +48,7 @@ def restored(
             offsets = run.inside(offsets) if contents.joins else offsets
             links[positions] = offsets
             store.write(torch.from_numpy(positions), run.numbers, cells[run.rows], offsets)
-            store.link_predecessors(run.numbers)
+            if store.linker is not None:
+                store.linker.link_predecessors(run.numbers)
 
     return contents, fill

@@ -133,7 +133,10 @@ class RowTable:
             if marks is not None and isinstance(leaves, Leaves):
                 new = {path for key, path in marks.paths if key not in self.layout.schema}
                 given = Leaves((path, leaf) for path, leaf in leaves.items() if path not in new)
-            self.store.write(span.rows, span.numbers, given, found.back)
+            if self.store.linker is None and isinstance(given, ValidatedLeaves):
+                self.store.rows.put(span.rows, given)  # known to fit: nothing to check
+            else:
+                self.store.write(span.rows, span.numbers, given, found.back)
 
         require_room(session.ring, extent.count, session.ring.span_limit)
         span, found = self._append(session, extent.count, match, write)
@@ -177,9 +180,9 @@ class RowTable:
         write: Callable[[Span, Predecessors], None],
     ) -> tuple[Span, Predecessors]:
         """Reserves rows, writes and publishes them; undoes an interrupted write."""
-        store, span = self.store, None
+        rows, linker, span = self.store.rows, self.store.linker, None
         links = session.begin(count)
-        touches, keys = store.touches, links.keys
+        touches, keys = rows.touches, links.keys
         try:
             span = session.ring.reserve(count)
             found = match(links, span)
@@ -190,11 +193,12 @@ class RowTable:
             links.write(span, found)
             session.before_publish()
             session.ring.publish(count)
-            store.link_predecessors(span.numbers)
+            if linker is not None:
+                linker.link_predecessors(span.numbers)
             session.published(span, found)
         except BaseException:
             links.keys = keys
-            session.recover(span, touched=store.touches != touches)
+            session.recover(span, touched=rows.touches != touches)
             raise
         finally:
             session.end()
@@ -238,7 +242,8 @@ class RowTable:
             ring.cancel()
             return False
         published = bool(ring.is_live(torch.tensor([span.numbers.stop - 1]))[0])
-        self.store.repair(span.numbers, published=published)
+        if self.store.linker is not None:
+            self.store.linker.repair(span.numbers, published=published)
         return not published
 
     def arrange(self, dim_extend: int) -> None:
@@ -267,7 +272,7 @@ class RowTable:
         marks = any(key in links.keys.columns for key in cells.keys(True, True))
         # kept until the update has succeeded, to undo it where relinking is refused
         former = store.read(positions, keys=list(given)), links.back.copy() if marks else None
-        touches, whole = store.touches, False
+        touches, whole = store.rows.touches, False
         try:
             try:
                 store.update(positions, numbers, cells, offsets)
@@ -275,7 +280,7 @@ class RowTable:
                     session.relink()
                 whole = True
             except BaseException:
-                if store.touches != touches:
+                if store.rows.touches != touches:
                     store.update(positions, numbers, former[0], offsets)
                     if former[1] is not None:
                         links.back[:] = former[1]

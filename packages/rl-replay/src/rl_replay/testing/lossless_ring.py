@@ -161,7 +161,7 @@ class LosslessRing:
         self.rows.write(positions, numbers, given, back)
         self.back[positions.numpy()] = back
         self.published = numbers.stop
-        self.rows.link_predecessors(numbers)
+        self.rows.linker.link_predecessors(numbers)
         for row, number in enumerate(numbers):
             self.model[number] = cells[row : row + 1].clone()
             if drop_next:

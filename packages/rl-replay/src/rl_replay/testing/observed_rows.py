@@ -43,7 +43,7 @@ def put(rows: LosslessRows, start: int, cells: TensorDict, back: Sequence[int]) 
     numbers = range(start, start + len(cells))
     positions = torch.arange(start, start + len(cells)) % len(rows)
     rows.write(positions, numbers, cells, np.array(back))
-    rows.link_predecessors(numbers)
+    rows.linker.link_predecessors(numbers)
 
 
 def filled(capacity: int = 9) -> LosslessRows:
