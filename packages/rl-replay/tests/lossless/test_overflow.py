@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_replay.lossless.overflow import FREE, OverflowTable
+from rl_replay.lossless.overflow import FREE, Addresses, OverflowTable
 from rl_replay.testing.observed_rows import filled, observations, plain_batch, put, store
 from rl_slabs import LazyFile, RowSchema, Slab
 from rl_slabs.lanes.lane import LANE_SHIFT
@@ -94,6 +94,23 @@ def test_slots_that_nobody_names_are_found_again():
     table.rebuild(1, np.empty(0, dtype=np.int64))
     assert table.in_use() == 0
     assert table.take(1, 1).tolist() == [8]
+
+
+def test_room_is_made_of_slots_that_nobody_names():
+    table, named = OverflowTable(SCHEMA, 4, lanes=2), torch.zeros(8, dtype=torch.int32)
+    addresses = Addresses(named, lanes=2, alone=False)
+    table.take(1, 4)
+    addresses.set(np.array([5, 6]), addresses.of_slots(np.array([5, 7], dtype=np.int32)))
+    table.make_room(1, 2, addresses)
+    assert table.in_use() == 2
+    assert sorted(table.take(1, 2).tolist()) == [4, 6]
+
+
+def test_slots_return_to_the_lanes_of_their_rows():
+    table = OverflowTable(SCHEMA, 3, lanes=2)
+    slots = np.concatenate([table.take(0, 2), table.take(1, 3)])
+    table.release_each(np.array([0, 1, 1]), slots[[1, 3, 4]])
+    assert [table.take(lane, 1).tolist() for lane in (0, 1)] == [[1], [5]]
 
 
 def test_slots_filled_as_they_came_are_put_into_the_lanes_of_their_owners():

@@ -283,11 +283,7 @@ class SuccessorLinker:
         in_slots = self.addresses.in_slots(addresses).nonzero()[0]
         freed = self.addresses.slots(addresses[in_slots])
         # secured before anything is released: a full disk leaves the old rows whole
-        wanted = max(0, count - len(freed))
-        if not self._side.secure(lane, wanted):
-            # slots that a killed writer had taken and that no row names
-            self._side.rebuild(lane, self.addresses.slots_of_lane(lane))
-            self._side.secure(lane, wanted)
+        self._side.make_room(lane, max(0, count - len(freed)), self.addresses)
         if freed.size:
             # no row names a slot any more before it is given back
             self._rows.touches += 1
@@ -318,13 +314,7 @@ class SuccessorLinker:
         # the new address first: a released slot may be taken at once
         table.set(places, table.of_rows(positions))
         freed = table.slots(addresses[addresses > 0])
-        # each lane has a free list of its own, so slots return to the lane of their row
-        if self._side.lanes == 1:
-            self._side.release(0, freed)
-            return
-        lanes = places[addresses > 0] // table.lane_rows
-        for lane in np.unique(lanes).tolist():
-            self._side.release(lane, freed[lanes == lane])
+        self._side.release_each(places[addresses > 0] // table.lane_rows, freed)
 
     def materialize(self, places: Ints, numbers: Ints) -> None:
         """Copies the next observations of linked rows into slots of their own."""

@@ -63,7 +63,7 @@ class LosslessOneRow:
         side, lane = self._side, number >> LANE_SHIFT
         single, owned = self._linker.single, self._linker.single.owned_slot(position)
         if owned is None:
-            single.secure(lane)
+            side.make_room(lane, 1, self._addresses)
         self._touched.touches += 1
         if owned is not None:
             single.release(lane, position, owned)

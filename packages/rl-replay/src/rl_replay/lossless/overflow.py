@@ -251,6 +251,12 @@ class OverflowTable:
             self._secure(lane, top)
         return True
 
+    def make_room(self, lane: int, count: int, addresses: Addresses) -> None:
+        """`secure`, where need be with slots that a killed writer took and that no row names."""
+        if not self.secure(lane, count):
+            self.rebuild(lane, addresses.slots_of_lane(lane))
+            self.secure(lane, count)
+
     def take(self, lane: int, count: int) -> Ints:
         """Allocates slots `[count]`, the last released ones first."""
         if not self.secure(lane, count):
@@ -294,6 +300,14 @@ class OverflowTable:
         self.owners[slots] = FREE
         self._stack[base + spare : base + spare + len(slots)] = slots
         words[_SPARE] = spare + len(slots)
+
+    def release_each(self, lanes: Ints, slots: Ints) -> None:
+        """Releases slots, each to the free list of its lane."""
+        if self.lanes == 1:
+            self.release(0, slots)
+            return
+        for lane in np.unique(lanes).tolist():
+            self.release(lane, slots[lanes == lane])
 
     def put(
         self, slots: Ints, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]

@@ -19,13 +19,6 @@ class SingleLinker:
         address = int(self._addresses.values[position])
         return self._addresses.slots(address) if self._addresses.in_slots(address) else None
 
-    def secure(self, lane: int) -> None:
-        """Secures memory for one more slot."""
-        if not self._side.secure(lane, 1):
-            # slots that a killed writer had taken and that no row names
-            self._side.rebuild(lane, self._addresses.slots_of_lane(lane))
-            self._side.secure(lane, 1)
-
     def release(self, lane: int, position: int, slot: int) -> None:
         """Releases the slot of a row that is overwritten."""
         # no row names a slot any more before it is given back
