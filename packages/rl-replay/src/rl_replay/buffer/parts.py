@@ -111,6 +111,11 @@ class BufferParts:
 
     def set_generator(self, generator: torch.Generator | None) -> torch.Generator | None:
         """Exchanges the source of randomness, and returns the former one."""
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {type(generator).__name__}: use "
+                "torch.Generator().manual_seed(seed)."
+            )
         former = self.generator
         self.generator = self.sampler.generator = generator
         self.changes += 1

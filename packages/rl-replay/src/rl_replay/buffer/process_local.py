@@ -54,6 +54,15 @@ class ProcessLocal:
             finally:
                 self.waiting -= 1
 
+    def wait_until(self, storage: Storage, rows: int, timeout: float | None) -> None:
+        """Raises if a storage does not hold so many rows in time, or never can."""
+        if rows > storage.max_size:
+            raise ValueError(f"the buffer never holds {rows} rows, only {storage.max_size}.")
+        if not self.wait(storage, rows, timeout):
+            raise TimeoutError(
+                f"waited {timeout} s for {rows} rows and got {len(storage)}: is anyone writing?"
+            )
+
     def require_rows(self, storage: Storage, timeout: float) -> None:
         """Raises if the first rows of a storage do not come in time."""
         if not len(storage) and not self.wait(storage, 1, timeout):

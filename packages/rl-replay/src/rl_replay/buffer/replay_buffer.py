@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
@@ -16,11 +17,12 @@ from rl_replay.buffer.indexing import (
     batch_of_one,
     coordinates,
     row_ids_at,
+    written_index,
 )
 from rl_replay.buffer.parts import BufferParts, checked_size
 from rl_replay.buffer.process_local import ProcessLocal
 from rl_replay.buffer.transforms import Inverted
-from rl_replay.buffer.writes import is_ours, note_write, positions_of, store, store_arrays
+from rl_replay.buffer.writes import is_ours, store_arrays, store_in_place
 from rl_replay.checkpoint.checkpoint import Checkpoint
 from rl_replay.checkpoint.hooks import Hook
 from rl_replay.data.collate import Collate, stacked
@@ -30,6 +32,7 @@ from rl_replay.samplers import Sampler
 from rl_replay.samplers.consuming import consuming
 from rl_replay.storages import ListStorage, Storage
 from rl_replay.writers import RoundRobinWriter, Writer
+from rl_slabs import Span
 from rl_slabs.internals import positive
 from rl_transforms import Compose, Transform, as_transform
 
@@ -205,17 +208,17 @@ class ReplayBuffer:
                     parts.writer.check(1)
                 if parts.transform.changes or parts.writer.places_rows:
                     batch = batch_of_one(storage, data, parts.dim_extend)
-                    index = store(parts, batch, elements=True)
+                    index = _store(parts, batch, elements=True)
                     if parts.writer.places_rows and len(index) == 1 and index[0] < 0:
                         return None
                     return int(index) if storage.ndim == len(index) == 1 else index
                 span = storage.add(data)
-                note_write(parts)
+                _note_write(parts)
         except FOREIGN as error:
             note_given(error, f"{type(self).__name__}.add", data)
             raise
         if storage.arrangement.ndim > 1 and storage.columns:
-            return coordinates(storage, positions_of(span))
+            return coordinates(storage, _positions_of(span))
         return span.rows.start if isinstance(span.rows, slice) else int(span.rows[0])
 
     def extend(self, data: Any) -> torch.Tensor:
@@ -248,8 +251,8 @@ class ReplayBuffer:
                 if parts.checks_writes:
                     parts.writer.check(count_elements(data, storage.ndim))
                 if isinstance(data, list) and not isinstance(storage, ListStorage):
-                    return store(parts, stacked(data, parts.dim_extend), elements=True)
-                return store(parts, data)
+                    return _store(parts, stacked(data, parts.dim_extend), elements=True)
+                return _store(parts, data)
         except FOREIGN as error:
             note_given(error, f"{type(self).__name__}.extend", data)
             raise
@@ -281,7 +284,13 @@ class ReplayBuffer:
             (True, 3)
         """
         # an `extend` of a subclass, or of this instance, sees or changes what is written
-        return is_ours(self.extend) and store_arrays(self._parts, arrays, count)
+        if not is_ours(self.extend):
+            return False
+        with self._parts.local.lock:
+            stored = store_arrays(self._parts, arrays, count)
+            if stored:
+                _note_write(self._parts)
+        return stored
 
     def __len__(self) -> int:
         return len(self._parts.storage)
@@ -431,13 +440,7 @@ class ReplayBuffer:
             >>> _ = buffer.extend([1, 2])
             >>> buffer.wait_until(2, timeout=1.0)
         """
-        storage = self._parts.storage
-        if rows > storage.max_size:
-            raise ValueError(f"the buffer never holds {rows} rows, only {storage.max_size}.")
-        if not self._parts.local.wait(storage, rows, timeout):
-            raise TimeoutError(
-                f"waited {timeout} s for {rows} rows and got {len(self)}: is anyone writing?"
-            )
+        self._parts.local.wait_until(self._parts.storage, rows, timeout)
 
     @edge
     def append_transform(
@@ -553,11 +556,6 @@ class ReplayBuffer:
         Raises:
             TypeError: No generator.
         """
-        if not isinstance(generator, torch.Generator | None):
-            raise TypeError(
-                f"generator must be a torch.Generator, got {type(generator).__name__}: use "
-                "torch.Generator().manual_seed(seed)."
-            )
         with self._parts.local.lock:
             self._batches.rewind()
             return self._parts.set_generator(generator)
@@ -688,3 +686,37 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.storage!r}, {self.sampler!r}, {self.writer!r})"
+
+
+def _store(parts: BufferParts, data: Any, *, elements: bool = False) -> torch.Tensor:
+    """Stores a batch, of `elements` or of rows, and returns the index of its rows."""
+    storage = parts.storage
+    if parts.writer.places_rows:
+        index = store_in_place(parts, data, elements=elements)
+        _note_write(parts)
+        return index
+    if elements or parts.transform.changes:
+        span = parts.transform.store(storage, data, elements=elements)
+    else:
+        span = storage.extend(data)
+    if span is None:  # transforms hold all of it back
+        shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
+        return torch.empty(shape, dtype=torch.int64)
+    _note_write(parts)
+    positions = _positions_of(span)
+    several = storage.arrangement.ndim > 1 and storage.columns
+    return written_index(storage, positions, parts.dim_extend) if several else positions
+
+
+def _note_write(parts: BufferParts) -> None:
+    """Invalidates prefetched batches, and wakes the threads that wait for rows."""
+    parts.changes += 1
+    if parts.local.waiting:
+        parts.local.written.notify_all()
+
+
+def _positions_of(span: Span) -> torch.Tensor:
+    """The positions of the rows of a write, int64 `[n]`."""
+    rows = span.rows
+    # numpy takes half of torch's time
+    return torch.from_numpy(np.arange(rows.start, rows.stop)) if isinstance(rows, slice) else rows
