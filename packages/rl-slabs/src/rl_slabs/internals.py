@@ -10,8 +10,8 @@ from rl_slabs.lanes.lane import FLOOR, LANE_MASK, LANE_SHIFT, PUBLISHED, RESERVE
 from rl_slabs.lanes.window import as_array, as_tensor
 from rl_slabs.memory.memory import Memory
 from rl_slabs.regular_file import open_regular
+from rl_slabs.rows.blocks import aligned_bytes
 from rl_slabs.rows.match import as_cells, bits_of, match_fields, match_leaves
-from rl_slabs.rows.packed_rows import aligned_bytes
 from rl_slabs.rows.rows import PARALLEL_ITEMS, take_known_rows
 from rl_slabs.rows.selection import RowIndex, require_inside, select
 from rl_slabs.rows.tensordict_leaves import TensordictReader, ValidatedLeaves

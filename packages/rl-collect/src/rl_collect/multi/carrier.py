@@ -30,6 +30,9 @@ class Carrier(Protocol):
     def shares_memory(self, index: int) -> bool:
         """Whether a worker can attach to the shared memory of this process."""
 
+    def route(self, index: int) -> str:
+        """What carries a worker's batches; see `MultiCollector.stats`."""
+
     def offer_weights(self, weights: SharedWeights | None) -> None:
         """From now on bring these to workers that share no memory, when they need them."""
 
@@ -66,6 +69,11 @@ class Processes(WorkerPool):
         """True: all are on this machine."""
         del index
         return True
+
+    def route(self, index: int) -> str:
+        """Shared memory carries all."""
+        del index
+        return "memory"
 
     def offer_weights(self, weights: SharedWeights | None) -> None:
         """Nothing: all workers read them where they are."""

@@ -256,8 +256,11 @@ class MultiCollector(CollectorInterface):
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
-            batches were after it, on average; `missing`: the workers that take no part now; and
-            `workers`: what each collector reported with its last batch.
+            batches were after it, on average; `missing`: the workers that take no part now;
+            `routes`: what carries the batches of each; and `workers`: what each collector reported
+            with its last batch. A route is "memory" with processes; "gloo" with ranks; with actors
+            "socket" on this machine and "blocks" from others, or "ray", which is slower, where an
+            actor could not connect to this process; "" before the worker has started.
         """
         self._require_open()
         return {
@@ -266,6 +269,7 @@ class MultiCollector(CollectorInterface):
             "policy_version": self.policy_version,
             "policy_lag": self._lag,
             "missing": self._workers.missing,
+            "routes": [self._workers.pool.route(index) for index in range(len(self._workers))],
             "workers": [dict(one) for one in self._workers.stats],
         }
 

@@ -41,6 +41,9 @@ class Transport(Protocol):
     def ready(self, tickets: Sequence[Any], timeout_s: float) -> list[Any]:
         """Wait for one that `take` would not wait for; all of these, none where it takes longer."""
 
+    def route(self, index: int) -> str:
+        """What carries the rows of a worker on another machine, or calls of one on this."""
+
     def close(self, places: Sequence[HostInfo | None], timeout_s: float) -> Failure | None:
         """Close all workers that have started; those that take too long by force."""
 
@@ -100,6 +103,10 @@ class RemoteWorkers:
         """Whether a worker is on this machine."""
         place = self._workers[index].place
         return place is not None and place.node == self._transport.node
+
+    def route(self, index: int) -> str:
+        """What carries a worker's batches; empty where it has not started."""
+        return "" if self._workers[index].place is None else self._transport.route(index)
 
     def offer_weights(self, weights: SharedWeights | None) -> None:
         """From now on bring these to workers on other machines."""

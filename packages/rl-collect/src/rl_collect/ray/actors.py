@@ -117,6 +117,11 @@ class Actors:
                     waiting.register(descriptor, select.POLLIN)
             waiting.poll(left_s * 1000)
 
+    def route(self, index: int) -> str:
+        """A connection of the actor's own, or Ray where none came about."""
+        actor = self._actors[index]
+        return "socket" if actor.calls else "blocks" if actor.blocks else "ray"
+
     def close(self, places: Sequence[HostInfo | None], timeout_s: float) -> Failure | None:
         """Close all workers that have started, then kill all actors."""
         try:

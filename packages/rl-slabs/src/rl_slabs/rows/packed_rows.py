@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
+from rl_slabs.rows.blocks import aligned_bytes
 from rl_slabs.rows.rows import ALIGNMENT, Rows
 from rl_slabs.schema import RowSchema
 
@@ -88,13 +89,6 @@ class PackedRows(NamedTuple):
         for path, leaf in rows.arrays.items():
             found.set(path, leaf.data)  # with a version counter of its own
         return found.reshape(self.shape)
-
-
-def aligned_bytes(nbytes: int) -> NDArray[np.uint8]:
-    """Bytes of any content that begin at a cache line."""
-    memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + nbytes]
 
 
 def _for_torch(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
