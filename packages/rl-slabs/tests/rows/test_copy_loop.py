@@ -57,17 +57,25 @@ def bytes_of(rows):
     return [one.reshape(-1).view(torch.uint8).tolist() for one in held if one is not None]
 
 
-@given(schemas(), st.integers(0, 1 << 20), st.integers(1, 3), st.sampled_from(["slice", "index"]))
+HOW = st.sampled_from(["slice", "stream", "index"])
+
+
+@given(schemas(), st.integers(0, 1 << 20), st.integers(1, 3), HOW)
 def test_rows_are_those_that_numpy_writes_to_the_bit(schema, seed, apart, how):
-    count, capacity = LEAST_ROWS + seed % 7, LEAST_ROWS + 11
+    count, capacity, first = LEAST_ROWS + seed % 7, LEAST_ROWS + 15, seed % 9
     source = random_rows(schema, count, seed, apart=apart)
-    index = slice(2, 2 + count) if how == "slice" else (torch.arange(count) * 5 + seed) % capacity
+    index = (
+        (torch.arange(count) * 5 + seed) % capacity
+        if how == "index"
+        else slice(first, first + count)
+    )
     if how == "index" and len(index.unique()) < count:
         index = torch.randperm(capacity)[:count]
     plain, fast = Rows.zeros(schema, capacity), Rows.zeros(schema, capacity)
     plain.write(index, source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(copy_loop, "ROWS_BEFORE_COMPILING", 0)
+        patch.setattr(copy_loop, "BYTES_TO_STREAM", 0 if how == "stream" else 1 << 62)
         fast = Rows.zeros(schema, capacity)
     fast.write(index, source)
     assert fast.is_compiled == bool(schema.packed)
@@ -129,7 +137,10 @@ def test_without_llvm_numpy_writes(compiled_at_once, monkeypatch):
 @pytest.mark.parametrize("leaf", [np.ones((LEAST_ROWS, 2)), np.ones((LEAST_ROWS, 1), np.float32)])
 def test_memory_of_another_size_is_never_read(compiled_at_once, leaf):
     schema = RowSchema({"a": (torch.float32, (2,))})
-    loop, words = CopyLoop(schema), np.zeros((LEAST_ROWS, 1), dtype=np.int64).ctypes.data
+    loop, words = (
+        CopyLoop(schema, LEAST_ROWS),
+        np.zeros((LEAST_ROWS, 1), dtype=np.int64).ctypes.data,
+    )
     assert loop.bind([leaf], (), words, slice(0, LEAST_ROWS)) is None
     assert loop.bind([np.ones((LEAST_ROWS, 2), np.float32)], (), words, slice(0, LEAST_ROWS))
 
@@ -151,7 +162,7 @@ def test_a_forked_child_uses_and_compiles_loops(compiled_at_once, forked):
 
 
 def test_a_fork_waits_for_a_thread_that_compiles(compiled_at_once, forked):
-    native.compile_loop(loop_source(SCHEMA, by_index=False))  # from now on forks wait
+    native.compile_loop(loop_source(SCHEMA))  # from now on forks wait
     stop = threading.Event()
 
     def compile_others():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ _CHUNK_BYTES = 1 << 20
 """Rows are gathered for a comparison in pieces that stay in the cache."""
 
 _FEW_WORDS = 64
+_KINDS = tuple(np.dtype(f"u{size}") for size in (8, 4, 2, 1))
 
 
 def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
@@ -20,27 +23,53 @@ def same_bits(left: Array, right: Array) -> NDArray[np.bool_]:
     return same_words(words(left), words(right))
 
 
+def differing_bits(left: Array, right: Array) -> NDArray[np.bool_]:
+    """Whether each pair of rows `[n, *shape]` has different bytes, bool `[n]`."""
+    return differing_words(words(left), words(right))
+
+
 def words(rows: Array) -> Array:
     """Rows `[n, *shape]` as `[n, words]` of the widest unsigned integers that divide a row."""
-    nbytes = rows.itemsize * prod(rows.shape[1:])
-    size = next(size for size in (8, 4, 2, 1) if nbytes % size == 0)
-    flat = rows.reshape(len(rows), prod(rows.shape[1:]))
-    return np.ascontiguousarray(flat).view(f"u{size}")
+    if rows.ndim != 2:
+        rows = rows.reshape(len(rows), prod(rows.shape[1:]))
+    widest = _pieces(rows.itemsize * rows.shape[1])[0]
+    return np.ascontiguousarray(rows).view(widest)
 
 
 def same_words(left: Array, right: Array) -> NDArray[np.bool_]:
     """Whether rows of `words` are equal, bool `[n]`."""
-    differ, width = left != right, left.shape[1]
-    if width > _FEW_WORDS:
-        equal: NDArray[np.bool_] = ~differ.any(axis=1)
-        return equal
-    # a reduction over so short an axis takes ten times as long as flags read side by side
-    apart, start = np.zeros(len(left), dtype=np.bool_), 0
-    while start < width:
-        size = next(size for size in (8, 4, 2, 1) if start + size <= width)
-        apart |= differ[:, start : start + size].view(f"u{size}")[:, 0] != 0
-        start += size
+    apart = differing_words(left, right)
     return np.logical_not(apart, out=apart)
+
+
+def differing_words(left: Array, right: Array) -> NDArray[np.bool_]:
+    """Whether rows of `words` differ, bool `[n]`."""
+    differ, width = left != right, left.shape[1]
+    if width == 1:
+        only: NDArray[np.bool_] = differ[:, 0]
+        return only
+    if width > _FEW_WORDS or not width:
+        each: NDArray[np.bool_] = differ.any(axis=1)
+        return each
+    # a reduction over so short an axis takes ten times as long as flags read side by side
+    found: NDArray[np.bool_] | None = None
+    for piece, kind in _pieces(width)[1]:
+        some = differ[:, piece].view(kind)[:, 0] != 0
+        found = some if found is None else np.logical_or(found, some, out=found)
+    assert found is not None  # a row has words
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _pieces(nbytes: int) -> tuple[np.dtype[Any], list[tuple[slice, np.dtype[Any]]]]:
+    """The widest unsigned integer that divides so many bytes, and the fewest ones that make up."""
+    widest = next(kind for kind in _KINDS if nbytes % kind.itemsize == 0)
+    pieces, start = [], 0
+    while start < min(nbytes, _FEW_WORDS):
+        kind = next(kind for kind in _KINDS if start + kind.itemsize <= nbytes)
+        pieces.append((slice(start, start + kind.itemsize), kind))
+        start += kind.itemsize
+    return widest, pieces
 
 
 def same_rows(left: Array, rows: Ints, right: Array, others: Ints) -> NDArray[np.bool_]:

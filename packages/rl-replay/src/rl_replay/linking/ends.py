@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_layout import keys
-from rl_replay.data.bits import same_bits
+from rl_replay.data.bits import differing_words, words
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set
 from rl_replay.linking.observations import lacks, observed
 from rl_replay.linking.run import ReadColumn
@@ -59,15 +59,18 @@ class EndChecks:
         if not marks.ends:
             return
         wrong = _contradictory(known.ends, marks)
-        if wrong is not None and wrong.any():
-            self._add_flags(int(np.count_nonzero(wrong)))
+        contradictory = 0 if wrong is None else int(np.count_nonzero(wrong))
+        if contradictory:
+            self._add_flags(contradictory)
         former, self._last = self._last, NO_ENDS
         if not known.compares or known.far is not None or lacks(leaves, known.observed):
             return
-        ended = np.logical_or.reduce(marks.ends)
+        ended = marks.ends[0].copy()
+        for flag in marks.ends[1:]:
+            ended |= flag
         if marks.real is not None:
             ended &= marks.real
-        if wrong is not None:
+        if contradictory and wrong is not None:
             ended &= ~wrong
         if former.following or ended.any():
             # of a call that holds a step of each environment every row is the last of its run
@@ -149,7 +152,7 @@ class LastEnds(NamedTuple):
         """The ended ones of the last `runs` rows."""
         first = len(ended) - runs
         following: dict[int, Sequence[bytes]] = {}
-        for place in np.flatnonzero(ended[first:]).tolist():
+        for place in ended[first:].nonzero()[0].tolist():
             now, after = ([rows[first + place] for rows in side] for side in seen)
             if _moved(zip(now, after, strict=True)):
                 following[place] = [row.tobytes() for row in after]
@@ -195,13 +198,15 @@ def _inside(
     """Ended rows whose next row is in the same call."""
     stride, inside = extent.stride, extent.inside()
     pairs = ended[:-stride] if inside is None else ended[:-stride] & inside
-    rows = np.flatnonzero(pairs if real is None else pairs & real[stride:])
-    moved, same = np.zeros(len(rows), np.bool_), np.ones(len(rows), np.bool_)
-    for seen, following in zip(*both, strict=True) if len(rows) else ():
-        last = following[rows]
-        moved |= ~same_bits(seen[rows], last)
-        same &= same_bits(seen[rows + stride], last)
-    return int(moved.sum()), int((same & moved).sum())
+    rows = (pairs if real is None else pairs & real[stride:]).nonzero()[0]
+    if not len(rows):
+        return 0, 0
+    moved, apart = np.zeros((2, len(rows)), np.bool_)
+    for seen, following in zip(*both, strict=True):
+        now, last = words(seen), words(following).take(rows, 0)
+        moved |= differing_words(now.take(rows, 0), last)
+        apart |= differing_words(now.take(rows + stride, 0), last)
+    return int(np.count_nonzero(moved)), int(np.count_nonzero(moved > apart))
 
 
 def _moved(pairs: Iterable[tuple[NDArray[Any], NDArray[Any]]]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout import compare_neighbours, keys
-from rl_replay.data.bits import same_bits, same_words, words
+from rl_replay.data.bits import differing_bits, same_bits, same_words, words
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
@@ -293,7 +293,8 @@ def _differs(
     """Which joined pairs differ in one observation, bool `[n - stride]`."""
     later = rows_of(leaves, both[0], paths[0], slice(stride, None))
     after = rows_of(leaves, both[1], paths[1], slice(0, -stride))
-    return joined & ~same_bits(later, after)
+    found = differing_bits(later, after)
+    return np.logical_and(found, joined, out=found)
 
 
 def _laid_out(

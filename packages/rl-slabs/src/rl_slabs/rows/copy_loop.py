@@ -20,14 +20,20 @@ LEAST_ROWS = 512
 ROWS_BEFORE_COMPILING = 1 << 20
 """So many rows, in calls of at least `LEAST_ROWS`, lose about the time that compiling takes."""
 
+BYTES_TO_STREAM = 1 << 26
+"""Rows of so many bytes in all outgrow the caches: what is written to them goes around those."""
+
+_BLOCK_BYTES = 1 << 13  # of a quarter of the smallest cache: packed there, then streamed
+
 
 class CopyLoop:
     """Copies leaves into packed rows, row by row, once enough rows came to compile it."""
 
     # Leaf by leaf, every cache line of the rows is visited once for each leaf.
 
-    def __init__(self, schema: RowSchema) -> None:
+    def __init__(self, schema: RowSchema, capacity: int) -> None:
         self._schema = schema
+        self._streams = capacity * schema.row_bytes >= BYTES_TO_STREAM
         # number among the fields, dtype as numpy sees it, bytes in one row
         self._leaves = [
             (number, np.dtype(name_of(carrier(field.dtype))), field.nbytes)
@@ -90,27 +96,34 @@ class CopyLoop:
         if rows >= LEAST_ROWS:
             left = self._uncompiled - rows
             if left < 0:
-                self._loops = _compiled(self._schema)
+                self._loops = _compiled(self._schema, streams=self._streams)
             self._uncompiled = left
         return self._loops
 
 
-def _compiled(schema: RowSchema) -> tuple[Loop, Loop] | None:
-    straight, by_index = (compile_loop(loop_source(schema, by_index=way)) for way in (False, True))
+def _compiled(schema: RowSchema, *, streams: bool) -> tuple[Loop, Loop] | None:
+    sources = loop_source(schema, streams=streams), loop_source(schema, by_index=True)
+    straight, by_index = map(compile_loop, sources)
     return None if straight is None or by_index is None else (straight, by_index)
 
 
-def loop_source(schema: RowSchema, *, by_index: bool) -> str:
-    """The loop over at least one row, as LLVM reads it."""
+def loop_source(schema: RowSchema, *, by_index: bool = False, streams: bool = False) -> str:
+    """The loop over at least one row, as LLVM reads it; it `streams` into neighbouring rows."""
     # Copies of known sizes become moves of vectors; an address counts as aligned to single bytes.
     fields = [field for field in schema.fields if field.offset is not None]
     begin = [_BEGIN.format(k=k) for k in range(len(fields))]
     copies = [_COPY.format(k=k, offset=f.offset, size=f.nbytes) for k, f in enumerate(fields)]
-    return _LOOP.format(
+    used = max(f.offset + f.nbytes for f in fields if f.offset is not None)
+    if streams and used < schema.row_bytes:
+        copies.append(_PAD.format(offset=used, size=schema.row_bytes - used))
+    rows = max(1, _BLOCK_BYTES // schema.row_bytes)
+    return (_STREAMS if streams else _LOOP).format(
         begin="".join(begin),
         copies="".join(copies),
         place=_BY_INDEX if by_index else _STRAIGHT,
         row_bytes=schema.row_bytes,
+        block=rows,
+        block_bytes=rows * schema.row_bytes + 2 * 64,  # what the lines of both ends hold besides
     )
 
 
@@ -135,6 +148,95 @@ done:
 }}
 """
 
+# A block of rows is packed on the stack, then written by moves of 32 bytes that load no cache line
+# of the rows. Only whole lines are written so: what a block begins of its last line goes to the
+# front of the next block; words of 8 bytes fill the first line of all and the last one. The fence
+# lets nobody see the count of published rows before the rows.
+_STREAMS = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+define void @loop(ptr noalias %rows, ptr noalias %leaves, i64 %count, ptr noalias %index) {{
+entry:
+  %block = alloca [{block_bytes} x i8], align 64
+  {begin}
+  %address = ptrtoint ptr %rows to i64
+  %lead = and i64 %address, 63
+  %back = sub i64 0, %lead
+  %line = getelementptr i8, ptr %rows, i64 %back
+  br label %pack
+pack:
+  %first = phi i64 [0, %entry], [%end, %carry]
+  %goal = phi ptr [%line, %entry], [%goal_after, %carry]
+  %filled = phi i64 [%lead, %entry], [%over, %carry]
+  %full = add i64 %first, {block}
+  %is_last = icmp sge i64 %full, %count
+  %end = select i1 %is_last, i64 %count, i64 %full
+  %begun = getelementptr i8, ptr %block, i64 %filled
+  br label %row
+row:
+  %n = phi i64 [%first, %pack], [%next, %row]
+  %at = sub i64 %n, %first
+  %start = mul i64 %at, {row_bytes}
+  %here = getelementptr i8, ptr %begun, i64 %start
+  {copies}
+  %next = add i64 %n, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %row, label %filling
+filling:
+  %many = sub i64 %end, %first
+  %bytes = mul i64 %many, {row_bytes}
+  %size = add i64 %filled, %bytes
+  %lines = and i64 %size, -64
+  %is_first = icmp eq i64 %first, 0
+  %has_lead = icmp ne i64 %lead, 0
+  %leads = and i1 %is_first, %has_lead
+  %is_short = icmp slt i64 %size, 64
+  %lead_end = select i1 %is_short, i64 %size, i64 64
+  br i1 %leads, label %word, label %whole
+word:
+  %done = phi i64 [%lead, %filling], [%done_next, %word], [%lines_done, %tail]
+  %until = phi i64 [%lead_end, %filling], [%until, %word], [%size, %tail]
+  %from = getelementptr i8, ptr %block, i64 %done
+  %to = getelementptr i8, ptr %goal, i64 %done
+  %bits = load i64, ptr %from, align 8
+  store i64 %bits, ptr %to, align 8
+  %done_next = add i64 %done, 8
+  %words_left = icmp slt i64 %done_next, %until
+  br i1 %words_left, label %word, label %whole
+whole:
+  %written = phi i64 [0, %filling], [%done_next, %word]
+  %has_lines = icmp slt i64 %written, %lines
+  br i1 %has_lines, label %vector, label %rest
+vector:
+  %moved = phi i64 [%written, %whole], [%moved_next, %vector]
+  %source = getelementptr i8, ptr %block, i64 %moved
+  %target = getelementptr i8, ptr %goal, i64 %moved
+  %lanes = load <4 x i64>, ptr %source, align 32
+  store <4 x i64> %lanes, ptr %target, align 32, !nontemporal !0
+  %moved_next = add i64 %moved, 32
+  %goes_on = icmp slt i64 %moved_next, %lines
+  br i1 %goes_on, label %vector, label %rest
+rest:
+  %lines_done = phi i64 [%written, %whole], [%moved_next, %vector]
+  br i1 %is_last, label %tail, label %carry
+carry:
+  %over = sub i64 %size, %lines
+  %goal_after = getelementptr i8, ptr %goal, i64 %lines
+  %last_line = getelementptr i8, ptr %block, i64 %lines
+  %kept = load <8 x i64>, ptr %last_line, align 64
+  store <8 x i64> %kept, ptr %block, align 64
+  br label %pack
+tail:
+  %has_tail = icmp slt i64 %lines_done, %size
+  br i1 %has_tail, label %word, label %fence
+fence:
+  fence seq_cst
+  ret void
+}}
+!0 = !{{i32 1}}
+"""
+
 _BEGIN = """
   %given{k} = getelementptr ptr, ptr %leaves, i64 {k}
   %leaf{k} = load ptr, ptr %given{k}"""
@@ -150,3 +252,7 @@ _COPY = """
   %from{k} = getelementptr i8, ptr %leaf{k}, i64 %away{k}
   %to{k} = getelementptr i8, ptr %here, i64 {offset}
   call void @llvm.memcpy.p0.p0.i64(ptr align 1 %to{k}, ptr align 1 %from{k}, i64 {size}, i1 0)"""
+
+_PAD = """
+  %pad = getelementptr i8, ptr %here, i64 {offset}
+  call void @llvm.memset.p0.i64(ptr align 1 %pad, i8 0, i64 {size}, i1 0)"""

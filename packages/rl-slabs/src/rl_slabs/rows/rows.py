@@ -83,7 +83,7 @@ class Rows:
             path: view.numpy() for path, view in self._views.items() if view.is_cpu
         }
         self._whole.attach(self._columns)
-        self._loop = CopyLoop(schema)
+        self._loop = CopyLoop(schema, self._count)
         self._address = 0 if self._words is None else self._words.ctypes.data
 
     @classmethod
