@@ -13,7 +13,10 @@ def test_segments_by_hand():
 
 def test_continues_by_hand():
     rows = trajectories([3, 2], EndKind.CUT)
-    pairs = {(i, j) for i in range(5) for j in range(5) if reference.continues(rows, i, j)}
+    marked = reference.marked_rows(rows)
+    pairs = {
+        (i, j) for i in range(5) for j in range(5) if reference.continues(marked[i], marked[j])
+    }
     assert pairs == {(0, 1), (1, 2), (3, 4)}
     rows.set(keys.MASK, torch.tensor([True, True, True, True, False]))
-    assert not reference.continues(rows, 3, 4)
+    assert not reference.continues(*reference.marked_rows(rows)[3:])

@@ -6,7 +6,7 @@ Made for siblings, which ask for a range of versions: a name changes with the mi
 from rl_layout.compiled import LEAST_ROWS, is_of_use, load_compiled, run_compiled
 from rl_layout.extras import import_with_hypothesis
 from rl_layout.recurrent_mode import MODE
-from rl_layout.reference import continues
+from rl_layout.reference import MarkedRow, continues, marked_rows
 from rl_layout.segments.flat_views import flatten
 from rl_layout.segments.markers import (
     FIELDS,
@@ -23,6 +23,7 @@ __all__ = [
     "FIELDS",
     "LEAST_ROWS",
     "MODE",
+    "MarkedRow",
     "array_of",
     "batch_shape",
     "continues",
@@ -33,6 +34,7 @@ __all__ = [
     "import_with_hypothesis",
     "is_of_use",
     "load_compiled",
+    "marked_rows",
     "marker_leaves",
     "run_compiled",
     "segments_of",

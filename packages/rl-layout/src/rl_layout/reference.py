@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -18,33 +19,66 @@ def segments(batch: TensorDictBase) -> list[tuple[int, int, int]]:
     """List the segments of a batch, one row after another."""
     # batch: a TED tensordict ``[N]`` or ``[*B, T]``.
     flat, num_steps = batch.reshape(-1), batch.batch_size[-1]
+    marked = marked_rows(flat)
     contradicted = contradictions(batch) or [False] * len(flat)
     found: list[tuple[int, int, int]] = []
     start = None
     for row in range(len(flat)):
-        if not _is_real(flat, row):
+        if not marked[row].real:
             continue
         start = row if start is None else start
-        in_batch = row + 1 < len(flat) and (row + 1) % num_steps != 0
-        if contradicted[row] or not (in_batch and continues(flat, row, row + 1)):
-            found.append((start, row + 1 - start, _kind(flat, row)))
+        if contradicted[row] or not _joins(marked, row, num_steps):
+            found.append((start, row + 1 - start, _kind(flat, row) if marked[row].boundary else 0))
             start = None
     return found
 
 
-def continues(rows: TensorDictBase, i: int, j: int) -> bool:
-    """Say whether row j continues row i, by every marker that there is."""
-    # rows: TED rows ``[N]``.
-    same = _read(rows, keys.TRAJ_IDS, lambda ids: bool(ids[i] == ids[j]), True)
-    step = _read(rows, keys.TRAJ_STEP, lambda steps: bool(steps[j] == steps[i] + 1), True)
-    fresh = _read(rows, keys.IS_INIT, lambda flag: bool(flag[j]), False)
+class MarkedRow(NamedTuple):
+    """The markers of one row; None for an id or a step that rows do not have."""
+
+    traj_id: int | None
+    step: int | None
+    init: bool  # a first step
+    boundary: bool  # a last step; of n-step rows only one whose end is one step away
+    real: bool  # no padding
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it has an id and a step, which determine the row before it."""
+        return self.traj_id is not None and self.step is not None
+
+
+def marked_rows(rows: TensorDictBase) -> list[MarkedRow]:
+    """The markers of TED rows ``[N]``, one by one."""
+
+    def column(key: NestedKey, absent: Any) -> list[Any]:
+        leaf = rows.get(key, None)
+        if leaf is None:
+            return [absent] * len(rows)
+        return [one.any().item() if isinstance(absent, bool) else one.item() for one in leaf]
+
+    flags = zip(*(column(key, False) for key in keys.NEXT_DONE_KEYS), strict=True)
+    far = column(keys.STEPS_TO_NEXT_OBS, 1)
+    boundary = [any(ends) and steps == 1 for ends, steps in zip(flags, far, strict=True)]
+    columns = (
+        column(keys.TRAJ_IDS, None),
+        column(keys.TRAJ_STEP, None),
+        column(keys.IS_INIT, False),
+        boundary,
+        column(keys.MASK, True),
+    )
+    return [MarkedRow(*row) for row in zip(*columns, strict=True)]
+
+
+def continues(earlier: MarkedRow, later: MarkedRow) -> bool:
+    """Say whether one row continues another, by every marker that there is."""
     return (
-        _is_real(rows, i)
-        and _is_real(rows, j)
-        and same
-        and step
-        and not fresh
-        and not (_is_boundary(rows, i))
+        earlier.real
+        and later.real
+        and earlier.traj_id == later.traj_id
+        and (earlier.step is None or later.step == earlier.step + 1)
+        and not later.init
+        and not earlier.boundary
     )
 
 
@@ -68,7 +102,9 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
     leaves = [] if told or num_steps < 2 else _observations(flat)
     if not leaves:
         return None
-    pairs = {i: j for i in range(len(flat)) if (j := _successor(flat, i, num_steps)) is not None}
+    marked = marked_rows(flat)
+    followed = ((i, _successor(flat, marked, i, num_steps)) for i in range(len(flat)))
+    pairs = {i: j for i, j in followed if j is not None}
     wrong = {
         number: [i for i, j in pairs.items() if not torch.equal(after[i], root[j])]
         for number, (root, after) in enumerate(leaves)
@@ -94,7 +130,7 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
         cut[pairs[i] - 1] = True
         if i + 1 + _far(flat, i + 1) != pairs[i]:
             cut[i] = True
-    return [cut[i] and _joins(flat, i, num_steps) for i in range(len(flat))]
+    return [cut[i] and _joins(marked, i, num_steps) for i in range(len(flat))]
 
 
 def _observations(flat: TensorDictBase) -> list[tuple[Tensor, Tensor]]:
@@ -108,19 +144,19 @@ def _observations(flat: TensorDictBase) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-def _successor(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
+def _successor(flat: TensorDictBase, marked: list[MarkedRow], i: int, num_steps: int) -> int | None:
     """The row that the next observation of row i belongs to, where no marker cuts between."""
     j = i + _far(flat, i)
     lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
     done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in keys.NEXT_DONE_KEYS)
     # every step in between must continue the one before it
-    near = j > i and all(_joins(flat, row, num_steps) for row in range(i, j))
+    near = j > i and all(_joins(marked, row, num_steps) for row in range(i, j))
     return None if lost or done or not near else j
 
 
-def _joins(flat: TensorDictBase, i: int, num_steps: int) -> bool:
+def _joins(marked: list[MarkedRow], i: int, num_steps: int) -> bool:
     """Whether no marker cuts after row i, and its row of the batch continues."""
-    return (i + 1) % num_steps != 0 and continues(flat, i, i + 1)
+    return (i + 1) % num_steps != 0 and continues(marked[i], marked[i + 1])
 
 
 def _far(flat: TensorDictBase, i: int) -> int:
@@ -134,7 +170,7 @@ class ListRowSource:
     # rows: TED rows ``[N]``.
 
     def __init__(self, rows: TensorDictBase) -> None:
-        self._rows = rows
+        self._rows, self._marked = rows, marked_rows(rows)
 
     def read(self, rows: Tensor, keys: Sequence[NestedKey]) -> tuple[TensorDictBase, Tensor]:
         """Read keys of some rows; rows outside the batch read row 0 and are masked out."""
@@ -163,23 +199,12 @@ class ListRowSource:
         return torch.tensor(places).reshape(rows.shape), torch.tensor(proved).reshape(rows.shape)
 
     def _continues(self, i: int, j: int) -> bool:
-        return min(i, j) >= 0 and max(i, j) < len(self._rows) and continues(self._rows, i, j)
-
-
-def _is_real(rows: TensorDictBase, i: int) -> bool:
-    return _read(rows, keys.MASK, lambda mask: bool(mask[i]), True)
-
-
-def _is_boundary(rows: TensorDictBase, i: int) -> bool:
-    near = _read(rows, keys.STEPS_TO_NEXT_OBS, lambda steps: bool(steps[i] == 1), True)
-    return near and any(
-        _read(rows, key, lambda flag: bool(flag[i]), False) for key in keys.NEXT_DONE_KEYS
-    )
+        there = min(i, j) >= 0 and max(i, j) < len(self._marked)
+        return there and continues(self._marked[i], self._marked[j])
 
 
 def _kind(rows: TensorDictBase, i: int) -> int:
-    if not _is_boundary(rows, i):
-        return 0
+    """How a row that ends a trajectory does."""
     truncated = _read(rows, keys.NEXT_TRUNCATED, lambda flag: bool(flag[i]), False)
     terminated = _read(rows, keys.NEXT_TERMINATED, lambda flag: bool(flag[i]), not truncated)
     return 2 if terminated else 1

@@ -16,6 +16,7 @@ from hypothesis.stateful import invariant
 from tensordict import TensorClass, TensorDict
 
 from rl_layout import Segments, keys
+from rl_layout.internals import marked_rows
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay import (
     ImmutableDatasetWriter,
@@ -36,7 +37,7 @@ from rl_replay import (
     Writer,
 )
 from rl_replay.testing import BufferMachine
-from rl_replay.testing.reference_links import linked, rows_of
+from rl_replay.testing.linked_ring import linked
 
 
 class LinkedBuffers(BufferMachine):
@@ -58,7 +59,7 @@ class LinkedBuffers(BufferMachine):
             return
         storage.trajectories().check(storage.back)
         live = sorted((number, place) for place, number in model.row_ids.items())
-        expected = linked([(n, rows_of(model.rows[p].unsqueeze(0))[0]) for n, p in live])
+        expected = linked([(n, marked_rows(model.rows[p].unsqueeze(0))[0]) for n, p in live])
         back = storage.back
         oldest = live[0][0]
         found = {n: n - int(back[p]) for n, p in live if back[p] > 0 and n - back[p] >= oldest}

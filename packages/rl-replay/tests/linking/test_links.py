@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_layout import keys
+from rl_layout.internals import marked_rows
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay import LazyTensorStorage
 from rl_replay.linking.links import Links
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_replay.storages.private_session import PrivateRing
 from rl_replay.testing import LinkedRing, LinksMachine
-from rl_replay.testing.reference_links import linked, rows_of
+from rl_replay.testing.linked_ring import linked
 from rl_slabs import RowSchema
 
 
@@ -221,7 +222,7 @@ def test_copies_of_steps_never_branch_and_never_break_a_rule(data: st.DataObject
     assert len(set(links.values())) == len(links)
     for later, earlier in links.items():
         two = torch.stack([ring.history[earlier], ring.history[later]])
-        assert linked(list(enumerate(rows_of(two)))) == {1: 0}
+        assert linked(list(enumerate(marked_rows(two)))) == {1: 0}
     waiting = set(range(ring.ring.first, ring.ring.published)) - set(links.values())
     assert {n for n in ring.links.pending.values() if n >= ring.ring.first} <= waiting
 
@@ -337,7 +338,7 @@ def test_few_rows_of_a_call_continue_what_their_markers_say(
     )
     rows[keys.TRAJ_IDS], rows[keys.TRAJ_STEP] = torch.tensor(ids), torch.tensor(steps)
     expected = [0] * count
-    for later, earlier in linked(list(enumerate(rows_of(rows)))).items():
+    for later, earlier in linked(list(enumerate(marked_rows(rows)))).items():
         expected[later] = later - earlier
     storage, at = LazyTensorStorage(60), 0
     for size in itertools.cycle(sizes):

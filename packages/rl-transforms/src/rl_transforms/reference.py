@@ -7,7 +7,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
-from rl_layout.internals import continues
+from rl_layout.internals import MarkedRow, continues, marked_rows
 from rl_tensordict import NestedKey
 
 
@@ -27,9 +27,9 @@ def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:
         >>> multi_step(trajectories([3]), 0.5, 2)["next", "reward"].flatten()
         tensor([2.0000, 3.5000, 3.0000])
     """
-    made = []
+    made, marked = [], marked_rows(batch)
     for row in range(len(batch)):
-        rows = _rows_ahead(batch, row, n_steps)
+        rows = _rows_ahead(marked, row, n_steps)
         total = sum(gamma**k * float(batch[keys.NEXT_REWARD][at]) for k, at in enumerate(rows))
         one = TensorDict(batch[row].to_dict(), [])
         original = one[keys.NEXT_REWARD]
@@ -46,11 +46,11 @@ def next_rows(batch: TensorDictBase) -> Tensor:
     """Find the row that holds each row's next observation, by the markers alone."""
     # batch: TED rows ``[N]``.
     # returns: int64 ``[N]``; -1 where no row is proved to hold it.
-    found = []
+    found, marked = [], marked_rows(batch)
     for row in range(len(batch)):
         far = batch.get(keys.STEPS_TO_NEXT_OBS, None)
         wanted = 1 if far is None else int(far[row])
-        rows = _rows_ahead(batch, row, wanted + 1)
+        rows = _rows_ahead(marked, row, wanted + 1)
         found.append(rows[wanted] if len(rows) > wanted else -1)
     return torch.tensor(found)
 
@@ -63,10 +63,10 @@ def cat_frames(
     # key: frames ``[N, ..., D]``.
     # returns: Stacks ``[N, ..., F * D]``, and where a frame that there was is not in the batch,
     #     bool ``[N]``.
-    stacks, missing = [], []
+    stacks, missing, marked = [], [], marked_rows(batch)
     for row in range(len(batch)):
         held = [row]
-        while len(held) < num_frames and held[0] and continues(batch, held[0] - 1, held[0]):
+        while len(held) < num_frames and held[0] and continues(*marked[held[0] - 1 : held[0] + 1]):
             held.insert(0, held[0] - 1)
         frames = [batch[key][one] for one in held]
         pad = frames[0] if constant is None else torch.full_like(frames[0], constant)
@@ -75,11 +75,11 @@ def cat_frames(
     return torch.stack(stacks), torch.tensor(missing)
 
 
-def _rows_ahead(batch: TensorDictBase, row: int, most: int) -> list[int]:
+def _rows_ahead(marked: list[MarkedRow], row: int, most: int) -> list[int]:
     """A row and the rows that follow it in its trajectory, at most so many."""
     rows = [row]
-    while len(rows) < most and rows[-1] + 1 < len(batch):
-        if not continues(batch, rows[-1], rows[-1] + 1):
+    while len(rows) < most and rows[-1] + 1 < len(marked):
+        if not continues(marked[rows[-1]], marked[rows[-1] + 1]):
             break
         rows.append(rows[-1] + 1)
     return rows

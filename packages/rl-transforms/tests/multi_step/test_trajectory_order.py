@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_layout import keys
-from rl_layout.reference import continues
+from rl_layout.reference import continues, marked_rows
 from rl_layout.testing import EndKind, trajectories
 from rl_transforms.multi_step.flat_leaves import FlatRows
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder, calls_pending, cuts_before
@@ -32,9 +32,10 @@ def test_trajectory_order_equals_a_plain_loop(rows):
     order = sorted(range(len(ids)), key=lambda i: ids[i])
     assert found.sorted_rows.tolist() == order
     assert [order.index(i) for i in range(len(ids))] == found.position.tolist()
+    marked = [marked_rows(rows)[row] for row in order]
     for spot, row in enumerate(order):
         end = spot
-        while end + 1 < len(order) and continues(rows, order[end], order[end + 1]):
+        while end + 1 < len(order) and continues(marked[end], marked[end + 1]):
             end += 1
         assert found.remaining[row] == end - spot + 1
         newest = end + 1 == len(order) or ids[order[end + 1]] != ids[row]

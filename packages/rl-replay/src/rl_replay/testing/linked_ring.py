@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensordict import TensorDictBase
 
+from rl_layout.internals import MarkedRow, continues, marked_rows
 from rl_replay.linking.links import Links
 from rl_replay.linking.markers import Extent, MarkerKeys
 from rl_replay.storages.private_session import PrivateRing
-from rl_replay.testing.reference_links import linked, rows_of
 from rl_slabs import RowSchema
 
 
@@ -61,4 +63,15 @@ class LinkedRing:
     def expected(self) -> dict[int, int]:
         """The same, from the markers of every pair of live rows."""
         live = [(n, self.history[n]) for n in range(self.ring.first, self.ring.published)]
-        return linked([(n, rows_of(row.unsqueeze(0))[0]) for n, row in live if row is not None])
+        return linked([(n, marked_rows(row.unsqueeze(0))[0]) for n, row in live if row is not None])
+
+
+def linked(live: Sequence[tuple[int, MarkedRow]]) -> dict[int, int]:
+    """The predecessor of each live row, by ids and steps alone."""
+    # live: row ids and rows, the oldest first, no step twice
+    return {
+        later: earlier
+        for place, (later, row) in enumerate(live)
+        for earlier, other in live[:place]
+        if row.numbered and continues(other, row)
+    }
