@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,7 +180,12 @@ class DatasetReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values."""
-        return asdict(self)
+        # a conversion asks for it with each chunk, and `asdict` copies number by number
+        plain = vars(self) | {"columns": {name: vars(one) for name, one in self.columns.items()}}
+        return {
+            name: [*value] if isinstance(value, list) else deepcopy(value)
+            for name, value in plain.items()
+        }
 
     @classmethod
     def of_dict(cls, plain: Mapping[str, Any]) -> DatasetReport:
