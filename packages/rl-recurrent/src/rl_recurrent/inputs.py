@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Markers, Segments, keys
-from rl_layout.internals import FIELDS, batch_shape, marker_leaves, segments_of
+from rl_layout.internals import FIELDS, array_of, batch_shape, marker_leaves, segments_of
 from rl_recurrent.arguments import refuse_batch
 from rl_tensordict import UnfitValue, find, names_of
 
@@ -21,7 +21,8 @@ def recurrent_segments(batch: TensorDictBase) -> Segments:
     shape, leaves = batch_shape(batch), marker_leaves(batch)
     segments = segments_of(batch, shape, leaves)
     if segments not in _checked:  # the same object as long as the markers live unchanged
-        refuse_lost_starts(shape, leaves)
+        if _may_lack_starts(shape, leaves):
+            refuse_lost_starts(shape, leaves)
         _checked.add(segments)
     return segments
 
@@ -36,6 +37,22 @@ def refuse_lost_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> No
     flags = suspicious_rows(Markers.of_leaves(shape, leaves))
     if flags is not None and bool(flags.any()):
         _raise_lost_start(shape, int(flags.nonzero()[0]))
+
+
+def _may_lack_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> bool:
+    """Whether a first row may be unmarked, of checked markers: False is certain, and cheap."""
+    # every row that `suspicious_rows` flags is found here; numpy, since calls of torch would take
+    # most of the time of a minibatch
+    markers = dict(zip(FIELDS, leaves, strict=True))
+    is_init, step = markers["is_init"], markers["traj_step"]
+    if is_init is None or not is_init.is_cpu:
+        return True
+    unmarked = ~array_of(is_init).reshape(-1, shape[-1])
+    if step is not None and bool((unmarked & (array_of(step).reshape(unmarked.shape) == 0)).any()):
+        return True
+    flags = (markers[name] for name in ("done", "terminated", "truncated"))
+    ends = [array_of(flag).reshape(unmarked.shape) for flag in flags if flag is not None]
+    return any(bool((unmarked[:, 1:] & flag[:, :-1]).any()) for flag in ends)
 
 
 def require_is_init(batch: TensorDictBase) -> Tensor:

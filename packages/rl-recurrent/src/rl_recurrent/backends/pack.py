@@ -260,19 +260,20 @@ class StepPlan:
     # the first ones of the step before.
 
     def __init__(self, segments: Segments) -> None:
-        self.order = segments.order
-        self.firsts = segments.offsets[:-1]
-        lengths = segments.lengths[self.order]
-        descending = lengths.cpu().numpy()  # the one copy to the host
+        # numpy: the one copy to the host, and less than calls of torch on a minibatch
+        lengths = segments.lengths.cpu().numpy()
+        order = np.argsort(-lengths, kind="stable")
+        descending = lengths[order]
         longest = int(descending[0]) if len(descending) else 0
         ends = np.searchsorted(descending[::-1], np.arange(longest), side="right")
         counts = len(descending) - ends  # segments longer than t, for each step t
         self.counts: list[int] = counts.tolist()
-        device = lengths.device
-        steps = torch.from_numpy(np.repeat(np.arange(longest), counts)).to(device)
-        begins = np.repeat(np.cumsum(counts) - counts, counts)
-        columns = torch.from_numpy(np.arange(len(begins)) - begins).to(device)
-        self.rows = self.firsts[self.order][columns] + steps
+        before = np.cumsum(counts) - counts  # cells of earlier steps
+        columns = np.arange(counts.sum()) - np.repeat(before, counts)
+        firsts = (np.cumsum(lengths) - lengths)[order]
+        rows = firsts[columns] + np.repeat(np.arange(longest), counts)
+        device = segments.lengths.device
+        self.order, self.rows = (torch.from_numpy(each).to(device) for each in (order, rows))
         self._pieces: dict[int, list[StepBlock]] = {}
 
     @property
