@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 import torch
@@ -66,6 +67,9 @@ def standardise(
         raise ValueError(msg)
     own = {dim % values.ndim for dim in exclude}
     dims = [dim for dim in range(values.ndim) if dim not in own]
+    if counted is None and prod(values.shape[dim] for dim in dims) > 1:
+        spread_of, mean = torch.std_mean(values, dims, keepdim=True)
+        return (values - mean) / spread_of.clamp(min=floor)
     where = spread(counted, values)
     one = torch.ones_like(values) if where is None else where.to(values.dtype)
     number = one.sum(dims, keepdim=True)
