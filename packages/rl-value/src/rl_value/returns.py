@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import torch
 from torch import Tensor
 
 from rl_layout.internals import LEAST_ROWS, is_of_use
@@ -22,10 +25,11 @@ from rl_value.scan.block_scan import (
     cuts_of,
     empty_rows,
     gae_of_rows,
+    is_transformed,
     obstacle,
     rows_of,
 )
-from rl_value.scan.linear_scan import general_scan, linear_scan
+from rl_value.scan.linear_scan import general_scan, has_triton, linear_scan
 
 __all__ = ["gae", "linear_scan", "reward_to_go", "td0", "td1", "td_lambda", "vtrace"]
 
@@ -273,10 +277,33 @@ def general_gae(
 ) -> tuple[Tensor, Tensor]:
     """Compute what `gae` does, unchecked, by torch; arrays are reward, value and next value."""
     reward, value, next_value = arrays
+    if reward.is_cuda and has_kernel(arrays, ends, factors, dim):
+        from rl_value.scan.triton.gae import gae as kernel
+
+        numbers = float(factors[0]), float(factors[1])
+        found: tuple[Tensor, Tensor] = kernel(arrays, ends, numbers, reward.shape[dim])
+        return found
     delta = reward + factors[0] * zeroed(next_value, ends[0]) - value
     decay = decay_of(*factors, ends[1] | ends[0], reward)
     advantage = linear_scan(decay, delta, time_dim=dim)
     return advantage, advantage + value
+
+
+def has_kernel(
+    arrays: Sequence[Tensor], ends: Sequence[Tensor], factors: Sequence[float | Tensor], dim: int
+) -> bool:
+    """Whether one kernel computes the advantages of these steps, whose rows lie end to end."""
+    reward, wanted = arrays[0], torch.is_grad_enabled()
+    return (
+        not is_transformed()
+        and not any(isinstance(factor, Tensor) for factor in factors)
+        and reward.numel() == reward.shape[: dim + 1].numel() > 0
+        and all(each.shape == reward.shape and each.is_contiguous() for each in (*arrays, *ends))
+        and all(each.device == reward.device for each in (*arrays, *ends))
+        and all(each.dtype == torch.float32 for each in arrays)
+        and not (wanted and any(each.requires_grad for each in arrays))
+        and has_triton()
+    )
 
 
 def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place

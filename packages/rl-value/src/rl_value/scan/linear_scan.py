@@ -94,7 +94,7 @@ def general_scan(b: Tensor) -> str:
         return DOUBLING
     if b.device.type == "cpu":
         return BLOCKS
-    return KERNEL if _has_triton() else DOUBLING
+    return KERNEL if has_triton() else DOUBLING
 
 
 def _scan(a: Tensor, b: Tensor) -> Tensor:
@@ -112,7 +112,8 @@ def _scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether triton is installed."""
     return find_spec("triton") is not None
 
 

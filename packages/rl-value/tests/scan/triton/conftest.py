@@ -13,7 +13,8 @@ import pytest
 import torch
 
 VARIABLE = "TRITON_INTERPRET"
-KERNELS = "rl_value.scan.triton.scan_kernels"
+# the second takes functions of the first
+KERNELS = "rl_value.scan.triton.scan_kernels", "rl_value.scan.triton.gae_kernels"
 INTERPRETED = not torch.cuda.is_available()
 
 # Triton exists for Linux alone
@@ -23,10 +24,11 @@ collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_*.py"
 def import_interpreted():
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = "1"
-    if KERNELS in sys.modules:
-        importlib.reload(sys.modules[KERNELS])
-    else:
-        importlib.import_module(KERNELS)
+    for name in KERNELS:
+        if name in sys.modules:
+            importlib.reload(sys.modules[name])
+        else:
+            importlib.import_module(name)
     del os.environ[VARIABLE]
     if before is not None:
         os.environ[VARIABLE] = before
