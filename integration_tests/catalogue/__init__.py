@@ -1,0 +1,1 @@
+"""Environments of the transforms, and how their rows are compared."""

@@ -1,0 +1,58 @@
+"""Batches that continue the one before are linked without gathers, and all others as well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+from rl_layout.testing import EndKind, trajectories
+from rl_replay import LazyTensorStorage
+
+
+def calls_of(act: Callable[[], object]) -> set[str]:
+    """The functions of this package that are called."""
+    found: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            found.add(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("gone", [None, "traj_ids"])
+def test_a_batch_that_continues_the_one_before_is_linked_without_a_gather(gone: str | None) -> None:
+    rows = trajectories([90, 40, 70], EndKind.CUT)
+    if gone is not None:
+        rows = rows.exclude(("collector", gone))
+    storage = LazyTensorStorage(300, lossless=True)
+    storage.extend(rows[:50])
+    found = calls_of(lambda: storage.extend(rows[50:150]))
+    assert "SuccessorLinker._linked_neighbours" in found
+    assert "SuccessorLinker._within" not in found
+    storage.extend(rows[150:])
+    assert storage.back[[50, 150]].tolist() == [1, 1]
+    assert (storage.read(torch.arange(200)) == rows).all()
+
+
+def test_rows_of_a_batch_that_are_linked_over_other_distances_are_found() -> None:
+    # two environments in turn, then one alone: inside of the batch distances are 2 and 1
+    one, two = trajectories([9], EndKind.CUT), trajectories([4], EndKind.CUT, first_id=50)
+    mixed = torch.stack([one[:4], two], 1).flatten(0, 1)
+    rows = torch.cat([mixed, one[4:]])
+    storage = LazyTensorStorage(60, lossless=True)
+    storage.extend(rows[:3])
+    storage.extend(rows[3:])
+    assert (storage.read(torch.arange(13)) == rows).all()
+    assert storage.back[:13].tolist() == [0, 0, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1]
+    assert storage.store.explain(13)["linked_share"] == 11 / 13  # all but the last of each
