@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
-import random
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -29,11 +25,7 @@ PACKAGES = {
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BUILT: set[str] = set()  # what this process has made: shared folders, wheels of packages
 
-# imported only by a package that declares it, and never by merely importing that package
-HEAVY = ["gymnasium", "h5py", "hypothesis", "matplotlib", "numba", "pandas", "pytest", "ray"]
-HEAVY += ["scipy", "torchrl", "torchvision", "tqdm", "triton"]
-HEAVY += ["av", "imageio_ffmpeg", "minari", "pyarrow", "tensorboard", "trackio", "wandb"]
-HEAVY += ["datasets", "tokenizers", "transformers"]
+HEAVY: list[str] = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["house"]["heavy"]
 
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
@@ -45,6 +37,8 @@ OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_no
 BY_FILE = ["-n", "2", "--dist", "loadfile"]  # tests in two processes
 BY_TEST = ["-n", "2", "--dist", "worksteal"]
 WHOLE_PATH = ["gymnasium", "matplotlib", "psutil"]  # what integration tests need in addition
+WITH_TORCH = {"torch", "tensordict"}  # installed once for all sessions
+RUNNERS = {"pytest", "pytest-xdist", "sybil", "hypothesis"}  # with scripts, in each environment
 
 each_package = nox.parametrize("package", [nox.param(n, id=n, tags=[n]) for n in PACKAGES])
 
@@ -54,15 +48,15 @@ def module(name: str) -> str:
     return name.replace("-", "_")
 
 
-def declared(name: str, *, extras: bool = False) -> list[str]:
-    """The distributions that a package declares, with its optional ones on request."""
-    project = PACKAGES[name]["project"]
-    lines = list(project.get("dependencies", []))
-    if extras:
-        lines += [
-            line for extra in project.get("optional-dependencies", {}).values() for line in extra
-        ]
-    return [Requirement(line).name for line in lines]
+def declared(name: str) -> list[str]:
+    """The distributions that a package declares."""
+    return [Requirement(line).name for line in PACKAGES[name]["project"].get("dependencies", [])]
+
+
+def extras(*names: str) -> set[str]:
+    """The distributions that only extras of these packages bring."""
+    lists = (PACKAGES[name]["project"].get("optional-dependencies", {}) for name in names)
+    return {Requirement(line).name for each in lists for lines in each.values() for line in lines}
 
 
 def closure(*names: str) -> list[str]:
@@ -104,10 +98,57 @@ def install(session: nox.Session, *arguments: str, torch: bool = True) -> None:
     """
     session.env["PYTHONDONTWRITEBYTECODE"] = ""
     if torch:
-        packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
-        folder = shared_folder(session, "torch", "tensordict")
-        (packages / "torch.pth").write_text(f"{folder}\n", encoding="utf-8")
+        see(session, shared_folder(session, "torch", *sorted(WITH_TORCH, reverse=True)))
     session.install("--no-compile", "-c", "constraints.txt", *arguments)
+    bring_kernels(session)
+
+
+def site_packages(session: nox.Session) -> Path:
+    """Where the environment of a session holds what is installed."""
+    return next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
+
+
+def see(session: nox.Session, folder: Path) -> None:
+    """Let a session import what a shared folder holds, and pip know of it."""
+    (site_packages(session) / f"{folder.name}.pth").write_text(f"{folder}\n", encoding="utf-8")
+
+
+def see_all_extras(session: nox.Session) -> None:
+    """Let a session see what the tests of all packages need, installed once for all sessions."""
+    lines = [*groups("test", *PACKAGES), *WHOLE_PATH]
+    extras = [line for line in lines if Requirement(line).name not in WITH_TORCH | RUNNERS]
+    see(session, shared_folder(session, "extras", *extras))
+
+
+def bring_kernels(session: nox.Session) -> None:
+    """Put what numba compiled in sessions before beside the same sources of this one.
+
+    It is loaded only where the bytes of its source file are the same.
+    """
+    kernels, packages = kernel_folder(session), site_packages(session)
+    for path in kernels.glob("**/*.nb[ci]"):
+        copy = packages / path.relative_to(kernels)
+        if copy.parent.parent.is_dir():  # a package that is not installed stays away
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, copy)
+
+
+def keep_kernels(session: nox.Session) -> None:
+    """Keep what numba compiled of our packages for the sessions that follow."""
+    kernels, packages = kernel_folder(session), site_packages(session)
+    for path in packages.glob("rl_*/**/__pycache__/*.nb[ci]"):
+        copy = kernels / path.relative_to(packages)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
+def kernel_folder(session: nox.Session) -> Path:
+    """Where compiled kernels are kept: those of a run before may call what has changed since."""
+    folder = session.cache_dir.resolve() / "kernels"
+    if "kernels" not in BUILT:
+        shutil.rmtree(folder, ignore_errors=True)
+        BUILT.add("kernels")
+    return folder
 
 
 def install_wheels(session: nox.Session, ours: list[str], *others: str, torch: bool = True) -> None:
@@ -123,9 +164,8 @@ def install_wheels(session: nox.Session, ours: list[str], *others: str, torch: b
         install(session, "--force-reinstall", "--no-deps", *again, torch=torch)
 
 
-def shared_folder(session: nox.Session, *distributions: str) -> Path:
-    """A folder with these and what they bring, installed once in a run."""
-    name = distributions[0]
+def shared_folder(session: nox.Session, name: str, *distributions: str) -> Path:
+    """A folder with distributions and what they bring, installed once in a run."""
     folder = session.cache_dir.resolve() / name
     if name not in BUILT:
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,12 +178,14 @@ def shared_folder(session: nox.Session, *distributions: str) -> Path:
 def frees_disk(function: Callable[..., None]) -> Callable[..., None]:
     """Remove the environment of a session that passed: 30 of 1 to 3 GB fill a disk.
 
-    `nox -r` keeps them, to use them again.
+    Compiled kernels stay for the sessions that follow. `nox -r` keeps environments, to use them
+    again.
     """
 
     @functools.wraps(function)
     def run(session: nox.Session, *arguments: str, **options: str) -> None:
         function(session, *arguments, **options)
+        keep_kernels(session)
         if not session.virtualenv.reuse_existing:
             shutil.rmtree(session.virtualenv.location)
 
@@ -171,6 +213,7 @@ def lint(session: nox.Session) -> None:
 @frees_disk
 def types(session: nox.Session) -> None:
     """Check the types of every package, strictly."""
+    see_all_extras(session)
     install_wheels(session, list(PACKAGES), "mypy", *groups("test", *PACKAGES))
     session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
 
@@ -179,13 +222,21 @@ def types(session: nox.Session) -> None:
 @each_package
 @frees_disk
 def tests(session: nox.Session, package: str) -> None:
-    """Test the wheel of one package: what users are shown with the package alone, then all."""
+    """Test the wheel of one package: what users are shown with the package alone, then all.
+
+    Where tests bring no extra of the package, what was shown alone would be shown the same again.
+    """
     ours, others = needs("test", package)
+    places = [f"packages/{package}"]
     if not session.virtualenv.reuse_existing:
         run_alone(session, package)
+        names = {Requirement(line).name for line in [*ours, *others]} - RUNNERS
+        if not extras(*closure(package)) & names:
+            left = (path for name in OF_EXTRAS for path in ROOT.glob(f"{places[0]}/src/{name}.py"))
+            places = [f"{places[0]}/tests", *(str(path.relative_to(ROOT)) for path in left)]
     install_wheels(session, [package, *ours], *others)
     split = BY_FILE if any("pytest-xdist" in line for line in others) else []
-    run_tests(session, f"packages/{package}", split=split)
+    run_tests(session, *places, split=split)
 
 
 def run_alone(session: nox.Session, package: str) -> None:
@@ -233,7 +284,7 @@ def built(session: nox.Session, *names: str) -> Path:
     if missing:
         paths = [f"packages/{name}" for name in missing]
         quiet = ["-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-        backend = {"PYTHONPATH": str(shared_folder(session, "hatchling"))}
+        backend = {"PYTHONPATH": str(shared_folder(session, "hatchling", "hatchling"))}
         session.run("pip", "wheel", *quiet, *paths, env=backend)
     BUILT.update(missing)
     return folder
@@ -261,6 +312,7 @@ def integration(session: nox.Session) -> None:
     """Run the pages with only what the packages declare, then the whole path with all extras."""
     install_wheels(session, list(PACKAGES), "pytest", "sybil")
     session.run("pytest", "README.md", "docs")
+    see_all_extras(session)
     install(session, *groups("test", *PACKAGES), *WHOLE_PATH)
     run_tests(session, "integration_tests", "docs", "README.md", split=BY_TEST)
 
@@ -269,6 +321,7 @@ def integration(session: nox.Session) -> None:
 @frees_disk
 def slow(session: nox.Session) -> None:
     """Run the tests of more than ten seconds, against the wheels of all packages."""
+    see_all_extras(session)
     install_wheels(session, list(PACKAGES), *groups("test", *PACKAGES), *WHOLE_PATH)
     tests = marked("slow", "packages", "integration_tests")
     session.run("pytest", *tests, "-m", "slow", *BY_TEST, *session.posargs)
@@ -306,46 +359,30 @@ def soak(session: nox.Session) -> None:
 @nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Kill, interrupt and fuzz for five minutes in all, or `-- --seconds 60`; print the figures."""
-    given = session.posargs
-    seconds = float(given[given.index("--seconds") + 1]) if "--seconds" in given else 300.0
     install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium")
-    folder = "integration_tests/faults"
-    for name, share in (
-        ("kill", 0.25),
-        ("inject", 0.25),
-        ("inject_dumps", 0.06),
-        ("inject_maps", 0.04),
-    ):
-        session.run("python", f"{folder}/{name}.py", "--seconds", str(seconds * share))
-    fuzzed = sorted({path.stem for path in ROOT.glob(f"{folder}/fuzz_*.py")})
-    packages = [n for n in PACKAGES if n.replace("rl-", "fuzz_").replace("-", "_") in fuzzed]
-    each = str(seconds * 0.4 / max(1, len(packages)))
-    for package in packages:
-        options = ["--package", package, "--seconds", each, "--most", "0.02"]
-        session.run("python", f"{folder}/fuzz.py", *options)
+    session.run("python", "tools/run_faults.py", *session.posargs)
 
 
 @nox.session
 @frees_disk
 def examples(session: nox.Session) -> None:
     """Run every example with only what it declares; `-- NAME --steps 9` runs one with options."""
-    wanted = dict.fromkeys(line for path in EXAMPLES for line in dependencies(path))
-    ours = [line for line in wanted if Requirement(line).name in PACKAGES]
-    install_wheels(session, ours, *(line for line in wanted if line not in ours), "packaging")
+    install_examples(session, EXAMPLES, "packaging")
     session.run("python", "tools/run_examples.py", *session.posargs)
 
 
-def dependencies(path: Path) -> list[str]:
-    """What an example declares."""
-    return list(nox.project.load_toml(path)["dependencies"])
+def install_examples(session: nox.Session, paths: list[Path], *more: str) -> None:
+    """Install what examples declare, ours from wheels, and more."""
+    lines = [line for path in paths for line in nox.project.load_toml(path)["dependencies"]]
+    ours = [line for line in dict.fromkeys(lines) if Requirement(line).name in PACKAGES]
+    others = [line for line in dict.fromkeys(lines) if line not in ours]
+    install_wheels(session, ours, *others, *more)
 
 
 def install_example(session: nox.Session, script: str) -> str:
     """Install what an example declares, and return its path."""
     path = f"examples/{script}.py"
-    wanted = dependencies(ROOT / path)
-    ours = [line for line in wanted if Requirement(line).name in PACKAGES]
-    install_wheels(session, ours, *(line for line in wanted if line not in ours))
+    install_examples(session, [ROOT / path])
     return path
 
 
@@ -360,22 +397,14 @@ def demo(session: nox.Session) -> None:
 def seeds(session: nox.Session) -> None:
     """Train the agent of `demo` from ten seeds drawn now; nine must solve the task."""
     path = install_example(session, "ppo_recurrent_cartpole")
-    solved = 0
-    for seed in random.SystemRandom().sample(range(2**31), 10):
-        out = Path(session.create_tmp()) / str(seed)
-        options = ["--seed", str(seed), "--out", str(out), *session.posargs]
-        told = session.run("python", path, *options, silent=True, stderr=subprocess.DEVNULL)
-        verdict, steps = str(told).splitlines()[:2]
-        session.log(f"seed {seed}: {verdict}; {steps}")
-        solved += verdict.startswith("solved")
-    if solved < 9:
-        session.error(f"{solved} of 10 seeds solved the task, 9 are wanted")
+    session.run("python", "tools/solved_seeds.py", path, *session.posargs)
 
 
 @nox.session
 @frees_disk
 def docs(session: nox.Session) -> None:
     """Build the documentation; a broken reference is an error."""
+    see_all_extras(session)
     tools = ["sphinx", "myst-parser", "furo", *groups("test", *PACKAGES)]
     install_wheels(session, list(PACKAGES), *tools)
     session.run("sphinx-build", "-W", "-n", "-q", "-j", "2", "docs", "docs/_build")
@@ -397,18 +426,8 @@ def bench_compare(session: nox.Session, package: str) -> None:
     """Hold benchmarks against the last record of such a machine; `-- --keep` keeps the new one."""
     install(session, *work("bench", package))
     for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
-        records = ROOT / "benchmarks" / "records" / package / path.stem
-        new = Path(session.create_tmp()) / f"{path.stem}.json"
-        options = ["--json", str(new)]
-        session.run("python", str(path), *options, env={"PYTHONPATH": "tools"})
-        found = json.loads(new.read_text())
-        if not found["rows"]:  # it needs a CUDA device
-            continue
-        session.run("python", "tools/bench_compare.py", str(new), str(records))
-        if "--keep" in session.posargs:
-            kind = re.sub(r"[^a-z0-9]+", "-", found["machine"].lower()).strip("-")
-            records.mkdir(parents=True, exist_ok=True)
-            shutil.copy(new, records / f"{found['date']}-{kind}.json")
+        command = ["python", "tools/bench_compare.py", str(path.relative_to(ROOT))]
+        session.run(*command, *session.posargs, env={"PYTHONPATH": "tools"})
 
 
 @nox.session(default=False)

@@ -113,10 +113,9 @@ def test_more_than_a_quarter_longer_fails(tmp_path, ours, fails):
     folder = tmp_path / "records"
     folder.mkdir()
     (folder / "old.json").write_text(json.dumps(record("2026-01-01", 1.0)))
-    new = tmp_path / "new.json"
-    new.write_text(json.dumps(record("2026-01-02", ours)))
+    new = record("2026-01-02", ours)
     if fails:
         with pytest.raises(SystemExit, match="1 of 1 rows"):
-            bench_compare.main(str(new), str(folder))
+            bench_compare.compare(new, folder)
     else:
-        bench_compare.main(str(new), str(folder))
+        bench_compare.compare(new, folder)
