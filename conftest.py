@@ -21,8 +21,10 @@ try:
 except ModuleNotFoundError:  # examples are tested without what only tests need
     pass
 else:
-    hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
-    hypothesis.settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+    busy = (hypothesis.HealthCheck.too_slow,)  # seconds say how busy a machine is, not what fails
+    dev = {"deadline": None, "suppress_health_check": busy}
+    hypothesis.settings.register_profile("dev", max_examples=50, **dev)
+    hypothesis.settings.register_profile("ci", max_examples=100, derandomize=True, **dev)
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
