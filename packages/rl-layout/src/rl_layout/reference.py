@@ -124,13 +124,36 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
         if telling and len(proved) >= LEAST_PROOF and 2 * len(proved) > len(pairs):
             wrong = {other: rows for other, rows in wrong.items() if other not in often}
             break
+    twins = {i: j for i in range(len(flat)) if (j := _twin(flat, i, num_steps)) is not None}
     cut = [False] * len(flat)
+    for i, j in twins.items():
+        # both reach the same row, and say another observation of it
+        cut[i] = any(not torch.equal(leaves[n][1][i], leaves[n][1][j]) for n in wrong)
+    parted = list(cut)
     for i in set().union(*wrong.values()):
+        if any(parted[i : pairs[i]]):
+            continue  # cut off from the row that it reaches
         # the cut is before the row that should have been the successor
         cut[pairs[i] - 1] = True
-        if i + 1 + _far(flat, i + 1) != pairs[i]:
+        if i not in twins:
             cut[i] = True
     return [cut[i] and _joins(marked, i, num_steps) for i in range(len(flat))]
+
+
+def _twin(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
+    """The next row that reaches the same row as row i, where no marker cuts between."""
+    j = i + 1
+    while flat.get(keys.STEPS_TO_NEXT_OBS, None) is not None and _joins(flat, j - 1, num_steps):
+        if _reaches(flat, i) is not None and _reaches(flat, i) == _reaches(flat, j):
+            return j
+        j += 1
+    return None
+
+
+def _reaches(flat: TensorDictBase, i: int) -> int | None:
+    """The row that row i says its next observation belongs to, in the batch or after it."""
+    lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
+    return None if lost or _far(flat, i) < 1 else i + _far(flat, i)
 
 
 def _observations(flat: TensorDictBase) -> list[tuple[Tensor, Tensor]]:

@@ -155,6 +155,54 @@ def test_rows_of_n_steps_of_a_vector_are_never_joined():
     assert quietly(batch).lengths.tolist() == [1, 1, 1, 1, 1, 1]
 
 
+def reaching(steps, after, **more):
+    """Rows that claim a row so many steps ahead, whose observation they say is that number."""
+    rows = TensorDict({"observation": torch.arange(1.0, len(steps) + 1)}, [len(steps)])
+    rows["next", "observation"] = torch.tensor(after)
+    rows["next", "done"] = torch.zeros(len(steps), 1, dtype=torch.bool)
+    rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor(steps).unsqueeze(-1)
+    return rows.update(more)
+
+
+@pytest.mark.parametrize(
+    ("steps", "after", "lengths"),
+    [
+        ([3, 2, 1], [4.0, 4.0, 4.0], [3]),
+        ([3, 2, 1], [4.0, 7.0, 7.0], [1, 2]),
+        ([3, 2, 1], [4.0, 4.0, 7.0], [2, 1]),
+        ([3, 2, 1], [4.0, 5.0, 6.0], [1, 1, 1]),
+        ([5, 4, 3], [4.0, 7.0, 7.0], [1, 2]),
+        # the row that is reached agrees with some of them, or with none
+        ([3, 2, 1, 1], [7.0, 4.0, 4.0, 5.0], [1, 3]),
+        ([3, 2, 1, 1], [4.0, 4.0, 7.0, 5.0], [2, 1, 1]),
+        ([3, 2, 1, 1], [7.0, 7.0, 7.0, 5.0], [3, 1]),
+        # rows in between reach a nearer one
+        ([4, 1, 2], [5.0, 3.0, 6.0], [1, 2]),
+        ([4, 1, 2], [5.0, 3.0, 5.0], [3]),
+    ],
+)
+def test_rows_of_n_steps_that_reach_one_row_are_joined_only_where_they_agree_on_it(
+    steps, after, lengths
+):
+    batch = reaching(steps, after)
+    assert quietly(batch).lengths.tolist() == lengths
+    assert [length for _, length, _ in reference.segments(batch)] == lengths
+    assert compare_neighbours(batch).count == len(lengths) - 1
+
+
+def test_rows_that_reach_one_end_are_compared_although_they_are_done():
+    done = torch.ones(3, 1, dtype=torch.bool)
+    ended = reaching([3, 2, 1], [4.0, 7.0, 7.0], next=TensorDict({"done": done}, [3]))
+    assert quietly(ended).lengths.tolist() == [1, 2]
+    missing = torch.tensor([True, False, False])
+    assert quietly(ended.set(keys.NEXT_MISSING, missing)).lengths.tolist() == [3]
+
+
+def test_rows_that_reach_one_row_are_warned_of_where_they_disagree_as_a_rule():
+    with pytest.warns(UserWarning, match="5 of 5 neighbours along dimension 0"):
+        Segments.of(reaching([6, 5, 4, 3, 2, 1], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]))
+
+
 @pytest.mark.parametrize(
     "key", ["action", "reward", "state_value", "recurrent_state_h", "log_prob", ("net", "hidden")]
 )

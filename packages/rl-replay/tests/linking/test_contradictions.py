@@ -179,6 +179,51 @@ def test_rows_of_n_steps_that_reach_the_same_end_are_joined():
     assert sorted(buffer.storage.trajectories().lengths().tolist()) == [1, 1, 1, 3]
 
 
+def ending(changed, done=False, **marks):
+    """Eight rows of three steps, and the observation that a last one says comes at the end."""
+    seen, rows = torch.randn(9, 2), torch.arange(8)
+    far = (8 - rows).clamp(max=3)
+    after = seen[rows + far]
+    after[changed] += 1
+    below = {"observation": after, "steps_to_next_obs": far.unsqueeze(-1)}
+    below["done"] = torch.full((8, 1), done) & (rows + far == 8).unsqueeze(-1)
+    return TensorDict({"observation": seen[:8], "next": below, **marks}, [8])
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("done", [False, True])
+@pytest.mark.parametrize(("changed", "lengths"), [([5], [6, 2]), ([6, 7], [6, 2]), ([7], [7, 1])])
+def test_rows_of_n_steps_that_say_other_ends_are_cut(storage, done, changed, lengths, tmp_path):
+    buffer = ReplayBuffer(storage=STORAGES[storage](20))
+    buffer.extend(ending(changed, done))
+    assert buffer.storage.trajectories().lengths().tolist() == lengths
+    assert "1 of 7 neighbours" in str(buffer.explain())
+    buffer.dumps(tmp_path)
+    again = ReplayBuffer(storage=STORAGES[storage](20))
+    again.loads(tmp_path)
+    assert again.storage.trajectories().lengths().tolist() == lengths
+
+
+def test_rows_of_n_steps_of_a_dataset_that_say_other_ends_are_cut():
+    given = TensorStorage(ending([5]))
+    buffer = ReplayBuffer(storage=given, writer=ImmutableDatasetWriter())
+    assert buffer.storage.trajectories().lengths().tolist() == [6, 2]
+
+
+@pytest.mark.parametrize("far", [1, 2])
+def test_rows_of_n_steps_are_not_continued_by_the_row_that_they_reach(far):
+    # an environment that is back at the same observation after two steps
+    rows = TensorDict({"observation": torch.zeros(1, 2)}, [1])
+    rows["next", "observation"] = torch.ones(1, 2)
+    rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[far]])
+    behind = rows.clone().set("observation", torch.ones(1, 2))
+    for write in (ReplayBuffer.extend, lambda buffer, rows: buffer.add(rows[0])):
+        buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+        write(buffer, rows)
+        write(buffer, behind)
+        assert buffer.storage.trajectories().lengths().tolist() == ([2] if far == 1 else [1, 1])
+
+
 def test_next_observations_that_could_not_be_had_contradict_nothing():
     rows = trajectories([8], EndKind.CUT).exclude("collector", "is_init")
     rows.names = None

@@ -119,6 +119,22 @@ def test_goals_of_a_vector_come_from_the_row_itself():
     assert torch.equal(made["desired_goal"], rows["next", "achieved_goal"])
 
 
+def test_stacks_of_n_step_rows_hold_no_frame_of_rows_that_disagree_on_their_end():
+    seen, rows = torch.randn(9, 2), torch.arange(8)
+    far = (8 - rows).clamp(max=3)
+    after = seen[rows + far]
+    after[5] += 1  # of the rows 5, 6 and 7, which reach the same end
+    below = {"observation": after, "steps_to_next_obs": far.unsqueeze(-1)}
+    below["done"] = torch.zeros(8, 1, dtype=torch.bool)
+    batch = TensorDict({"observation": seen[:8], "next": below}, [8])
+    batch["is_init"] = (rows == 0).unsqueeze(-1)
+    made = CatFrames(3, -1, ["observation"])(batch)
+    known = ~made[keys.HISTORY_MISSING]
+    assert known.tolist() == [True] * 4 + [False] * 4
+    wanted = torch.cat([seen[1:5], seen[2:6], after[:4]], -1)
+    assert torch.equal(made["next", "stacked_observation"][known], wanted)
+
+
 def test_next_states_are_rebuilt_from_rows_joined_by_ids_and_steps_only():
     batch = environments(2, 4, [9], [EndKind.TERMINATED])
     rows = batch.transpose(0, 1).reshape(-1).exclude(("next", "observation"))

@@ -262,3 +262,18 @@ def test_one_step_estimators_evaluate_what_follows_in_the_next_row_if_nothing_co
     target = TD0Estimator(gamma=0.9, value_network=critic)(rows)["value_target"]
     assert sum(calls) == 7
     assert torch.allclose(target, 1 + 0.9 * rows["next", "observation"].sum(-1, keepdim=True))
+
+
+def test_n_step_rows_that_disagree_on_the_end_that_they_reach_are_cut():
+    seen, rows = torch.randn(9, 2), torch.arange(8)
+    far = (8 - rows).clamp(max=3)
+    after = {"observation": seen[rows + far], "steps_to_next_obs": far.unsqueeze(-1)}
+    after["observation"][5] += 1  # of the rows 5, 6 and 7
+    after |= {"reward": torch.ones(8, 1)}
+    after |= {key: torch.zeros(8, 1, dtype=torch.bool) for key in ("done", "terminated")}
+    batch = TensorDict({"observation": seen[:8], "next": after}, [8])
+    critic = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["state_value"])
+    estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic)
+    whole = estimator(batch.clone())["advantage"]
+    parts = [estimator(part.clone())["advantage"] for part in (batch[:6], batch[6:])]
+    torch.testing.assert_close(whole, torch.cat(parts))

@@ -119,6 +119,8 @@ def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:
     on from row to row as told: it was computed anew, as a state or by a running normaliser. A row
     that a marker cuts is not compared, nor one marked ``next_missing`` or done. Rows of n steps
     are compared with the row so many steps further: a contradiction cuts in front of that one.
+    Those of them that reach the same row, done or not, are compared with each other too: where
+    their next observations differ, the earlier is cut off.
 
     Args:
         batch: a TED tensordict ``[*B, T]``.
@@ -174,12 +176,17 @@ def compare_checked(batch: TensorDictBase, dim: int = -1) -> Comparison | None:
         return Comparison(torch.zeros_like(pairs.compared), pairs.compared, (), dim % batch.ndim)
     differs = {key: _differing(pairs, *both) for key, both in leaves.items()}
     for key in _derived(pairs, leaves, differs):
-        del differs[key]
-    named = tuple(key for key, where in differs.items() if bool(where.any()))
+        del differs[key], leaves[key]
+    apart = {key: _apart(pairs, after) for key, (_, after) in leaves.items()}
+    named = tuple(key for key in leaves if bool(differs[key].any() | apart[key].any()))
+    if not named:
+        return Comparison(torch.zeros_like(pairs.compared), pairs.compared, (), dim % batch.ndim)
     wrong = torch.zeros_like(pairs.row, dtype=torch.bool)
+    parted = torch.zeros_like(pairs.earlier, dtype=torch.bool)
     for key in named:
         wrong |= differs[key]
-    return Comparison(pairs.marked(wrong), pairs.compared, named, dim % batch.ndim)
+        parted |= apart[key]
+    return Comparison(pairs.marked(wrong, parted), pairs.compared, named, dim % batch.ndim)
 
 
 class _Pairs:
@@ -197,17 +204,19 @@ class _Pairs:
         near = flags if ahead is None else [flag & (ahead == 1) for flag in flags]
         cut = self._cuts(batch, near, device)
         if ahead is None:
-            compared = ~cut
+            where = ~cut
         else:
             step = torch.arange(cut.shape[-1], device=device).expand(cut.shape)
             target = step + ahead
-            compared = (target > step) & (target < cut.shape[-1])
+            where = (target > step) & (target < cut.shape[-1])
             piece = torch.nn.functional.pad(cut.cumsum(-1), (1, 0))[..., :-1]
-            compared &= piece == piece.gather(-1, self._target)
+            where &= piece == piece.gather(-1, self._target)
         for flag in (*flags, *([] if missing is None else [missing])):
-            compared &= ~flag
-        self._where = compared
-        self.compared = compared.movedim(-1, dim)
+            where &= ~flag
+        self._where, self._twins = where, _find_twins(cut, ahead, missing)
+        told = where.clone(memory_format=torch.contiguous_format)
+        told.view(-1)[self._twins[0]] = True
+        self.compared = told.movedim(-1, dim)
 
     def agree(self, root: Tensor, after: Tensor) -> bool:
         """Whether no pair of rows one step apart differs, as far as a quick look tells."""
@@ -242,18 +251,32 @@ class _Pairs:
     def other(self) -> Tensor:
         return self._numbers.gather(-1, self._target)[self._where]
 
-    def marked(self, wrong: Tensor) -> Tensor:
+    @cached_property
+    def earlier(self) -> Tensor:
+        """Rows that reach the same row as a later one does."""
+        return self._numbers.reshape(-1)[self._twins[0]]
+
+    @cached_property
+    def later(self) -> Tensor:
+        return self._numbers.reshape(-1)[self._twins[1]]
+
+    def marked(self, wrong: Tensor, parted: Tensor) -> Tensor:
         """The rows after which to cut, bool ``[*B, T]``; at none of them a marker cuts already."""
         cut = torch.zeros(self._shape, dtype=torch.bool, device=wrong.device)
         flat = cut.view(-1)
+        flat[self.earlier[parted]] = True
+        if self._ahead is not None:
+            # rows that are cut off from the one that they reach say no more of it
+            parts = cut.movedim(self._dim, -1).int()
+            so_far = parts.cumsum(-1)
+            between = so_far.gather(-1, self._target - 1) != so_far - parts
+            wrong = wrong & ~between[self._where]
         before = self._numbers.gather(-1, self._target - 1)[self._where]
         flat[before[wrong]] = True
-        if self._ahead is not None:
-            # rows of n steps that all reach up to a cut have the same target: it is after the last
-            alone = torch.ones_like(self._where)
-            alone[..., :-1] = self._ahead[..., 1:] + 1 != self._ahead[..., :-1]
-            wrong = wrong & alone[self._where]
-        flat[self.row[wrong]] = True
+        # rows of n steps that all reach up to a cut have the same target: it is after the last
+        alone = torch.ones(self._where.shape, dtype=torch.bool, device=wrong.device)
+        alone.view(-1)[self._twins[0]] = False
+        flat[self.row[wrong & alone[self._where]]] = True
         return cut
 
     def _cuts(self, batch: TensorDictBase, ends: list[Tensor], device: torch.device) -> Tensor:
@@ -282,6 +305,23 @@ class _Pairs:
     def _flag(self, batch: TensorDictBase, key: NestedKey, *trailing: int) -> Tensor | None:
         value = self._marker(batch, key, *trailing)
         return value if value is not None and value.dtype == torch.bool else None
+
+
+def _find_twins(cut: Tensor, ahead: Tensor | None, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows that reach the same row as the next one of their piece that does so, and those."""
+    # Rows are numbered over the flattened markers [..., T], time last, where a piece ends in cut
+    if ahead is None:
+        none = torch.zeros(0, dtype=torch.int64, device=cut.device)
+        return none, none
+    known = (ahead > 0) if missing is None else (ahead > 0) & ~missing
+    (row,) = known.reshape(-1).nonzero(as_tuple=True)
+    piece = cut.reshape(-1).cumsum(0) - cut.reshape(-1).int()
+    target = row + ahead.reshape(-1)[row]
+    if bool((target[1:] < target[:-1]).any()):  # in the order of the rows that they reach
+        target, order = torch.sort(target, stable=True)
+        row = row[order]
+    same = (target[1:] == target[:-1]) & (piece[row[1:]] == piece[row[:-1]])
+    return row[:-1][same], row[1:][same]
 
 
 def _observations(batch: TensorDictBase) -> Iterator[tuple[NestedKey, tuple[Tensor, Tensor]]]:
@@ -327,6 +367,12 @@ def _differing(pairs: _Pairs, root: Tensor, after: Tensor) -> Tensor:
     rows = pairs.compared.numel()
     here, following = flat_bits(after, rows), flat_bits(root, rows)
     return _unequal(here, following, pairs.row, pairs.other)
+
+
+def _apart(pairs: _Pairs, after: Tensor) -> Tensor:
+    """Rows that reach the same row as a later one and say another observation of it."""
+    said = flat_bits(after, pairs.compared.numel())
+    return _unequal(said, said, pairs.earlier, pairs.later)
 
 
 def _unequal(left: Tensor, right: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -159,8 +159,10 @@ class Markers:
         for marker in (*kinds, self.is_init, self.traj_ids, self.traj_step):
             if marker is not None:
                 return marker
-        names = [str(key) for key, _, _ in FIELDS.values()]
-        msg = f"no marker tells the trajectories apart: expected one of {', '.join(names[:6])}."
+        told = [
+            str(FIELDS[name][0]) for name in FIELDS if name not in ("steps_to_next_obs", "mask")
+        ]
+        msg = f"no marker tells the trajectories apart: expected one of {', '.join(told)}."
         raise KeyError(msg)
 
     def boundary(self) -> Tensor | None:

@@ -3,8 +3,8 @@
 Row j continues row i if both are real, their ids are equal, j's step is one more, j is no first
 step and i is no boundary. Where ids or steps are missing, rows adjacent along time in one call
 continue each other, along a dimension that is not named "time" unless their observations
-contradict it; between calls only if the observations say so bit for bit. Every row has at most one
-successor, so chains never branch.
+contradict it; between calls only if the observations say so bit for bit, and the earlier row
+reaches one step. Every row has at most one successor, so chains never branch.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Links:
         lasts = last_rows(self._lasts)
         continued_by = len(lasts) == 1 and self._follows(lasts[0], run, get)
         last = _OVER
-        if not run.ends:
+        if not run.ends and run.is_near:
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
         return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
 
@@ -332,7 +332,8 @@ class Links:
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
-            if back[row] < 0 or any(flag[row] for flag in marks.ends):
+            is_far = marks.near is not None and not marks.near[row]
+            if back[row] < 0 or is_far or any(flag[row] for flag in marks.ends):
                 lasts.append(_OVER)
                 continue
             if not following:

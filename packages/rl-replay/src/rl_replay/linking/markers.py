@@ -206,6 +206,8 @@ class MarkerColumns:
     # Flags of last steps, bool [n] each; on n-step rows only one step away from the end
     ends: tuple[NDArray[np.bool_], ...]
     real: NDArray[np.bool_] | None  # bool [n]
+    # Rows whose next observation is one step away, bool [n]; None where that of every row is
+    near: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
@@ -217,13 +219,16 @@ class MarkerColumns:
         """The markers of `count` rows; `get` returns the columns `[count, ...]` by key."""
         ids = [column for key in keys.ids if (column := get(key)) is not None]
         step = None if keys.step is None else get(keys.step)
+        far = None if keys.far is None else get(keys.far)
+        near = None if far is None else _single(far, count) == 1
         return cls(
             count=count,
             ids=tuple(_single(column, count) for column in ids),
             step=None if step is None else _single(step, count),
             init=_flags(get, keys.init, count),
-            ends=_ends(get, keys, count),
+            ends=_ends(get, keys, count, near),
             real=_flags(get, keys.mask, count),
+            near=near,
         )
 
     def joined(self, earlier: RowSelection, later: RowSelection) -> NDArray[np.bool_]:
@@ -251,6 +256,7 @@ class MarkerColumns:
             None if self.init is None else self.init.copy(),
             tuple([flags.copy() for flags in self.ends]),
             None if self.real is None else self.real.copy(),
+            None if self.near is None else self.near.copy(),
         )
 
     def before_others(self) -> NDArray[np.bool_]:
@@ -326,10 +332,8 @@ def _flags(get: Get, key: NestedKey | None, count: int) -> NDArray[np.bool_] | N
     return found
 
 
-def _ends(get: Get, keys: MarkerKeys, count: int) -> tuple[NDArray[np.bool_], ...]:
+def _ends(
+    get: Get, keys: MarkerKeys, count: int, near: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.bool_], ...]:
     ends = [flags for key in keys.ends if (flags := _flags(get, key, count)) is not None]
-    far = None if keys.far is None else get(keys.far)
-    if far is None:
-        return tuple(ends)
-    near = _single(far, count) == 1
-    return tuple(flags & near for flags in ends)
+    return tuple(ends if near is None else [flags & near for flags in ends])

@@ -139,6 +139,8 @@ class Side:
         """Copies what the next call is compared with."""
         waits = marks.before_others()
         waits[:-1] &= back[1:] != 1
+        if marks.near is not None:
+            waits &= marks.near
         return cls(marks.copy(), waits, [words(row).copy() for row in rows], capacity)
 
     def last(self) -> Last:
@@ -255,24 +257,39 @@ def contradictions(
     )
     count = int(np.count_nonzero(wrong))
     counts = Contradictions(int(np.count_nonzero(asked | wrong)), count, found.leaves)
-    if known.far is not None and np.count_nonzero(asked & ~wrong) <= count:
-        # n-step rows reach beyond the call: nothing here tells that neighbours follow each other
-        wrong |= joined & ~asked & ~_reach_the_same(leaves, known, extent.stride)
+    if known.far is not None:
+        asked &= _reach_inside(leaves, known, extent)
+        if np.count_nonzero(asked & ~wrong) <= count:
+            # they reach beyond the call: nothing here tells that neighbours follow each other
+            wrong |= joined & ~asked & ~_reach_the_same(leaves, known, extent.stride)
     return (wrong if wrong.any() else None), counts
+
+
+def _reach_inside(
+    leaves: Leaves | ValidatedLeaves, known: MarkerKeys, extent: Extent
+) -> NDArray[np.bool_]:
+    """N-step rows whose next observation is that of a row of the call, bool `[n - stride]`."""
+    rows = np.arange(extent.count - extent.stride)
+    steps = _steps(leaves, known, slice(0, len(rows)))
+    inside: NDArray[np.bool_] = (rows // extent.stride) % extent.length + steps < extent.length
+    return inside
 
 
 def _reach_the_same(
     leaves: Leaves | ValidatedLeaves, known: MarkerKeys, stride: int
 ) -> NDArray[np.bool_]:
     """Pairs of n-step rows of which the later reaches one step less, to the same observation."""
-    assert known.far is not None
-    path = dict(known.paths)[known.far]
     earlier, later = slice(0, -stride), slice(stride, None)
-    steps, fewer = (rows_of(leaves, known.far, path, rows) for rows in (earlier, later))
-    same: NDArray[np.bool_] = (steps.reshape(-1) == fewer.reshape(-1) + 1).copy()
+    same: NDArray[np.bool_] = _steps(leaves, known, earlier) == _steps(leaves, known, later) + 1
     for (_, key), (_, after) in zip(known.observations, known.observed, strict=True):
         same &= same_bits(*(rows_of(leaves, key, after, rows) for rows in (earlier, later)))
     return same
+
+
+def _steps(leaves: Leaves | ValidatedLeaves, known: MarkerKeys, rows: slice) -> NDArray[Any]:
+    """How far the next observations of n-step rows are away, `[n]`."""
+    assert known.far is not None
+    return rows_of(leaves, known.far, dict(known.paths)[known.far], rows).reshape(-1)
 
 
 def _on_host(

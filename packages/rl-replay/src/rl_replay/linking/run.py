@@ -21,6 +21,7 @@ class Run(NamedTuple):
     step: int | None  # Of the first row; None where rows have none
     begins: bool  # Whether the first row is a first step
     ends: bool  # Whether the last row ends a trajectory
+    is_near: bool = True  # Whether the next observation of the last row is one step away
 
     @classmethod
     def of_row(cls, get: ReadColumn, keys: MarkerKeys) -> Run:
@@ -32,7 +33,7 @@ class Run(NamedTuple):
         for key in keys.ends:
             ends = ends or any_set(get(key))
         is_near = keys.far is None or int(get(keys.far).item(0)) == 1
-        return cls(ids, step, begins, ends and is_near)
+        return cls(ids, step, begins, ends and is_near, is_near)
 
     @classmethod
     def of(cls, leaves: ValidatedLeaves, keys: MarkerKeys, count: int) -> Run | None:
