@@ -332,8 +332,7 @@ class Links:
         following: list[NDArray[Any]] = []
         lasts = []
         for place, row in enumerate(range(begin, count)):
-            is_far = marks.near is not None and not marks.near[row]
-            if back[row] < 0 or is_far or any(flag[row] for flag in marks.ends):
+            if back[row] < 0 or not marks.leads_on(row):
                 lasts.append(_OVER)
                 continue
             if not following:

@@ -247,6 +247,11 @@ class MarkerColumns:
         step = None if self.step is None else int(self.step[row])
         return tuple([int(column[row]) for column in self.ids]), step
 
+    def leads_on(self, row: int) -> bool:
+        """Whether the next observation of a row may be that of the row after it."""
+        is_far = self.near is not None and not self.near[row]
+        return not is_far and not any(flag[row] for flag in self.ends)
+
     def copy(self) -> Self:
         """A copy in private memory."""
         return type(self)(
