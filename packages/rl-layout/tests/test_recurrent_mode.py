@@ -110,3 +110,17 @@ def test_other_modes_are_refused():
         set_recurrent_mode("scan")
     with pytest.raises(TypeError, match="got int"):
         set_recurrent_mode(1)
+
+
+def test_compiled_code_may_be_the_first_of_a_thread_to_set_the_mode():
+    @torch.compile(backend="eager")
+    def doubled(x):
+        with set_recurrent_mode(True):
+            return x * 2 if recurrent_mode() else x
+
+    found = []
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.append(doubled(torch.ones(2)).tolist()))
+        thread.start()
+        thread.join()
+    assert found == [[2.0, 2.0]] * 2

@@ -16,7 +16,9 @@ Mode = bool | Literal["recurrent", "sequential"] | None
 class _Mode(threading.local):
     """The mode of this thread: one value, so that compiled code is compiled once for each."""
 
-    current: bool | None = None
+    # set in each thread at once: compiled code guards that a first entry does not add it
+    def __init__(self) -> None:
+        self.current: bool | None = None
 
 
 MODE = _Mode()
