@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch.nn import functional as F
 
@@ -204,3 +205,14 @@ def test_static_steps_name_missing_keys():
     shown = prepared().exclude(("next", "done"), ("next", "terminated"))
     with pytest.raises(KeyError, match="are missing: without them no target knows"):
         StaticTransitions.of(shown, ENTRIES)
+
+
+def test_compiled_code_does_not_warn_of_rows_that_were_drawn_one_by_one():
+    below = {"observation": torch.randn(20, 2).double(), "reward": torch.ones(20, 1).double()}
+    below |= {key: torch.zeros(20, 1, dtype=torch.bool) for key in ("done", "terminated")}
+    rows = {"observation": torch.randn(20, 2).double(), "next": below}
+    batch = TensorDict({**rows, "action": torch.zeros(20, dtype=torch.int64)}, [20])
+    loss = torch.compile(of_values(), backend="eager")
+    loss(batch.clone().set("index", torch.arange(20)))  # warnings are errors in tests
+    with pytest.warns(UserWarning, match="neighbours along dimension 0"):
+        loss(batch.clone())
