@@ -18,7 +18,6 @@ def test_a_collector_that_was_shut_down_says_so():
         collector.rollout,
         collector.reset,
         collector.start,
-        collector.stats,
         collector.state_dict,
         collector.update_policy_weights_,
         lambda: collector.set_seed(0),
@@ -28,6 +27,16 @@ def test_a_collector_that_was_shut_down_says_so():
         with pytest.raises(RuntimeError, match="shut down"):
             call()
     assert collector.env.is_closed
+
+
+def test_a_collector_that_was_shut_down_says_how_far_it_came():
+    collector = Collector(CountingEnv(), frames_per_batch=3, total_frames=9)
+    batches = list(collector)
+    before = collector.stats(), collector.explain()
+    collector.shutdown()
+    assert len(batches) == 3
+    assert before[0]["frames"] == 9
+    assert (collector.stats(), collector.explain()) == before
 
 
 @pytest.mark.parametrize(

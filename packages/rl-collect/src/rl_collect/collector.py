@@ -23,7 +23,7 @@ from rl_collect.inputs.devices import (
 )
 from rl_collect.inputs.environments import EnvSource, limit_trajectories, make_env
 from rl_collect.inputs.policies import as_policy, check_keys
-from rl_collect.interface import CollectorInterface, between_batches
+from rl_collect.interface import CollectorInterface, between_batches, last_known
 from rl_collect.options import CollectorOptions
 from rl_collect.weights.load import PolicyWeights
 from rl_envs import EnvBase, wire_policy
@@ -326,9 +326,9 @@ class Collector(CollectorInterface):
         self.weights.update(policy_or_weights, self.policy)
         self.batches.policy_version += 1
 
-    @between_batches
+    @last_known
     def stats(self) -> dict[str, Any]:
-        """Tell how far it is, and how.
+        """Tell how far it is, and how; after `shutdown`, how far it came.
 
         Returns:
             `frames`, `episodes`, `mean_return`, `mean_length`, `unfinished_frames`,
@@ -350,7 +350,7 @@ class Collector(CollectorInterface):
             "policy": None if plan is None else plan.stats(),
         }
 
-    @between_batches
+    @last_known
     def explain(self) -> str:
         """Say how batches are played, and why in no faster way.
 

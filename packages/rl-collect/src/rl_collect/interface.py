@@ -18,12 +18,14 @@ R = TypeVar("R")
 
 
 def between_batches(
-    method: Callable[Concatenate[Any, P], R],
+    method: Callable[Concatenate[Any, P], R], *, needs_open: bool = True
 ) -> Callable[Concatenate[Any, P], R]:
     """Run a method of a collector between two batches, also while it collects in the background."""
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._is_shut and not needs_open:
+            return method(self, *args, **kwargs)
         self._require_open()
         if self._background is None:
             return method(self, *args, **kwargs)
@@ -31,6 +33,10 @@ def between_batches(
         return found
 
     return call
+
+
+last_known = functools.partial(between_batches, needs_open=False)
+"""Run a method between two batches, and also after `shutdown`."""
 
 
 class CollectorInterface:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -35,6 +36,54 @@ def test_workers_play_what_a_collector_in_this_process_plays(carrier, cart_poles
     assert not check_layout(torch.cat(batches, -1)).findings
     ids = [batch["collector", "traj_ids"][worker] >> 32 for batch in batches for worker in (0, 1)]
     assert len(torch.stack(ids).unique()) == 2
+
+
+class Warning_(UserWarning):
+    """A class that only the workers may know."""
+
+
+class Grumbling(CountingEnv):
+    """Warns in each step, at one place."""
+
+    def _step(self, tensordict):
+        warnings.warn("the step is small", Warning_, stacklevel=1)
+        return super()._step(tensordict)
+
+
+def test_warnings_of_workers_are_heard_once(carrier):
+    options = {"frames_per_batch": 8, "total_frames": 32}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with carrier.one_by_one([Grumbling] * 2, **options) as collector:
+            assert len(list(collector)) == 4
+    heard = [one for one in said if "small" in str(one.message)]
+    assert [str(one.message) for one in heard] == [
+        "the step is small (a worker of the collector says so)"
+    ]
+    assert heard[0].filename == __file__
+
+
+def test_a_warning_of_a_worker_that_is_an_error_loses_no_batch(carrier):
+    options = {"frames_per_batch": 8, "total_frames": 32}
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")  # in the workers
+        collector = carrier.sync([Grumbling] * 2, **options)
+    with collector:
+        with pytest.raises(UserWarning, match="the step is small"):
+            collector.next()
+        assert collector.next()["observation"].flatten().tolist() == [0, 1, 2, 3] * 2
+
+
+def test_workers_that_were_shut_down_say_how_far_they_came(carrier, counting, policy):
+    options = {"frames_per_batch": 4, "total_frames": 8}
+    with carrier.one_by_one([counting(5)] * 2, policy(), **options) as collector:
+        assert len(list(collector)) == 2
+        collector.update_policy_weights_()
+        before = collector.stats()
+    assert (before["frames"], before["policy_version"]) == (8, 1)
+    collector.shutdown()
+    assert collector.stats() == before
+    assert collector.policy_version == 1
 
 
 @pytest.mark.parametrize(("how", "shape"), [("stack", (2, 3)), (0, (6,)), (-1, (6,))])

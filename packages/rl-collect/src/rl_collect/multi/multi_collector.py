@@ -175,6 +175,7 @@ class MultiCollector(CollectorInterface):
         if not self._ready:
             found = self._schedule.next()
             self._ready = [join(found, self.options.how)] if self.options.joins and found else found
+        self._workers.warnings.repeat(3)
         self._show()
         if self._buffer is None:
             return self._on_device(self._ready.pop(0)) if self._ready else None
@@ -252,7 +253,7 @@ class MultiCollector(CollectorInterface):
         self._workers.refresh()
 
     def stats(self) -> dict[str, Any]:
-        """Tell how far it is, and how, without waiting for anybody.
+        """Tell how far it is, or came until `shutdown`, without waiting for anybody.
 
         Returns:
             `frames`, `restarts`, `policy_version`, `policy_lag`: how many versions the last
@@ -262,7 +263,6 @@ class MultiCollector(CollectorInterface):
             "socket" on this machine and "blocks" from others, or "ray", which is slower, where an
             actor could not connect to this process; "" before the worker has started.
         """
-        self._require_open()
         return {
             "frames": self.frames,
             "restarts": self.restarts,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_collect.collector import Collector
 from rl_collect.multi.batch_transport import BatchMessage, Outbox, PackedSlots, SharedBatchSlots
+from rl_collect.multi.relayed_warnings import Said, recording
 from rl_collect.weights.load import has_weights
 from rl_collect.weights.offered_weights import OfferedWeights
 from rl_collect.weights.shared_weights import SharedWeights
@@ -70,19 +71,24 @@ class CollectorWorker:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)
         before = collector.frames
-        batch: Any = collector.next()
+        with recording() as said:
+            batch: Any = collector.next()
         if isinstance(collector.options.replay_buffer, Outbox):
             batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
         if batch is not None and self._slots is not None:
             batch = self._slots.put(slot, batch)
-        return self.message(collector.frames - before, shape, batch)
+        return self.message(collector.frames - before, shape, batch, said)
 
     def message(
-        self, frames: int, shape: tuple[int, ...], batch: TensorDictBase | PackedRows | None
+        self,
+        frames: int,
+        shape: tuple[int, ...],
+        batch: TensorDictBase | PackedRows | None,
+        said: list[Said],
     ) -> BatchMessage:
         """Say what was played."""
-        return BatchMessage(frames, shape, batch, self.stats())
+        return BatchMessage(frames, shape, batch, self.stats(), said)
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from."""

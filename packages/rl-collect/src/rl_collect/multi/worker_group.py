@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from rl_collect.background_loop import TimeLimit
 from rl_collect.multi.batch_transport import NUM_SLOTS, BatchMessage, SharedBatchSlots
 from rl_collect.multi.carrier import Carrier
+from rl_collect.multi.relayed_warnings import WorkerWarnings
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.env.seeds import next_seed
 from rl_slabs import PackedRows
@@ -42,6 +43,7 @@ class WorkerGroup:
         self.least = count if min_workers is None else min_workers
         self.stats: list[dict[str, Any]] = [{} for _ in range(count)]
         self.frames = self.restarts = 0
+        self.warnings = WorkerWarnings()
         self._slots: list[SharedBatchSlots | None] = [None] * count
         self._begun, self._deaths = [0] * count, [0] * count
         self._starting: set[int] = set()  # they have not been told yet what all are told
@@ -129,6 +131,7 @@ class WorkerGroup:
             return None, None
         self.stats[index], self._deaths[index] = message.stats, 0
         self.frames += message.frames
+        self.warnings.hear(message.said)
         slots, batch = self._slots[index], message.batch
         if isinstance(batch, TensorDictBase) and self._shares and self.pool.shares_memory(index):
             self._allocate_slots(index, batch)

@@ -19,6 +19,7 @@ class WorkerWeights:
         self._policy, self._interval = policy, interval
         self._unpublished = UnpublishedWeights(policy)
         self._batches = 0  # since the last version
+        self._last_version: int | None = None  # once the memory is gone
 
     @classmethod
     def like(cls, weights: Any, policy: Any, interval: int) -> WorkerWeights:
@@ -32,6 +33,8 @@ class WorkerWeights:
     @property
     def version(self) -> int:
         """The newest version; 0 where there are no weights."""
+        if self._last_version is not None:
+            return self._last_version
         return 0 if self.shared is None else self.shared.newest
 
     def count_batch(self) -> None:
@@ -67,6 +70,7 @@ class WorkerWeights:
     def close(self) -> None:
         """Let go of the memory."""
         if self.shared is not None:
+            self._last_version = self.version
             self.shared.close()
 
 
