@@ -2,6 +2,7 @@
 
     nox -s "bench(rl-replay)"
     PYTHONPATH=tools python packages/rl-replay/benchmarks/slices.py --large --rows 100000000
+    PYTHONPATH=tools python packages/rl-replay/benchmarks/slices.py --large --mapped
 
 One process; 8 slices of 32 rows with 9 leaves, every one stored and returned on both sides,
 episodes of 200 steps; 64 rows are written before each sample. Medians in microseconds; the
@@ -11,6 +12,8 @@ includes taking the new rows into the trajectory index, which the storage puts o
 The last table, which `--large` prints alone, is the first slices of a large buffer, of small rows:
 100 million rows, or as many as a quarter of the free memory holds. The index is built while rows
 are written or loaded where the sampler draws slices, and where it is exchanged for one that does.
+With `--mapped` rows lie in files. After each line comes the peak of memory: of the process's own,
+and with the pages of files that it has mapped, which the system may take back.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import torch
@@ -27,7 +33,7 @@ from bench import medians_us, report, session, table
 from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
-from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_replay import LazyMemmapStorage, LazyTensorStorage, TensorDictReplayBuffer
 from rl_replay.samplers import RandomSampler, SliceSampler
 from rl_replay.trajectories.index import TrajectoryIndex
 
@@ -156,7 +162,7 @@ def by_capacity() -> None:
     show(title, contenders, f"{FEW_ROWS:,} rows")
 
 
-def first_slices(rows: int) -> None:
+def first_slices(rows: int, *, mapped: bool = False) -> None:
     """The claim: who draws the first slices of a large buffer does not wait for its index."""
     batch = trajectories([EPISODE] * (LARGE_CHUNK // EPISODE)).select(
         "is_init", ("collector", "traj_ids"), ("collector", "traj_step"), ("next", "done")
@@ -166,7 +172,7 @@ def first_slices(rows: int) -> None:
         return SliceSampler(num_slices=SLICES, slice_len=LENGTH)
 
     def empty(sampler: SliceSampler | RandomSampler) -> TensorDictReplayBuffer:
-        storage = LazyTensorStorage(rows)
+        storage = LazyMemmapStorage(rows) if mapped else LazyTensorStorage(rows)
         return TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=SLICES * LENGTH)
 
     def write(buffer: TensorDictReplayBuffer) -> None:
@@ -174,7 +180,7 @@ def first_slices(rows: int) -> None:
             batch["collector", "traj_ids"] += LARGE_CHUNK // EPISODE * bool(turn)
             buffer.extend(batch)
 
-    print(f"\nfirst slices of a large buffer: {rows:,} rows")
+    print(f"\nfirst slices of a large buffer{' in files' * mapped}: {rows:,} rows")
     other = empty(RandomSampler())
     with tempfile.TemporaryDirectory() as folder:
         once("write, no slices drawn", partial(write, other))
@@ -194,7 +200,36 @@ def first_slices(rows: int) -> None:
 
 def once(work: str, call: Call) -> None:
     """One row, of a single call: its second one would be another work."""
-    report(work, *medians_us(1, call, warm_up=0))
+    with peak_memory() as peak:
+        report(work, *medians_us(1, call, warm_up=0))
+    own, whole = (f"{kind / 2**30:.2f} GiB" for kind in peak)
+    print(f"    peak memory: {own}, with mapped files {whole}")
+
+
+@contextmanager
+def peak_memory() -> Iterator[list[int]]:
+    """The most bytes in use inside: anonymous ones, looked at every 10 ms, and all."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest size is counted anew
+    peak, is_over, own = [0, 0], Event(), [0]
+
+    def watch() -> None:
+        while not is_over.wait(0.01):
+            own[0] = max(own[0], memory_of("RssAnon"))
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        is_over.set()
+        watcher.join()
+        peak[:] = max(own[0], memory_of("RssAnon")), memory_of("VmHWM")
+
+
+def memory_of(kind: str) -> int:
+    """Bytes of the process, by the kernel's name for them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
 
 
 def large_rows() -> int:
@@ -234,6 +269,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=None, help="of the large buffer")
     parser.add_argument("--large", action="store_true", help="nothing but the large buffer")
+    parser.add_argument("--mapped", action="store_true", help="rows of the large buffer in files")
     with session(parser) as given:
         torch.manual_seed(0)
         torch.set_num_threads(1)
@@ -241,4 +277,4 @@ if __name__ == "__main__":
             taking_in()
             against_the_peer()
             by_capacity()
-        first_slices(given.rows or large_rows())
+        first_slices(given.rows or large_rows(), mapped=given.mapped)
