@@ -10,6 +10,7 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from rl_layout.testing import EndKind, trajectories
 from rl_policies import MLP, OneHotCategorical, ProbabilisticActor, ValueOperator
@@ -131,3 +132,14 @@ def test_completions_and_their_loss_stay_on_the_device():
     expected = learned(here, scored.cpu())
     assert_same(learned(loss, scored), expected)
     assert flat_tokens([[1, 2]], [[3]]).to(DEVICE)["input_ids"].device.type == DEVICE
+
+
+def test_advantages_of_plain_rows_run_in_the_kernels_of_one_pass():
+    net = TensorDictModule(nn.Linear(2, 1), ["observation"], ["state_value"])
+    batch = trajectories([30, 20]).to(DEVICE)
+    estimator = GAE(gamma=0.9, lmbda=0.9, value_network=net).to(DEVICE)
+    estimator(batch.clone())  # compiles
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        estimator(batch)
+        torch.cuda.synchronize()
+    assert any("gae_chunks" in event.key for event in seen.key_averages())
