@@ -70,6 +70,41 @@ def medians_us(  # noqa: PLR0913 - independent options of one measurement
     return [statistics.median(taken) * 1e6 for taken in times]
 
 
+def in_blocks_us(
+    rounds: int,
+    *calls: Callable[[], object],
+    warm_up: int = 3,
+    timed: int = 8,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[list[float], list[float]]:
+    """Median durations of some calls in microseconds: called again and again, and first.
+
+    In each round every call is made several times in a row, in an order that is drawn anew. The
+    first call of a block finds the caches as the work before it left them; those after the
+    warm-up find their own data and code.
+    """
+    warm_up, timed = turns(warm_up), turns(timed)
+    again: list[list[float]] = [[] for _ in calls]
+    first: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    for _ in range(turns(rounds)):
+        for number in random.sample(range(len(calls)), len(calls)):
+            for turn in range(warm_up + timed):
+                begin = clock()
+                calls[number]()
+                took = clock() - begin
+                if not turn:
+                    first[number].append(took)
+                if turn >= warm_up:
+                    again[number].append(took)
+
+    def middle(times: list[list[float]]) -> list[float]:
+        return [statistics.median(taken) * 1e6 for taken in times]
+
+    return middle(again), middle(first)
+
+
 def _nothing() -> None:
     pass
 

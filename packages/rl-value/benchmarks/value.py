@@ -1,4 +1,4 @@
-"""Advantages and losses compared with torchrl: scan, module, padded batches, curves, PPO step.
+"""Advantages and losses compared with torchrl: module, padded batches, PPO step.
 
 Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; after each
 figure is the bar that it is held to. Calls that are compared on `[B, T]` and on flat steps are
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import sys
 import time
 import warnings
@@ -31,37 +30,6 @@ from rl_value.scan.block_scan import LOOPS
 warnings.filterwarnings("ignore")
 GAMMA, LMBDA = 0.99, 0.95
 clock = time.perf_counter
-
-
-def in_blocks_us(
-    rounds: int, *calls: Callable[[], object], warm_up: int = 3, timed: int = 8
-) -> tuple[list[float], list[float]]:
-    """Median durations of some calls in microseconds: called again and again, and first.
-
-    In each round every call is made several times in a row, in an order that is drawn anew. The
-    first call of a block finds the caches as the work before it left them; those after the
-    warm-up find their own data and code.
-    """
-    warm_up, timed = bench.turns(warm_up), bench.turns(timed)
-    again: list[list[float]] = [[] for _ in calls]
-    first: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
-    for _ in range(bench.turns(rounds)):
-        for number in random.sample(range(len(calls)), len(calls)):
-            for turn in range(warm_up + timed):
-                begin = clock()
-                calls[number]()
-                took = clock() - begin
-                if not turn:
-                    first[number].append(took)
-                if turn >= warm_up:
-                    again[number].append(took)
-
-    def middle(times: list[list[float]]) -> list[float]:
-        return [statistics.median(taken) * 1e6 for taken in times]
-
-    return middle(again), middle(first)
 
 
 def report(name: str, ours: float, theirs: float, bar: float) -> None:
@@ -87,35 +55,6 @@ def observed(batch: TensorDict) -> TensorDict:
     return batch
 
 
-def doubling(weight: Tensor, delta: Tensor, longest: int) -> Tensor:
-    """The segmented doubling scan that the floor was measured with."""
-    seen = 1
-    while seen < longest:
-        more = torch.addcmul(delta[:-seen], weight[:-seen], delta[seen:])
-        delta = torch.cat([more, delta[-seen:]])
-        weight = torch.cat([weight[:-seen] * weight[seen:], weight[-seen:]])
-        seen *= 2
-    return delta
-
-
-def scan() -> None:
-    """`gae` on flat steps with the values given, alongside the floor."""
-    batch = trajectories([200] * 327 + [136])
-    reward, value, ahead = torch.randn(3, 65_536, 1)
-    done, terminated = batch["next", "done"], batch["next", "terminated"]
-    weight = torch.full((65_536,), GAMMA * LMBDA).masked_fill(done[:, 0], 0)
-
-    def ours() -> object:
-        return gae(reward, value, ahead, terminated, done, gamma=GAMMA, lmbda=LMBDA)
-
-    calls = (ours, lambda: doubling(weight, reward[:, 0], 256))
-    (took, floor), (first, _) = in_blocks_us(12, *calls)
-    print("gae on 65,536 flat steps, episodes of 200, values given")
-    print(f"  {took:41.0f} us   (bar 1,000 us where a doubling scan takes 300 to 600)")
-    print(f"{FIRST:32}{first:9.0f} us")
-    print(f"  doubling scan of the same steps{floor:10.0f} us   {took / floor:.2f} of it")
-
-
 def module() -> None:
     """The `GAE` module on the same flat tensordict, value network included."""
     from torchrl.objectives.value import GAE as Peer
@@ -137,7 +76,8 @@ def module() -> None:
         copy = batch.clone()
         rounds, timed = (3, 2) if name == "default" else (7, 8)
         calls = (afresh, lambda t=theirs, c=copy: t(c))
-        again, first = in_blocks_us(rounds, *calls, warm_up=1, timed=timed)
+        options = {"warm_up": 1, "timed": timed, "clock": clock}
+        again, first = bench.in_blocks_us(rounds, *calls, **options)
         report(f"peer {name}", *again, 200 if name == "default" else 0)
         report(FIRST, *first, 0)
 
@@ -158,7 +98,7 @@ def padded(rows: int, steps: int, bar: float) -> None:
     copies = [batch.clone() for _ in settings]
     peers = [Peer(gamma=GAMMA, lmbda=LMBDA, value_network=net, **s) for s in settings]
     calls = [lambda p=p, c=c: p(c) for p, c in zip(peers, copies, strict=True)]
-    again, first = in_blocks_us(8, afresh, *calls)
+    again, first = bench.in_blocks_us(8, afresh, *calls, clock=clock)
     best = min(range(len(peers)), key=again[1:].__getitem__)
     chosen = "vectorized" if settings[best]["vectorized"] else "loop"
     chosen += ", shifted" if settings[best]["shifted"] else ""
@@ -211,13 +151,14 @@ def parts(batch: TensorDict, net: TensorDictModule, whole: float, peer: float) -
 
     with torch.no_grad():
         torch.testing.assert_close(straight_on(batch.clone(), net), module(batch)["advantage"])
-        (network, found, returns, calls, straight), _ = in_blocks_us(
+        (network, found, returns, calls, straight), _ = bench.in_blocks_us(
             4,
             lambda: net.module(rows),
             find,
             lambda: gae(*values, *ends, gamma=GAMMA, lmbda=LMBDA),
             fixed,
             lambda: straight_on(batch, net),
+            clock=clock,
         )
     print(
         f"    alone: network {network:.0f}, markers {found:.0f}, returns {returns:.0f} us; "
@@ -227,38 +168,6 @@ def parts(batch: TensorDict, net: TensorDictModule, whole: float, peer: float) -
         f"    for this layout alone, by hand {straight:.0f} us: {whole / straight:.2f} of it; "
         f"the peer takes {peer / straight:.1f} times that"
     )
-
-
-def curves(largest: int) -> None:
-    """Nanoseconds a step of `gae`, over sizes and over spreads of episode lengths."""
-    print("gae, ns a step")
-
-    def each_ns(lengths: Tensor) -> float:
-        size = int(lengths.sum())
-        done = torch.zeros(size, 1, dtype=torch.bool)
-        done[lengths.cumsum(0) - 1] = True
-        reward, value, ahead = torch.randn(3, size, 1)
-        call = (lambda: gae(reward, value, ahead, done, done, gamma=GAMMA, lmbda=LMBDA),)
-        return bench.medians_us(max(3, 2_000_000 // size), *call, clock=clock)[0] * 1e3 / size
-
-    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= largest]
-    found = [each_ns(torch.full((size // 200,), 200)) for size in sizes]
-    print("  steps   " + "".join(f"{size:>14,}" for size in sizes))
-    print("  ns      " + "".join(f"{value:14.1f}" for value in found))
-    if 10_000_000 in sizes:
-        print(f"  10,000,000 over 100,000: {found[-1] / found[1]:.2f} (bar 4)")
-    spreads = {
-        "1 each": torch.ones(100_000, dtype=torch.int64),
-        "200 each": torch.full((500,), 200),
-        "1 to 399": torch.randint(1, 400, (500,)),
-        "geometric": torch.empty(500).geometric_(1 / 200).long().clamp(min=1),
-        "one long": torch.cat([torch.tensor([99_000]), torch.full((1_000,), 1)]),
-        "one alone": torch.tensor([100_000]),
-    }
-    values = {name: each_ns(lengths) for name, lengths in spreads.items()}
-    for name, value in values.items():
-        print(f"  episodes {name:12}{value:10.1f}")
-    print(f"  largest over smallest: {max(values.values()) / min(values.values()):.2f} (bar 2)")
 
 
 def by_hand(actor: nn.Module, value: nn.Module, batch: TensorDict) -> Tensor:
@@ -298,17 +207,30 @@ def without_autograd(net: nn.Sequential, seen: Tensor, grad: Tensor) -> Callable
     return call
 
 
-def ppo() -> None:
-    """`ClipPPOLoss` forward and backward on 4,096 rows: the same networks, each library's actor."""
+def mlp(size: int) -> nn.Sequential:
+    """A network of two hidden layers."""
+    return nn.Sequential(
+        nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, size)
+    )
+
+
+def ppo_batch() -> TensorDict:
+    """4,096 rows with all that a policy loss reads."""
+    rows = {
+        "observation": torch.randn(4096, 8),
+        "action": nn.functional.one_hot(torch.randint(4, (4096,)), 4),
+        "sample_log_prob": -1 - torch.rand(4096),
+        "advantage": torch.randn(4096, 1),
+        "value_target": torch.randn(4096, 1),
+    }
+    return TensorDict(rows, [4096])
+
+
+def losses_of(policy: nn.Module, value: nn.Module) -> tuple[ClipPPOLoss, nn.Module]:
+    """Ours and torchrl's loss over the same networks, each with its library's actor."""
     from torchrl import modules
     from torchrl.objectives import ClipPPOLoss as Peer
 
-    def mlp(size: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, size)
-        )
-
-    policy, value = mlp(4), mlp(1)
     body = TensorDictModule(policy, ["observation"], ["logits"])
     actor = ProbabilisticActor(
         body, ["logits"], distribution_class=OneHotCategorical, return_log_prob=True
@@ -322,16 +244,16 @@ def ppo() -> None:
         log_prob_key="sample_log_prob",
     )
     peer_net = modules.ValueOperator(value, in_keys=["observation"])
-    rows = {
-        "observation": torch.randn(4096, 8),
-        "action": nn.functional.one_hot(torch.randint(4, (4096,)), 4),
-        "sample_log_prob": -1 - torch.rand(4096),
-        "advantage": torch.randn(4096, 1),
-        "value_target": torch.randn(4096, 1),
-    }
-    batch = TensorDict(rows, [4096])
-    ours, theirs = ClipPPOLoss(actor, net), Peer(peer_actor, peer_net)
+    theirs = Peer(peer_actor, peer_net)
     theirs.set_keys(sample_log_prob="sample_log_prob")
+    return ClipPPOLoss(actor, net), theirs
+
+
+def ppo() -> None:
+    """`ClipPPOLoss` forward and backward on 4,096 rows: the same networks, each library's actor."""
+    policy, value = mlp(4), mlp(1)
+    batch = ppo_batch()
+    ours, theirs = losses_of(policy, value)
 
     def step(loss: Callable[[TensorDict], TensorDict]) -> None:
         found = loss(batch)
@@ -355,14 +277,22 @@ def ppo() -> None:
     for parameter, grad in zip([*policy.parameters(), *value.parameters()], wanted, strict=True):
         torch.testing.assert_close(parameter.grad, grad)
 
-    (took, peer, hand, floor, kernels), first = in_blocks_us(
+    (took, peer, hand, floor, kernels), first = bench.in_blocks_us(
         21,
         lambda: step(ours),
         lambda: step(theirs),
         lambda: by_hand(policy, value, batch).backward(),
         networks,
         lambda: [call() for call in by_kernels],
+        clock=clock,
     )
+    tell_ppo(took, peer, hand, floor, kernels, first)
+
+
+def tell_ppo(
+    took: float, peer: float, hand: float, floor: float, kernels: float, first: list[float]
+) -> None:
+    """Print the times of a loss, and of what no loss can leave out."""
     print("ClipPPOLoss forward and backward, 4,096 rows, networks of 64 x 64")
     report("with every statistic", took, peer, 2)
     print(f"  by hand in torch{hand:25.0f} us   {took / hand:.2f} of it (bar 1.3)")
@@ -388,7 +318,6 @@ def ppo() -> None:
 def main() -> None:
     """Read the command line and print every figure."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="leave the largest sizes out")
     hint = "count the processor time of one thread, for a machine that others use too"
     parser.add_argument("--cpu-time", action="store_true", help=hint)
     hint = "as where the extra `compiled` is not installed"
@@ -399,7 +328,6 @@ def main() -> None:
 
 def run(given: argparse.Namespace) -> None:
     """Print every figure."""
-    quick = given.quick
     if given.without_numba:
         sys.modules["numba"] = None  # type: ignore[assignment]  # so that its import fails
     if given.cpu_time:
@@ -410,13 +338,11 @@ def run(given: argparse.Namespace) -> None:
     random.seed(0)
     loops = "numba" if is_of_use(LOOPS, LEAST_ROWS) else "numpy alone"
     print(f"{torch.get_num_threads()} threads, {loops}")
-    scan()
     module()
     print("GAE module on [B, T], compared with the peer's best setting; called again and again")
     padded(64, 1024, 5)
     padded(300, 500, 3)
     padded(4096, 128, 3)
-    curves(1_000_000 if quick else 10_000_000)
     ppo()
     print("CUDA: not measured here; benchmarks/gpu_scan.py prints goal G10 on a machine with one")
 
