@@ -36,6 +36,12 @@ def test_start_methods_are_for_processes():
         RayCollector([CountingEnv], frames_per_batch=2, mp_start_method="fork")
 
 
+@pytest.mark.parametrize("ports", [[], [0], [70_000], range(-1, 3)])
+def test_ports_that_are_none_are_refused(ports):
+    with pytest.raises(ValueError, match=r"ports must be numbers of TCP ports, as range"):
+        RayCollector([CountingEnv], frames_per_batch=2, ports=ports)
+
+
 def held(lock):
     return CountingEnv(3 if lock.locked() else 5)
 

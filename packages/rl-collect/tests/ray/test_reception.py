@@ -10,8 +10,9 @@ import pytest
 
 from rl_collect.multi.ending import ending_of
 from rl_collect.multi.pickled import Pickled
+from rl_collect.ray import blocks
 from rl_collect.ray import reception as door
-from rl_collect.ray.blocks import Announced, BlockSender, receive_blocks
+from rl_collect.ray.blocks import Announced, Arrival, BlockSender
 from rl_collect.ray.reception import Reception, connect
 from rl_collect.ray.replies import LocalCalls
 
@@ -98,7 +99,7 @@ def test_blocks_arrive_as_they_were_and_short_replies_go_with_ray():
     for reply in replies:
         assert isinstance(reply, Announced)
         assert len(pickle.dumps(reply)) < 1000
-        found = receive_blocks(near, reply, 5.0)
+        found = Arrival(near, reply).take(5.0)
         assert [one.tobytes() for one in found.open()] == arrays
         assert all(one.ctypes.data % 64 == 0 for one in found.buffers)
     near.close()
@@ -110,7 +111,46 @@ def test_a_block_that_stops_in_the_middle_is_an_end():
     far.send(b"part")
     far.close()
     with near, pytest.raises(ConnectionError, match="ended in the middle of a batch"):
-        receive_blocks(near, Announced(b"", [5]), 5.0)
+        Arrival(near, Announced(b"", [5])).take(5.0)
+
+
+def test_a_block_that_comes_in_parts_holds_nobody_up_and_goes_on_where_it_was():
+    near, far = socket.socketpair()
+    with near, far:
+        arrival = Arrival(near, Announced(pickle.dumps(7), [3, 0, 4]))
+        for part in (b"ab", b"cde", b"f"):
+            assert not arrival.advance()  # nothing is there
+            with pytest.raises(TimeoutError):
+                arrival.take(0.0)
+            far.send(part)
+            assert not arrival.advance()
+        far.send(b"g_next")
+        assert arrival.advance()
+        found = arrival.take(0.0)
+        assert [one.tobytes() for one in found.buffers] == [b"abc", b"", b"defg"]
+        assert near.recv(9) == b"_next"  # that of the reply that follows
+
+
+def test_a_block_that_stalls_is_an_end_that_names_the_port(monkeypatch):
+    monkeypatch.setattr(blocks, "_STALL_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as far:
+            near, _ = listening.accept()
+            far.send(b"part")
+            message = rf"nothing came for 0.05 s by its connection to 127\.0\.0\.1:{port}, in the"
+            with near, pytest.raises(ConnectionError, match=message):
+                Arrival(near, Announced(b"", [5])).take(20.0)
+
+
+def test_the_first_free_port_of_those_that_are_given_is_taken():
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("", 0)) as other:
+        used, free = taken.getsockname()[1], other.getsockname()[1]
+        other.close()
+        with contextlib.closing(Reception(HERE, "127.0.0.1", [used, free])) as found:
+            assert found.invite().address == ("127.0.0.1", free)
+        with pytest.raises(OSError, match=rf"no port of 127.0.0.1 among ports=\[{used}\] is free"):
+            Reception(HERE, "127.0.0.1", [used])
 
 
 def test_a_sender_whose_learner_reads_nothing_can_be_closed():

@@ -8,13 +8,14 @@ import os
 import select
 import socket
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rl_collect.multi.pickled import Pickled
 from rl_collect.multi.worker_host import HostInfo
-from rl_collect.ray.blocks import Announced, receive_blocks
+from rl_collect.ray.blocks import LOOK_S
 from rl_collect.ray.host import Host, Started
 from rl_collect.ray.reception import Invitation, Reception
 from rl_collect.ray.replies import LocalCalls, RayReply, result_of
@@ -48,7 +49,11 @@ class Actors:
     # the rows of batches do; where no connection comes about it carries both. No tensordict passes
     # through it.
 
-    advice = "Has the cluster resources left for it? `ray status` tells."
+    advice = (
+        "Has the cluster resources left for it (`ray status` tells), and do firewalls let the "
+        "machines reach the ports of one another's Ray workers (ray start --min-worker-port, "
+        "--max-worker-port)?"
+    )
 
     def __init__(
         self,
@@ -56,6 +61,7 @@ class Actors:
         configs: Sequence[Mapping[str, Any]],
         *,
         needs_memory: bool = False,
+        ports: Sequence[int] = (0,),
     ) -> None:
         import ray
 
@@ -64,7 +70,7 @@ class Actors:
         self._shared_on = self.node if needs_memory else None
         self._class = ray.remote(Host)
         self._actors: dict[int, _Actor] = {}
-        self._reception = Reception(self.node, ray.util.get_node_ip_address())
+        self._reception = Reception(self.node, ray.util.get_node_ip_address(), ports)
         self._bell, self._rings = socket.socketpair()  # who waits for Ray waits for a byte
         self._bell.setblocking(False)
         self._rings.setblocking(False)
@@ -82,7 +88,7 @@ class Actors:
         handle = self._class.options(**options).remote()
         actor = self._actors[index] = _Actor(handle, invitation)
         reference = handle.start.remote(self._make[index], self._shared_on, invitation)
-        return RayReply(reference, self._ring, functools.partial(self._meet, actor))
+        return RayReply(reference, self._ring, met=functools.partial(self._meet, actor))
 
     def submit(self, index: int, request: bytes, version: int, weights: list[Any]) -> Reply:
         """Call a method of the worker in an actor."""
@@ -91,7 +97,7 @@ class Actors:
             return actor.calls.submit(request)
         by_blocks = actor.blocks is not None
         reference = actor.handle.call.remote(request, version, weights, by_blocks)
-        return RayReply(reference, self._ring, functools.partial(_complete, actor))
+        return RayReply(reference, self._ring, end=actor.blocks)
 
     def offer(self, weights: PackedRows) -> Any:
         """Put weights into the object store, from which actors fetch them."""
@@ -115,7 +121,7 @@ class Actors:
             for descriptor in (self._bell.fileno(), *(one.fileno() for one in tickets)):
                 if descriptor >= 0:
                     waiting.register(descriptor, select.POLLIN)
-            waiting.poll(left_s * 1000)
+            waiting.poll(min(left_s, LOOK_S) * 1000)
 
     def route(self, index: int) -> str:
         """A connection of the actor's own, or Ray where none came about."""
@@ -147,9 +153,8 @@ class Actors:
             self._wait_for_ends([place for place in places if place])
         return failure
 
-    def _meet(self, actor: _Actor, started: Started, timeout_s: float) -> Pickled:
+    def _meet(self, actor: _Actor, started: Started) -> Pickled:
         """Take the connection of an actor that has started."""
-        del timeout_s
         end = self._reception.welcome(actor.invitation) if started.is_connected else None
         if end is not None and started.node == self.node:
             ended = actor.handle.serve.remote().future()
@@ -157,6 +162,8 @@ class Actors:
             actor.calls = LocalCalls(end, ended)
         else:
             actor.blocks = end
+            if end is None:
+                _warn_of(actor.invitation)
         return started.reply
 
     def _ring(self, _: Any) -> None:
@@ -182,11 +189,14 @@ class Actors:
                 os.close(descriptor)
 
 
-def _complete(actor: _Actor, reply: Pickled | Announced, timeout_s: float) -> Pickled:
-    if isinstance(reply, Pickled):
-        return reply
-    assert actor.blocks is not None
-    return receive_blocks(actor.blocks, reply, timeout_s)
+def _warn_of(invitation: Invitation) -> None:
+    host, port = invitation.address
+    warnings.warn(
+        f"an actor on another machine could not connect to {host}:{port}, so Ray brings its "
+        "batches, which takes longer: open that port of this machine; ports=range(20_000, 20_010), "
+        "an argument of RayCollector, fixes which it may be.",
+        stacklevel=2,
+    )
 
 
 def _closing(actor: _Actor) -> Any:

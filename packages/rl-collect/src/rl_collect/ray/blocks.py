@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,7 +17,12 @@ from rl_collect.multi.pickled import Pickled
 from rl_slabs.internals import aligned_bytes
 
 _MIN_BYTES = 64 * 1024
-_STALL_S = 5.0
+LOOK_S = 1.0
+"""Between two looks at what may have stalled."""
+
+_STALL_S = 30.0  # between two parts of a batch
+_PATIENCE_S = 0.002  # for the next part of what flows
+_TURN_S = 0.05  # before others have a turn
 
 Block = NDArray[np.uint8]
 
@@ -56,21 +63,69 @@ class BlockSender:
         self._end.close()
 
 
-def receive_blocks(end: socket.socket, reply: Pickled | Announced, timeout_s: float) -> Pickled:
-    """Complete a reply; raises `ConnectionError` where its arrays stop coming."""
-    if isinstance(reply, Pickled):
-        return reply
-    # aligned, so that rows are read where they are
-    blocks = [aligned_bytes(size) for size in reply.sizes]
-    end.settimeout(max(timeout_s, _STALL_S))
-    try:
-        for block in blocks:
-            view = block.data
-            while view:
-                count = end.recv_into(view)
-                if not count:
-                    raise ConnectionError("its connection ended in the middle of a batch")
-                view = view[count:]
-    except TimeoutError as error:  # what follows could not be told from the rest
-        raise ConnectionError("its connection stalled in the middle of a batch") from error
-    return Pickled(reply.head, blocks)
+class Arrival:
+    """The arrays of a reply, taken as they come: a machine that sends slowly holds nobody up."""
+
+    def __init__(self, end: socket.socket, announced: Announced) -> None:
+        self._end, self._head = end, announced.head
+        # aligned, so that rows are read where they are
+        self._blocks = [aligned_bytes(size) for size in announced.sizes]
+        self._views = [block.data for block in self._blocks if len(block)]
+        self._seen_s = time.monotonic()  # when something came
+        self._failure: str | None = None
+
+    def fileno(self) -> int:
+        """What to poll for more; -1 where none will come."""
+        return -1 if self._failure is not None else self._end.fileno()
+
+    def advance(self) -> bool:
+        """Take what is there, and what follows at once; whether all has come, or none will."""
+        if self._failure is None and self._views:
+            try:
+                self._receive()
+            except (BlockingIOError, TimeoutError):
+                if time.monotonic() - self._seen_s > _STALL_S:  # the rest would be of no use
+                    self._failure = (
+                        f"nothing came for {_STALL_S:g} s by its connection to {_place(self._end)}"
+                        ", in the middle of a batch: is that port open, its machine not cut off?"
+                    )
+            except OSError as error:
+                self._failure = f"its connection broke in the middle of a batch: {error}"
+        return self._failure is not None or not self._views
+
+    def take(self, timeout_s: float) -> Pickled:
+        """Wait for all; raises `TimeoutError`, or `ConnectionError` where no more comes."""
+        deadline = time.monotonic() + timeout_s
+        while not self.advance():
+            left_s = min(deadline - time.monotonic(), LOOK_S)
+            if left_s <= 0:
+                raise TimeoutError
+            waiting = select.poll()
+            waiting.register(self._end, select.POLLIN)
+            waiting.poll(left_s * 1000)
+        if self._failure is not None:
+            raise ConnectionError(self._failure)
+        return Pickled(self._head, self._blocks)
+
+    def _receive(self) -> None:
+        self._end.settimeout(0.0)
+        first_s = None
+        while self._views:
+            count = self._end.recv_into(self._views[0])
+            if not count:
+                self._failure = "its connection ended in the middle of a batch"
+                return
+            self._views[0] = self._views[0][count:]
+            if not self._views[0]:
+                del self._views[0]
+            self._seen_s = time.monotonic()
+            if first_s is None:
+                first_s = self._seen_s
+                self._end.settimeout(_PATIENCE_S)
+            elif self._seen_s - first_s > _TURN_S:
+                return
+
+
+def _place(end: socket.socket) -> str:
+    name = end.getsockname()
+    return ":".join(str(part) for part in name[:2]) if isinstance(name, tuple) else "this process"

@@ -41,11 +41,14 @@ class RayCollector(MultiCollector):
             an "address" joins that cluster; without, the session is on this machine.
         remote_configs: options of the actors, `num_cpus`, `num_gpus`, `resources`,
             `scheduling_strategy` and so on: for all, or one mapping for each.
+        ports: TCP ports of this machine, of which the first free one takes the batches of workers
+            on other machines, such as `range(20_000, 20_010)`; any free one where None.
         options: what else `MultiCollector` takes but `mp_start_method`, and `Collector`.
 
     Raises:
         ModuleNotFoundError: Ray is not installed.
         ConnectionError: no cluster answers at the address.
+        OSError: none of the `ports` is free.
         TypeError: something that workers need cannot be pickled; or an unknown option.
         ValueError: the cluster has fewer resources than the workers ask for, a policy is on a
             device that they do not reserve, a buffer in the memory of this machine is to be written
@@ -56,7 +59,7 @@ class RayCollector(MultiCollector):
         True
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - four are the field's
         self,
         create_env_fn: WorkerMakers,
         policy: Any = None,
@@ -65,12 +68,14 @@ class RayCollector(MultiCollector):
         num_collectors: int | None = None,
         ray_init_config: Config | None = None,
         remote_configs: Config | Sequence[Config] | None = None,
+        ports: Sequence[int] | None = None,
         **options: Any,
     ) -> None:
         if "mp_start_method" in options:
             msg = "actors have no mp_start_method: leave it out, or use MultiCollector."
             raise TypeError(msg)
         self._ray_init_config, self._remote_configs = ray_init_config, remote_configs
+        self._ports = _checked(ports)
         super().__init__(create_env_fn, policy, sync=sync, num_workers=num_collectors, **options)
 
     def _carrier(self, make: list[Callable[[], Any]]) -> Carrier:
@@ -87,8 +92,17 @@ class RayCollector(MultiCollector):
         require_resources(ray, configs[: options.min_workers])
         reaches_all = getattr(buffer, "reaches_other_nodes", False)
         needs_memory = options.workers_write and not reaches_all
-        actors = Actors(made, configs, needs_memory=needs_memory)
+        actors = Actors(made, configs, needs_memory=needs_memory, ports=self._ports)
         return RemoteWorkers(actors, timeout_s=options.timeout_s)
+
+
+def _checked(ports: Sequence[int] | None) -> Sequence[int]:
+    if ports is None:
+        return (0,)
+    if not len(ports) or not all(0 < port < 2**16 for port in ports):
+        msg = f"ports must be numbers of TCP ports, as range(20_000, 20_010): got {ports!r}."
+        raise ValueError(msg)
+    return ports
 
 
 def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:

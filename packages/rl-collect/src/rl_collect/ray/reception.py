@@ -8,10 +8,12 @@ import secrets
 import select
 import socket
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _CONNECT_S = 5.0
 _TOKEN_BYTES = 32
+_QUIET_S = 60  # firewalls forget connections on which nothing is sent
 _MAX_UNKNOWN = 64  # connections that have not said yet who they are
 
 
@@ -31,12 +33,12 @@ class Reception:
     # nothing that comes from another machine is unpickled: it is bytes of rows alone, whose number
     # and schema come by Ray. They are no more secret on the wire than what Ray itself sends.
 
-    def __init__(self, node: str, host: str) -> None:
+    def __init__(self, node: str, host: str, ports: Sequence[int] = (0,)) -> None:
         name = b"\0rl-collect-" + secrets.token_hex(16).encode()  # no file that could be left
+        distant = _listening(host, ports)
         local = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         local.bind(name)
         local.listen(128)
-        distant = socket.create_server((host, 0), backlog=128)
         self._open = node, name, distant.getsockname()[:2]
         self._doors = {one.fileno(): one for one in (local, distant)}
         for one in self._doors.values():
@@ -97,6 +99,18 @@ class Reception:
         self._arrived[known[0]] = end
 
 
+def _listening(host: str, ports: Sequence[int]) -> socket.socket:
+    """A socket on the first port that is free; 0 stands for any."""
+    for port in ports:
+        with contextlib.suppress(OSError):
+            return socket.create_server((host, port), backlog=128)
+    msg = (
+        f"no port of {host} among ports={ports} is free for connections of other machines: give "
+        "as many as collectors run at a time, or None for any."
+    )
+    raise OSError(msg)
+
+
 def connect(invitation: Invitation, node: str) -> socket.socket | None:
     """Follow an invitation; None where the learner cannot be reached."""
     # an actor in a container of its own, or behind a firewall, does without
@@ -110,6 +124,7 @@ def connect(invitation: Invitation, node: str) -> socket.socket | None:
             end.settimeout(None)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _QUIET_S)
         end.sendall(invitation.token)
     except OSError:
         if end is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import pickle
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from rl_collect.multi.ending import ending_of
 from rl_collect.multi.pickled import Pickled
+from rl_collect.ray.blocks import Announced, Arrival
 from rl_workers import Channel
 
 _ENDING_S = 5.0
@@ -18,29 +20,47 @@ _ENDING_S = 5.0
 
 
 class RayReply:
-    """A reply that Ray brings."""
+    """A reply that Ray brings, or that it announces."""
 
     def __init__(
         self,
         reference: Any,
         wake: Callable[[Any], None],
-        complete: Callable[[Any, float], Pickled],
+        *,
+        met: Callable[[Any], Pickled] | None = None,
+        end: socket.socket | None = None,
     ) -> None:
         self._future: Future[Any] = reference.future()
         self._future.add_done_callback(wake)
-        self._complete = complete
+        self._met, self._end = met, end  # what a start comes to; where announced arrays arrive
+        self._arrival: Arrival | None = None
 
     def fileno(self) -> int:
-        """Nothing to poll: the callback wakes who waits."""
-        return -1
+        """Where announced arrays arrive; else -1: the callback wakes who waits."""
+        return -1 if self._arrival is None else self._arrival.fileno()
 
     def is_ready(self) -> bool:
-        """Whether it has come, or cannot."""
-        return self._future.done()
+        """Whether all of it has come, or cannot."""
+        if not self._future.done():
+            return False
+        if self._arrival is None and self._end is not None and not self._future.exception():
+            self._expect(self._future.result())
+        return self._arrival is None or self._arrival.advance()
 
     def take(self, timeout_s: float) -> Pickled:
         """Wait for it; raises `TimeoutError`, or `ConnectionError` where it cannot come."""
-        return self._complete(result_of(self._future, timeout_s), timeout_s)
+        deadline = time.monotonic() + timeout_s
+        result = result_of(self._future, timeout_s)
+        self._expect(result)
+        if self._arrival is not None:
+            return self._arrival.take(max(deadline - time.monotonic(), 0))
+        reply: Pickled = result if self._met is None else self._met(result)
+        return reply
+
+    def _expect(self, result: Any) -> None:
+        if self._arrival is None and isinstance(result, Announced):
+            assert self._end is not None
+            self._arrival = Arrival(self._end, result)
 
 
 class LocalCalls:
