@@ -357,6 +357,13 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def two_hosts(session: nox.Session) -> None:
+    """Collect over two hosts, network namespaces with a firewall between; needs root and nft."""
+    install(session, *editable(list(PACKAGES)), "gymnasium", "ray")
+    session.run("python", "integration_tests/two_hosts.py")
+
+
+@nox.session(default=False)
 def faults(session: nox.Session) -> None:
     """Kill, interrupt and fuzz for five minutes in all, or `-- --seconds 60`; print the figures."""
     install(session, *editable(list(PACKAGES)), *groups("test", *PACKAGES), "gymnasium")
