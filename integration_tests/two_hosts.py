@@ -105,7 +105,7 @@ def batches_and_buffers() -> None:
     with collector(sync=True) as found:
         assert found.stats()["routes"] == ["socket", "blocks"]
         assert not check_layout(found.next()).findings
-    storage = functools.partial(LazyTensorStorage, 4000, lossless=True)
+    storage = functools.partial(LazyTensorStorage, 16_000, lossless=True)
     parts = {"storage": storage, "sampler": SliceSampler(slice_len=4), "batch_size": 32}
     for place in (HERE, FAR):
         with RayReplayBuffer(remote_config=place | {"num_cpus": 0}, **parts) as buffer:
