@@ -139,7 +139,7 @@ def test_advantages_of_plain_rows_run_in_the_kernels_of_one_pass():
     batch = trajectories([30, 20]).to(DEVICE)
     estimator = GAE(gamma=0.9, lmbda=0.9, value_network=net).to(DEVICE)
     estimator(batch.clone())  # compiles
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as seen:
         estimator(batch)
         torch.cuda.synchronize()
     assert any("gae_chunks" in event.key for event in seen.key_averages())
