@@ -124,7 +124,7 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
         if telling and len(proved) >= LEAST_PROOF and 2 * len(proved) > len(pairs):
             wrong = {other: rows for other, rows in wrong.items() if other not in often}
             break
-    twins = {i: j for i in range(len(flat)) if (j := _twin(flat, i, num_steps)) is not None}
+    twins = {i: j for i in range(len(flat)) if (j := _twin(flat, marked, i, num_steps)) is not None}
     cut = [False] * len(flat)
     for i, j in twins.items():
         # both reach the same row, and say another observation of it
@@ -140,10 +140,10 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
     return [cut[i] and _joins(marked, i, num_steps) for i in range(len(flat))]
 
 
-def _twin(flat: TensorDictBase, i: int, num_steps: int) -> int | None:
+def _twin(flat: TensorDictBase, marked: list[MarkedRow], i: int, num_steps: int) -> int | None:
     """The next row that reaches the same row as row i, where no marker cuts between."""
     j = i + 1
-    while flat.get(keys.STEPS_TO_NEXT_OBS, None) is not None and _joins(flat, j - 1, num_steps):
+    while flat.get(keys.STEPS_TO_NEXT_OBS, None) is not None and _joins(marked, j - 1, num_steps):
         if _reaches(flat, i) is not None and _reaches(flat, i) == _reaches(flat, j):
             return j
         j += 1
