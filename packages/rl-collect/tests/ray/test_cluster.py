@@ -12,6 +12,7 @@ from torch import nn
 
 from rl_collect import RayCollector
 from rl_envs.testing import CountingEnv
+from rl_workers import ray_cluster
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
@@ -71,6 +72,36 @@ def test_an_address_that_does_not_answer_is_named(ray_home):
     options = {"ray_init_config": {"address": f"127.0.0.1:{port}"}}
     with pytest.raises(ConnectionError, match=rf"no Ray cluster answers at '127.0.0.1:{port}'"):
         RayCollector([CountingEnv], frames_per_batch=2, **options)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (None, "timed out"),
+        (b"", "hangs up"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak gRPC"),
+    ],
+)
+def test_a_port_that_is_no_cluster_is_named(ray_home, monkeypatch, answer, why):
+    monkeypatch.setattr(ray_cluster, "CONNECT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reply():
+            end, _ = server.accept()
+            with end:
+                end.recv(64)
+                if answer is None:
+                    end.recv(64)  # until the other end hangs up
+                elif answer:
+                    end.sendall(answer)
+
+        thread = threading.Thread(target=reply)
+        thread.start()
+        options = {"ray_init_config": {"address": f"127.0.0.1:{server.getsockname()[1]}"}}
+        with pytest.raises(ConnectionError, match=f"no Ray cluster answers at .*{why}"):
+            RayCollector([CountingEnv], frames_per_batch=2, **options)
+        thread.join()
 
 
 @pytest.mark.ray

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 CONNECT_S = 5.0
 """How long a cluster may take to answer."""
+
+# HTTP/2, which gRPC speaks: what a client begins with, and the kind of frame a server begins with
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
+_FRAME_HEAD, _SETTINGS = 9, 4
 
 Config = Mapping[str, Any]
 
@@ -36,16 +41,30 @@ def join_cluster(ray: Any, init_config: Config | None) -> None:
 
 
 def _require_answer(address: str) -> None:
+    # Ray itself waits for minutes where a port takes connections and is no cluster
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        with contextlib.closing(socket.create_connection((host, int(port)), CONNECT_S)):
-            return
+        with contextlib.closing(socket.create_connection((host, int(port)), CONNECT_S)) as end:
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("0", "false"):
+                _require_grpc(end)
     except (OSError, ValueError) as error:
         msg = (
             f"no Ray cluster answers at {address!r} ({error}): start one there by `ray start "
             "--head`, or leave the address out of ray_init_config for one on this machine."
         )
         raise ConnectionError(msg) from error
+
+
+def _require_grpc(end: socket.socket) -> None:
+    end.sendall(_PREFACE)
+    head = b""
+    while len(head) < _FRAME_HEAD:
+        more = end.recv(_FRAME_HEAD - len(head))
+        if not more:
+            raise ConnectionError("what is there hangs up")
+        head += more
+    if head[3] != _SETTINGS:
+        raise ConnectionError("what is there does not speak gRPC")
 
 
 def configs_of(remote_configs: Config | Sequence[Config] | None, count: int) -> list[Config]:
