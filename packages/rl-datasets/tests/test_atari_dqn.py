@@ -6,6 +6,7 @@ import pytest
 
 from rl_datasets import AtariDQNExperienceReplay
 from rl_datasets import atari_dqn as module
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 ROWS = 11
@@ -50,6 +51,7 @@ def test_every_row_is_that_of_the_files_also_over_shards(tmp_path, monkeypatch, 
     monkeypatch.setattr(module, "BLOCK_ROWS", block)  # episodes over blocks as well
     arrays = write(tmp_path / "files", {0: [3, 7], 1: [0, 8], 4: [5]})
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     assert np.array_equal(rows["observation"], arrays["observation"])
     assert np.array_equal(rows["action"], arrays["action"])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rl_datasets import D4RLExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 # five episodes: a terminal, a time-out, a terminal at once, a time-out, and the end of the file
@@ -51,6 +52,7 @@ def opened(tmp_path, **options):
 def test_every_transition_is_that_of_the_file(tmp_path):
     arrays, _ = write(tmp_path / "files")
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     assert np.array_equal(rows["observation"], arrays["observations"])
     assert np.array_equal(rows["action"], arrays["actions"])

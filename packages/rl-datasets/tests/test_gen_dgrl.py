@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rl_datasets import GenDGRLExperienceReplay, GenDGRLSource
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [4, 1, 6]
@@ -54,6 +55,7 @@ def opened(tmp_path, **options):
 def test_every_transition_is_that_of_the_archive(tmp_path):
     made = write(tmp_path / "files")
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     for key, name, part in [
         ("observation", "observations", slice(-1)),

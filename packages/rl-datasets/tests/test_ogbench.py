@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from rl_datasets import OGBenchExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [4, 1, 6]  # steps
@@ -32,6 +33,7 @@ def opened(tmp_path, **options):
 def test_a_row_of_the_end_is_the_last_next_observation(tmp_path):
     arrays = write(tmp_path / "files")
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     real = np.flatnonzero(arrays["terminals"] == 0)
     assert np.array_equal(rows["observation"], arrays["observations"][real])

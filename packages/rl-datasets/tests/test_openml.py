@@ -3,6 +3,7 @@ import pytest
 
 from rl_datasets import OpenMLExperienceReplay
 from rl_datasets.arff_file import read_arff
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 TEXT = """% a comment
@@ -83,3 +84,8 @@ def test_an_unknown_name_names_the_closest():
 def test_slices_longer_than_a_row_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"slice_len is 2, but the longest .* has 1 steps"):
         opened(tmp_path, slice_len=2)
+
+
+def test_the_source_keeps_the_promises_of_sources(tmp_path):
+    data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))

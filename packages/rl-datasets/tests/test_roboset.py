@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from rl_datasets import RobosetExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [4, 3, 5]
@@ -39,6 +40,7 @@ def opened(tmp_path, **options):
 def test_every_row_is_that_of_the_file_and_last_observations_are_missing(tmp_path):
     made = write(tmp_path / "files")
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     for key, name in [
         ("observation", "observations"),

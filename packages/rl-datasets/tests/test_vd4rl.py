@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rl_datasets import VD4RLExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [5, 3, 4]  # steps, a row less than there are frames
@@ -56,6 +57,7 @@ def opened(tmp_path, **options):
 def test_rewards_and_actions_are_not_shifted(tmp_path, kind):
     made = write(tmp_path / "files", kind)
     data = opened(tmp_path, totensor=False)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows, row = data[:], 0
     for episode, steps in zip(made, LENGTHS, strict=True):
         for t in range(1, steps + 1):

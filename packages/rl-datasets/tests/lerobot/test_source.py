@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from rl_datasets import LeRobotExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [4, 3, 6]
@@ -109,6 +110,7 @@ def opened(tmp_path, **options):
 def test_every_frame_is_that_of_the_tables(tmp_path, version):
     made = write(tmp_path / "files", version=version)
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     for key, name in [
         (("observation", "state"), "observation.state"),

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from rl_datasets import MinariExperienceReplay, MinariHDF5Source
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = (5, 3, 7)
@@ -195,3 +196,8 @@ def test_slices_longer_than_every_trajectory_are_refused(tmp_path):
     options = {"path": tmp_path / "files", "root": tmp_path / "r", "verbose": False}
     with pytest.raises(ValueError, match=r"slice_len is 99, but the longest .* has 7 steps"):
         MinariExperienceReplay("demo/one-v0", slice_len=99, **options)
+
+
+def test_the_source_keeps_the_promises_of_sources(tmp_path):
+    write_minari(tmp_path / "files")
+    check_source(lambda: MinariHDF5Source(tmp_path / "files"))

@@ -5,6 +5,7 @@ from minari import create_dataset_from_buffers
 from minari.data_collector import EpisodeBuffer
 
 from rl_datasets import MinariExperienceReplay
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 LENGTHS = [5, 3, 7]
@@ -73,6 +74,7 @@ def test_every_transition_is_that_of_minari_in_each_of_its_formats(tmp_path, kin
     made = write(tmp_path / "minari", kind, monkeypatch)
     options = {"load_from_local_minari": True, "root": tmp_path / "r", "verbose": False}
     data = MinariExperienceReplay("demo/some-v0", **options)
+    check_source(lambda: data.source(tmp_path / "minari" / "demo" / "some-v0"))
     rows = data[:]
     for key, name in [
         (("observation", "arm"), "arm"),

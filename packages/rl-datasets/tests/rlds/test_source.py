@@ -8,6 +8,7 @@ from PIL import Image
 
 from rl_datasets import OpenXExperienceReplay
 from rl_datasets.rlds.crc32c import masked_crc
+from rl_datasets.testing import check_source
 from rl_layout import check_layout
 
 ROWS = [5, 2, 4]  # of which the last has an observation only
@@ -112,6 +113,7 @@ def joined(made, name, part):
 def test_every_transition_is_that_of_the_records(tmp_path):
     made = write(tmp_path / "files")
     data = opened(tmp_path)
+    check_source(lambda: data.source(tmp_path / "files"))
     rows = data[:]
     for key, name in [
         (("observation", "state"), "observation/state"),
