@@ -64,7 +64,7 @@ class Delivers(CollectorWorker):
         """Write the batch to its slot, or return it packed."""
         del number
         batch = self.batch if self._slots is None else self._slots.put(slot, self.batch)
-        return self.message(ROWS, (ROWS,), batch)
+        return self.message(ROWS, (ROWS,), batch, [])
 
 
 class Stores:
