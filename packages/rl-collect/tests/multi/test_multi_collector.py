@@ -117,6 +117,20 @@ def test_a_batch_is_not_overwritten_by_those_that_follow(carrier, counting):
     assert torch.cat(batches)["observation"].flatten().tolist() == list(range(40))
 
 
+def test_cut_batches_end_truncated_and_go_on_with_new_ids(carrier, counting):
+    options = {"frames_per_batch": 6, "set_truncated": True, "cat_results": 0}
+    with carrier.sync([counting(99)] * 2, **options) as collector:
+        first, second = collector.next(), collector.next()
+    for batch in (first, second):
+        # three rows of each worker, of which the last one is cut
+        assert batch["next", "truncated"].flatten().tolist() == [False, False, True] * 2
+        assert not batch["next", "terminated"].any()
+        assert batch["collector", "traj_step"].flatten().tolist() == [0, 1, 2] * 2
+    ids = torch.cat([first, second])["collector", "traj_ids"]
+    assert len(ids.unique()) == 4
+    assert second["observation"].flatten().tolist() == [3, 4, 5] * 2
+
+
 def test_the_slow_are_stopped_early_and_the_rest_is_padding(carrier, counting):
     class Slow(CountingEnv):
         def _step(self, tensordict):
