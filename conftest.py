@@ -21,10 +21,10 @@ try:
 except ModuleNotFoundError:  # examples are tested without what only tests need
     pass
 else:
-    busy = (hypothesis.HealthCheck.too_slow,)  # seconds say how busy a machine is, not what fails
-    dev = {"deadline": None, "suppress_health_check": busy}
-    hypothesis.settings.register_profile("dev", max_examples=50, **dev)
-    hypothesis.settings.register_profile("ci", max_examples=100, derandomize=True, **dev)
+    # a busy machine takes long to draw data: no reason to fail
+    common = {"deadline": None, "suppress_health_check": (hypothesis.HealthCheck.too_slow,)}
+    hypothesis.settings.register_profile("dev", max_examples=50, **common)
+    hypothesis.settings.register_profile("ci", max_examples=100, derandomize=True, **common)
     hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 

@@ -129,7 +129,7 @@ def refused_connections() -> None:
 
 
 def cut_connection() -> None:
-    """The other worker goes on, and the error names the port."""
+    """The other worker continues, and the error names the port."""
     with collector(min_workers=2) as found, firewall("drop"):
         longest_s, message, end = 0.0, "", time.monotonic() + 120
         try:

@@ -19,7 +19,7 @@ def check_source(make: Callable[[], EpisodeSource]) -> None:
 
     Its episodes come in the order of their numbers, each with a place of its own, and have the same
     columns; reading again, or from any episode on, gives the same bits, in arrays that nothing
-    writes to later; `steps` is no less than there are; whoever stops early leaves nothing behind;
+    writes to later; `steps` is an upper bound; a generator that is closed early raises nothing;
     the fingerprint is that of the files, and plain.
 
     Args:

@@ -216,11 +216,11 @@ def test_rows_of_n_steps_are_not_continued_by_the_row_that_they_reach(far):
     rows = TensorDict({"observation": torch.zeros(1, 2)}, [1])
     rows["next", "observation"] = torch.ones(1, 2)
     rows[keys.STEPS_TO_NEXT_OBS] = torch.tensor([[far]])
-    behind = rows.clone().set("observation", torch.ones(1, 2))
+    later = rows.clone().set("observation", torch.ones(1, 2))
     for write in (ReplayBuffer.extend, lambda buffer, rows: buffer.add(rows[0])):
         buffer = ReplayBuffer(storage=LazyTensorStorage(20))
         write(buffer, rows)
-        write(buffer, behind)
+        write(buffer, later)
         assert buffer.storage.trajectories().lengths().tolist() == ([2] if far == 1 else [1, 1])
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from rl_collect.multi.relayed_warnings import Said
+from rl_collect.multi.relayed_warnings import WarningRecord
 from rl_slabs import PackedRows, RowSchema, Slab
 
 NUM_SLOTS = 2
@@ -21,7 +21,7 @@ class BatchMessage(NamedTuple):
     shape: tuple[int, ...]  # the batch size; () if there is none, since it went to a buffer
     batch: TensorDictBase | PackedRows | None  # the batch, where it is not in shared memory
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
-    said: list[Said]  # what was warned of while it was played
+    warnings: list[WarningRecord]  # raised while it was played
 
 
 class Outbox:

@@ -175,7 +175,7 @@ class MultiCollector(CollectorInterface):
         if not self._ready:
             found = self._schedule.next()
             self._ready = [join(found, self.options.how)] if self.options.joins and found else found
-        self._workers.warnings.repeat(3)
+        self._workers.warnings.warn(3)
         self._show()
         if self._buffer is None:
             return self._on_device(self._ready.pop(0)) if self._ready else None

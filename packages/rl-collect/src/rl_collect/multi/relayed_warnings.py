@@ -1,4 +1,4 @@
-"""Warnings in workers, which the caller hears once, as those of its own process."""
+"""Warnings of workers, raised once in the process of the caller."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Said = tuple[type[Warning], str]
+WarningRecord = tuple[type[Warning], str]
 """A category of Python's own, and the text of a warning."""
 
 
 @contextmanager
-def recording() -> Iterator[list[Said]]:
-    """Note what is warned of instead of printing it; where the block fails it is printed."""
-    # not catch_warnings, which would forget what was said before: then each batch says it again
-    said: list[Said] = []
+def record_warnings() -> Iterator[list[WarningRecord]]:
+    """Record warnings instead of printing them; where the block fails they are printed."""
+    # not catch_warnings, which resets what was shown once: each batch would warn again
+    records: list[WarningRecord] = []
     unprinted: list[tuple[Any, ...]] = []
     show = warnings.showwarning
 
-    def note(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+    def record(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
         # a class of the worker's own may be unknown to the caller
         known = next(one for one in category.__mro__ if one.__module__ == "builtins")
-        said.append((known, str(message)))
+        records.append((known, str(message)))
         unprinted.append((message, category, *where))
 
-    warnings.showwarning = note
+    warnings.showwarning = record
     try:
-        yield said
+        yield records
     except BaseException:
         for one in unprinted:
             show(*one)
@@ -37,23 +37,23 @@ def recording() -> Iterator[list[Said]]:
 
 
 class WorkerWarnings:
-    """What workers have warned of, to be said once."""
+    """The warnings of all workers, each to be raised once."""
 
     def __init__(self) -> None:
-        self._heard: set[Said] = set()
-        self._unsaid: list[Said] = []
+        self._known: set[WarningRecord] = set()
+        self._pending: list[WarningRecord] = []
 
-    def hear(self, said: Iterable[Said]) -> None:
-        """Note the warnings of a batch."""
-        for one in said:
-            if one not in self._heard:
-                self._heard.add(one)
-                self._unsaid.append(one)
+    def add(self, records: Iterable[WarningRecord]) -> None:
+        """Add the warnings of a batch."""
+        for one in records:
+            if one not in self._known:
+                self._known.add(one)
+                self._pending.append(one)
 
-    def repeat(self, stacklevel: int) -> None:
-        """Warn of what was not said yet."""
-        while self._unsaid:
-            category, text = self._unsaid.pop(0)
+    def warn(self, stacklevel: int) -> None:
+        """Raise those that were not raised yet."""
+        while self._pending:
+            category, text = self._pending.pop(0)
             warnings.warn(
                 f"{text} (a worker of the collector says so)", category, stacklevel=stacklevel + 1
             )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_collect.collector import Collector
 from rl_collect.multi.batch_transport import BatchMessage, Outbox, PackedSlots, SharedBatchSlots
-from rl_collect.multi.relayed_warnings import Said, recording
+from rl_collect.multi.relayed_warnings import WarningRecord, record_warnings
 from rl_collect.weights.load import has_weights
 from rl_collect.weights.offered_weights import OfferedWeights
 from rl_collect.weights.shared_weights import SharedWeights
@@ -71,24 +71,24 @@ class CollectorWorker:
             column = self._stop[1]
             batches.is_enough = lambda: bool(column[0] >= number)
         before = collector.frames
-        with recording() as said:
+        with record_warnings() as records:
             batch: Any = collector.next()
         if isinstance(collector.options.replay_buffer, Outbox):
             batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
         if batch is not None and self._slots is not None:
             batch = self._slots.put(slot, batch)
-        return self.message(collector.frames - before, shape, batch, said)
+        return self.message(collector.frames - before, shape, batch, records)
 
     def message(
         self,
         frames: int,
         shape: tuple[int, ...],
         batch: TensorDictBase | PackedRows | None,
-        said: list[Said],
+        records: list[WarningRecord],
     ) -> BatchMessage:
         """Say what was played."""
-        return BatchMessage(frames, shape, batch, self.stats(), said)
+        return BatchMessage(frames, shape, batch, self.stats(), records)
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from."""

@@ -131,7 +131,7 @@ class WorkerGroup:
             return None, None
         self.stats[index], self._deaths[index] = message.stats, 0
         self.frames += message.frames
-        self.warnings.hear(message.said)
+        self.warnings.add(message.warnings)
         slots, batch = self._slots[index], message.batch
         if isinstance(batch, TensorDictBase) and self._shares and self.pool.shares_memory(index):
             self._allocate_slots(index, batch)

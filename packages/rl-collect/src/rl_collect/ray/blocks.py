@@ -64,11 +64,11 @@ class BlockSender:
 
 
 class Arrival:
-    """The arrays of a reply, taken as they come: a machine that sends slowly holds nobody up."""
+    """The arrays of a reply, received in parts: a slow sender does not block batches of others."""
 
     def __init__(self, end: socket.socket, announced: Announced) -> None:
         self._end, self._head = end, announced.head
-        # aligned, so that rows are read where they are
+        # aligned, so that rows are read without a copy
         self._blocks = [aligned_bytes(size) for size in announced.sizes]
         self._views = [block.data for block in self._blocks if len(block)]
         self._seen_s = time.monotonic()  # when something came

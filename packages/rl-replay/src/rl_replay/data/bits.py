@@ -32,8 +32,7 @@ def words(rows: Array) -> Array:
     """Rows `[n, *shape]` as `[n, words]` of the widest unsigned integers that divide a row."""
     if rows.ndim != 2:
         rows = rows.reshape(len(rows), prod(rows.shape[1:]))
-    widest = _pieces(rows.itemsize * rows.shape[1])[0]
-    return np.ascontiguousarray(rows).view(widest)
+    return np.ascontiguousarray(rows).view(_widest(rows.itemsize * rows.shape[1]))
 
 
 def same_words(left: Array, right: Array) -> NDArray[np.bool_]:
@@ -53,7 +52,7 @@ def differing_words(left: Array, right: Array) -> NDArray[np.bool_]:
         return each
     # a reduction over so short an axis takes ten times as long as flags read side by side
     found: NDArray[np.bool_] | None = None
-    for piece, kind in _pieces(width)[1]:
+    for piece, kind in _pieces(width):
         some = differ[:, piece].view(kind)[:, 0] != 0
         found = some if found is None else np.logical_or(found, some, out=found)
     assert found is not None  # a row has words
@@ -61,15 +60,20 @@ def differing_words(left: Array, right: Array) -> NDArray[np.bool_]:
 
 
 @lru_cache(maxsize=1024)
-def _pieces(nbytes: int) -> tuple[np.dtype[Any], list[tuple[slice, np.dtype[Any]]]]:
-    """The widest unsigned integer that divides so many bytes, and the fewest ones that make up."""
-    widest = next(kind for kind in _KINDS if nbytes % kind.itemsize == 0)
+def _widest(nbytes: int) -> np.dtype[Any]:
+    """The widest unsigned integer that divides a row of so many bytes."""
+    return next(kind for kind in _KINDS if nbytes % kind.itemsize == 0)
+
+
+@lru_cache(maxsize=_FEW_WORDS)
+def _pieces(width: int) -> list[tuple[slice, np.dtype[Any]]]:
+    """Slices of a row of so many flags, each read as one unsigned integer: the fewest."""
     pieces, start = [], 0
-    while start < min(nbytes, _FEW_WORDS):
-        kind = next(kind for kind in _KINDS if start + kind.itemsize <= nbytes)
+    while start < width:
+        kind = next(kind for kind in _KINDS if start + kind.itemsize <= width)
         pieces.append((slice(start, start + kind.itemsize), kind))
         start += kind.itemsize
-    return widest, pieces
+    return pieces
 
 
 def same_rows(left: Array, rows: Ints, right: Array, others: Ints) -> NDArray[np.bool_]:
