@@ -314,3 +314,13 @@ def test_rows_drawn_one_by_one_are_no_neighbours(width):
     glued = rows[torch.tensor([1, 2, 3, 5, 6, 7])]  # slices without their marks
     glued["index"] = torch.tensor([1, 2, 3, 5, 6, 7])
     assert {error.key for error in check_layout(glued).errors} == {keys.TRAJ_STEP}
+
+
+def test_observations_of_rows_drawn_one_by_one_are_not_compared():
+    rows = trajectories([9, 8]).exclude("collector", "is_init")  # as a loop adds them, without ids
+    rows.names = None
+    drawn = torch.tensor([3, 8, 5, 7, 2, 10, 16, 12, 11, 13, 14])
+    sample = rows[drawn]
+    assert check_layout(sample).notes
+    sample["index"] = drawn
+    assert not check_layout(sample).findings

@@ -25,6 +25,9 @@ def observation_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Fi
     """Compare what follows each step with what it says follows."""
     if not rows.markers.can_cut:
         return
+    if rows.drawn_alone:  # no next observation is that of a neighbour
+        yield from _copy_findings(batch, rows)
+        return
     compared = compare_neighbours(batch)
     if compared is not None:
         yield from _axis_findings(batch, rows, compared)
