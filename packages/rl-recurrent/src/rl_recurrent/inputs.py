@@ -41,8 +41,9 @@ def refuse_lost_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> No
 
 def _may_lack_starts(shape: torch.Size, leaves: Sequence[Tensor | None]) -> bool:
     """Whether a first row may be unmarked, of checked markers: False is certain, and cheap."""
-    # every row that `suspicious_rows` flags is found here; numpy, since calls of torch would take
-    # most of the time of a minibatch
+    # The quick form of `suspicious_rows`, which looks at ids, holes and padding too: every row that
+    # it flags is found here. They are two because its calls of torch, which compiled code and
+    # devices need, would take most of the time of a minibatch.
     markers = dict(zip(FIELDS, leaves, strict=True))
     is_init, step = markers["is_init"], markers["traj_step"]
     if is_init is None or not is_init.is_cpu:
