@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from rl_replay import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
+from rl_transforms import MultiStepTransform
 
 
 def row(number: int, *, ended: bool = False) -> dict[str, object]:
@@ -153,3 +156,39 @@ def test_flipped_arrays_are_stored_from_the_first_row_on(make):
         buffer.add({"frame": frame[::-1, ::-1]})
     buffer.extend({"frame": np.stack([frame, frame])[:, ::-1]})
     assert torch.as_tensor(buffer[:]["frame"])[:, 0].tolist() == [[5, 4, 3]] * 2 + [[3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize("of_torch", [False, True])
+@pytest.mark.parametrize("call", ["add", "extend"])
+@pytest.mark.parametrize("transform", [None, MultiStepTransform(2, 0.9)])
+def test_observations_that_an_environment_refills_are_warned_of_once(call, of_torch, transform):
+    dims = {"add": (3,), "extend": (2, 3)}[call]
+    flags = (
+        {"reward": 1.0, "done": False} if call == "add" else {"reward": [1.0] * 2, "done": [0] * 2}
+    )
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(90), transform=transform)
+    state = np.zeros(dims, dtype=np.float32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        before = state.copy()  # a reset returns a copy
+        for _ in range(40):
+            state += 1  # where `step` returns `self.state`
+            seen = [torch.from_numpy(one) if of_torch else one for one in (before, state)]
+            getattr(buffer, call)(
+                {"observation": seen[0], "next": flags | {"observation": seen[1]}}
+            )
+            before = state
+    found = [str(one.message) for one in said if "one array" in str(one.message)]
+    assert len(found) == 1
+    assert "['observation']" in found[0]
+    assert "return a copy" in found[0]
+
+
+def test_observations_of_their_own_memory_are_not_warned_of():
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(90))
+    frames = np.arange(60.0, dtype=np.float32)
+    for step in range(40):  # windows of one array that overlap
+        seen = {"observation": frames[step : step + 4], "action": 1}
+        following = {"observation": frames[step + 1 : step + 5], "reward": 1.0, "done": False}
+        buffer.add(seen | {"next": following})
+    assert len(buffer) == 40

@@ -11,6 +11,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.data.dicts import RowDict
+from rl_replay.data.refilled import RefilledArrays
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
 from rl_replay.storages import ListStorage, TensorStorage
@@ -40,6 +41,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
     def __init__(self, *, priority_key: NestedKey = "td_error", **parts: Any) -> None:
         super().__init__(**parts)
         self.priority_key = priority_key
+        self._refilled = RefilledArrays()
 
     @property
     def priority_key(self) -> NestedKey:
@@ -144,8 +146,11 @@ class TensorDictReplayBuffer(ReplayBuffer):
 
     def _as_rows(self, data: Any, dims: int, what: str, size: str) -> Any:
         """A dict as a storage or transforms take it; a tensordict as it is."""
-        if type(data) is dict and data and self._reads_dicts:
-            return RowDict(data, dims)
+        if type(data) is dict and data:
+            if self._refilled.left:
+                self._refilled.see(data)
+            if self._reads_dicts:
+                return RowDict(data, dims)
         made = self._tensordict_of(data, dims)
         if not isinstance(made, TensorDictBase):
             raise TypeError(
