@@ -11,6 +11,7 @@ from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay import (
     LazyTensorStorage,
     ListStorage,
+    PrioritizedSampler,
     ReplayBuffer,
     SliceSampler,
     TensorDictReplayBuffer,
@@ -281,3 +282,22 @@ def test_batches_of_environments_pass_transforms_as_they_came() -> None:
     buffer.add(environments(3, 1, [9], [EndKind.CUT])[:, 0])
     assert shapes == [(3, 5), (3, 1)]
     assert len(buffer) == 18
+
+
+@pytest.mark.parametrize(
+    "sampler", [None, PrioritizedSampler(9, 0.6, 0.4), SliceSampler(slice_len=2)]
+)
+def test_empty_buffer_says_which_transform_holds_its_rows_back(sampler) -> None:
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(9), sampler=sampler, transform=MultiStepTransform(3, 0.9)
+    )
+    empty = pytest.raises((ValueError, RuntimeError), match="no row|nothing is stored")
+    with empty as nothing:
+        buffer.sample(2)
+    assert not any("holds" in note for note in getattr(nothing.value, "__notes__", []))
+    buffer.extend(trajectories([5], EndKind.CUT)[:2])
+    with empty as waiting:
+        buffer.sample(2)
+    assert waiting.value.__notes__[-1] == (
+        "MultiStepTransform holds 2 rows back until those that they wait for have come."
+    )

@@ -405,6 +405,8 @@ class ReplayBuffer:
             batch, info, _ = self._batches.next_batch(size)
         except FOREIGN as error:
             note_given(error, f"{type(self).__name__}.sample", batch_size, return_info, timeout)
+            if not len(parts.storage):
+                parts.transform.note_held(error)
             raise
         return (batch, info) if return_info else batch
 

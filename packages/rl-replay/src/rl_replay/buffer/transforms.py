@@ -12,7 +12,7 @@ from rl_replay.storages import Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_slabs import Span
 from rl_tensordict import NestedKey
-from rl_transforms import CallableTransform, Compose, Transform, as_transform
+from rl_transforms import CallableTransform, Compose, MultiStepTransform, Transform, as_transform
 
 
 class BufferTransforms(Compose):
@@ -74,6 +74,15 @@ class BufferTransforms(Compose):
                     "dimensions: MultiStepTransform(..., columns=True) keeps them. Or use ndim=1."
                 )
         return rows
+
+    def note_held(self, error: Exception) -> None:
+        """Adds to the error of an empty buffer which transforms hold its rows back."""
+        for one in self:
+            if isinstance(one, MultiStepTransform) and (held := one.held) is not None:
+                error.add_note(
+                    f"{type(one).__name__} holds {held.numel()} rows back until those that they "
+                    "wait for have come."
+                )
 
     def store_by(
         self, writer: Writer, storage: Storage, data: Any, *, elements: bool = False
