@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from rl_replay import (
     TensorStorage,
 )
 from rl_replay.checkpoint import dump
+from rl_transforms import RewardScaling
 
 STORAGES = {
     "memory": lambda: LazyTensorStorage(23),
@@ -247,12 +250,34 @@ def test_loads_keeps_the_batch_size_where_the_dump_has_none(way, tmp_path, batch
     for theirs, ours, expected in [(None, 4, 4), (3, 4, 3), (3, None, 3), (None, None, None)]:
         saved, loaded = made(theirs), made(ours)
         saved.extend(batch([4, 3]))
-        if way == "dump":
-            saved.dumps(tmp_path / f"{theirs} {ours}")
-            loaded.loads(tmp_path / f"{theirs} {ours}")
-        else:
-            loaded.load_state_dict(saved.state_dict())
+        replaced = "batch_size 4 of this buffer was replaced by 3, that of the saved one"
+        with pytest.warns(UserWarning, match=replaced) if theirs and ours else nullcontext():
+            if way == "dump":
+                saved.dumps(tmp_path / f"{theirs} {ours}")
+                loaded.loads(tmp_path / f"{theirs} {ours}")
+            else:
+                loaded.load_state_dict(saved.state_dict())
         assert loaded.batch_size == expected
+        if way == "dump":
+            loaded.batch_size = ours
+            loaded.loads(tmp_path / f"{theirs} {ours}", rows_only=True)
+            assert loaded.batch_size == ours
+
+
+@pytest.mark.parametrize("way", ["dump", "state"])
+def test_transforms_that_differ_are_named_with_the_cure(way, tmp_path, batch):
+    saved = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=2)
+    saved.extend(batch([4, 3]))
+    saved.dumps(tmp_path)
+    loaded = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(9), transform=RewardScaling(0.0, 2.0), batch_size=2
+    )
+    said = r"this buffer has \['RewardScaling'\].*loads\(path, rows_only=True\)"
+    with pytest.raises(ValueError, match=said):
+        loaded.loads(tmp_path) if way == "dump" else loaded.load_state_dict(saved.state_dict())
+    assert len(loaded) == 0
+    loaded.loads(tmp_path, rows_only=True)
+    assert torch.equal(loaded[:]["next", "reward"], 2 * saved[:]["next", "reward"])
 
 
 def test_prefetching_buffer_loads_a_dump_without_batch_size(tmp_path, batch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,7 +45,7 @@ class Checkpoint:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
-        parts = self._parts
+        parts, asked = self._parts, self._parts.batch_size
         with parts.local.lock:
             self._batches.rewind()
             _require_fitting(parts, state)
@@ -52,6 +53,7 @@ class Checkpoint:
             size = (rows["capacity"], len(rows["first"])) if "first" in rows else None
             _restore(parts, state, lambda: parts.storage.load_state_dict(rows), size)
             parts.changes += 1
+        _warn_of_size(asked, parts.batch_size)
 
     def dump(self, path: str) -> None:
         """Writes the buffer to a folder; with hooks only the rows that they make."""
@@ -79,7 +81,7 @@ class Checkpoint:
 
     def load(self, path: str | os.PathLike[str], *, rows_only: bool) -> None:
         """Restores what `dump` wrote."""
-        parts = self._parts
+        parts, asked = self._parts, self._parts.batch_size
         with parts.local.lock:
             self._batches.rewind()
             own = parts.storage.checkpointer
@@ -97,6 +99,18 @@ class Checkpoint:
                 else:
                     _load_all(parts, archive)
             parts.changes += 1
+        _warn_of_size(asked, parts.batch_size)
+
+
+def _warn_of_size(asked: int | None, loaded: int | None) -> None:
+    """Says that samples are of another size than the buffer was made with."""
+    if asked not in (None, loaded):
+        message = (
+            f"batch_size {asked} of this buffer was replaced by {loaded}, that of the saved one, so"
+            f" that the next samples are the same: set buffer.batch_size = {asked} afterwards, or "
+            "take the rows of a dump alone by loads(path, rows_only=True)."
+        )
+        warnings.warn(message, UserWarning, stacklevel=4)
 
 
 def _require_rows(archive: Archive) -> None:
@@ -194,8 +208,11 @@ def _load_without_rows(parts: BufferParts, state: Mapping[str, Any]) -> None:
     try:
         parts.transform.load_state_dict(state["transform"])
     except RuntimeError as error:
+        names = [type(one).__name__ for one in parts.transform]
         raise ValueError(
-            f"the buffer had other transforms than this one: {error} Make it with the same ones."
+            f"the saved buffer had other transforms, or other settings of them: this buffer has "
+            f"{names}. Make it with the same ones, or leave it as it is and take the rows of a "
+            f"dump by loads(path, rows_only=True). {' '.join(str(error).split())}"
         ) from error
     parts.sampler.load_state_dict(state["sampler"])
     parts.writer.load_state_dict(state["writer"])
