@@ -80,6 +80,10 @@ def test_priority_weights_weigh_the_steps_of_the_loss(q_network, q_batch):
         batch["priority_weight"] = weight.view(shape)
         weighed = (weight * delta**2)[real].sum() / weight[real].sum()
         torch.testing.assert_close(loss(batch)["loss"], weighed)
+        steps = DQNLoss(loss.value_network, action_space="categorical", reduction="none")
+        steps.load_state_dict(loss.state_dict())
+        each = weight.where(real, 0) * delta**2
+        torch.testing.assert_close(steps(batch)["loss"].squeeze(-1), each)
     off = DQNLoss(loss.value_network, action_space="categorical", use_prioritized_weights=False)
     torch.testing.assert_close(off(batch)["loss"], plain)
     on = DQNLoss(loss.value_network, action_space="categorical", use_prioritized_weights=True)
