@@ -291,7 +291,7 @@ def test_empty_buffer_says_which_transform_holds_its_rows_back(sampler) -> None:
     buffer = TensorDictReplayBuffer(
         storage=LazyTensorStorage(9), sampler=sampler, transform=MultiStepTransform(3, 0.9)
     )
-    empty = pytest.raises((ValueError, RuntimeError), match="no row|nothing is stored")
+    empty = pytest.raises((ValueError, RuntimeError), match=r"no row|nothing is stored")
     with empty as nothing:
         buffer.sample(2)
     assert not any("holds" in note for note in getattr(nothing.value, "__notes__", []))
