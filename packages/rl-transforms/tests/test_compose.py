@@ -170,6 +170,8 @@ def test_non_transforms_are_refused():
         Compose(InitTracker)
     with pytest.raises(TypeError, match="expected a transform or a callable: got 3"):
         Compose(3)
+    with pytest.raises(TypeError, match=r"one by one, or Compose\(\*them\)"):
+        Compose([InitTracker(), InitTracker()])
     with pytest.raises(TypeError, match="expected a tensordict back, got NoneType"):
         Compose(lambda batch: None)(one())
 

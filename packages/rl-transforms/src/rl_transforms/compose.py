@@ -338,7 +338,9 @@ def as_transform(thing: Transform | Callback) -> Transform:
     if isinstance(thing, Transform):
         return thing
     if not callable(thing) or isinstance(thing, type):
-        msg = f"expected a transform or a callable: got {thing!r}. Make an instance of it."
+        several = isinstance(thing, list | tuple)
+        cure = "Give them one by one, or Compose(*them)." if several else "Make an instance of it."
+        msg = f"expected a transform or a callable: got {thing!r}. {cure}"
         raise TypeError(msg)
     return CallableTransform(thing)
 
