@@ -214,7 +214,8 @@ class TensorSpec(Shaped):
         Set the environment variable `CHECK_SPEC_ENCODE=1` to check the domain as well.
 
         Args:
-            val: an array, a list, a number. A tensor is returned as it is.
+            val: an array, a list, a number. A tensor is returned as it is. A flat array holds the
+                elements in order, and dimensions of size 1 may lack; no other shape is changed.
             ignore_device: leave the result on the CPU.
 
         Returns:
