@@ -30,6 +30,7 @@ HEAVY: list[str] = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["house
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
+OF_EXTRAS += ["rl_recurrent/backends/compiled/numba_loops"]
 OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
 OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_datasets/minari/*"]
 OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]

@@ -13,6 +13,7 @@ from rl_layout import set_recurrent_mode
 from rl_layout.segments.end_kind import EndKind
 from rl_layout.synthetic import environments, trajectories
 from rl_recurrent import GRUModule, LSTMModule
+from rl_recurrent.backends import dispatch
 
 MODULES = [LSTMModule, GRUModule]
 
@@ -125,9 +126,12 @@ def test_pad_with_every_state_of_an_lstm_raises(module_of, with_states):
         module(batch)
 
 
-def test_explain_backend_of_a_module_names_the_reason(module_of):
+def test_explain_backend_of_a_module_names_the_reason(module_of, monkeypatch):
     module = module_of(LSTMModule, dtype=torch.float32)
     batch = trajectories([3, 4])
+    said = "compiled: LSTM on a CPU: loops that numba compiled"
+    assert str(module.explain_backend(batch)) == said
+    monkeypatch.setattr(dispatch, "has_loops", lambda: False)
     assert str(module.explain_backend(batch)) == "pack: LSTM on a CPU, segments of several lengths"
     assert module.explain_backend(trajectories([4, 4])).backend == "pad"
     assert module_of(LSTMModule, recurrent_backend="scan").explain_backend(batch).backend == "scan"
@@ -150,11 +154,23 @@ def functions_called(act):
     return found
 
 
-@each_module
-@pytest.mark.parametrize(("lengths", "backend"), [([20, 35, 9], "pack"), ([20] * 150, "pad")])
+@pytest.mark.parametrize(
+    ("make", "lengths", "has_numba", "backend"),
+    [
+        (LSTMModule, [20, 35, 9], True, "compiled"),
+        (GRUModule, [20, 35, 9], True, "compiled"),
+        (GRUModule, [20] * 150, True, "compiled"),
+        (LSTMModule, [20] * 150, True, "pad"),
+        (LSTMModule, [20, 35, 9], False, "pack"),
+        (GRUModule, [20, 35, 9], False, "pack"),
+        (GRUModule, [20] * 150, False, "pad"),
+    ],
+)
 def test_call_of_a_plain_module_takes_the_path_that_is_explained(
-    make, lengths, backend, in_float32, with_states
+    make, lengths, has_numba, backend, in_float32, with_states, monkeypatch
 ):
+    if not has_numba:
+        monkeypatch.setattr(dispatch, "has_loops", lambda: False)
     module = make(2, 64, in_key="observation", out_key="features")
     batch = in_float32(with_states(trajectories(lengths), module))
     with sequences:
@@ -162,7 +178,9 @@ def test_call_of_a_plain_module_takes_the_path_that_is_explained(
         called = functions_called(lambda: module(batch))
     rows = f"{len(lengths)} segments in {sum(lengths)} rows, the longest {max(lengths)}"
     assert explained == f"{rows}\n{module.explain_backend(batch)}"
-    ran = {name for name in ("pack", "pad", "static.scan") if f"backends.{name}.layer" in called}
+    layers = {f"backends.{name}.layer": name for name in ("pack", "pad", "static.scan")}
+    layers["backends.compiled.layer.layer"] = "compiled"
+    ran = {name for call, name in layers.items() if call in called}
     assert ran == {backend} == {module.explain_backend(batch).backend}
     assert called & {"network.of", "inputs.refuse_lost_starts"} == {"network.of"}
 

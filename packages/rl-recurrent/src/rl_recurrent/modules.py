@@ -29,7 +29,8 @@ class LSTMModule(RecurrentModule):
         dropout: share of the features dropped between layers, while training.
         proj_size: width P of h, if not H.
         bidirectional: whether every layer also runs backwards in time; in recurrent mode only.
-        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"`` or
+            ``"triton"``.
         in_key: the input; states are then ``"recurrent_state_h"`` and ``"recurrent_state_c"``.
         in_keys: input, h, c, and ``"is_init"``, which is added if left out.
         out_key: the output; states are then under ``"next"`` with the names of the read ones.
@@ -112,7 +113,8 @@ class GRUModule(RecurrentModule):
         batch_first: True; tensordicts have time last among the dimensions of the batch.
         dropout: share of the features dropped between layers, while training.
         bidirectional: whether every layer also runs backwards in time; in recurrent mode only.
-        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"`` or
+            ``"triton"``.
         in_key: the input; the state is then ``"recurrent_state"``.
         in_keys: input, state, and ``"is_init"``, which is added if left out.
         out_key: the output; the state is then under ``"next"`` with the name of the read one.

@@ -45,7 +45,8 @@ class LSTM(_CheckedNetwork):
         proj_size: width P of h, if not H.
         device: of the parameters.
         dtype: of the parameters.
-        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"`` or
+            ``"triton"``.
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([2, 4]))
@@ -117,7 +118,8 @@ class GRU(_CheckedNetwork):
         bidirectional: whether every layer also runs backwards in time.
         device: of the parameters.
         dtype: of the parameters.
-        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        recurrent_backend: ``"auto"``, ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"`` or
+            ``"triton"``.
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([2, 4]))

@@ -12,6 +12,7 @@ from torch.nn.functional import dropout
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
+from rl_recurrent.backends.compiled import layer as compiled
 from rl_recurrent.backends.dispatch import BackendChoice, Settings, Work, choose
 from rl_recurrent.backends.static import scan
 from rl_recurrent.cells import CELLS
@@ -235,7 +236,8 @@ def backend_layer(backend: str) -> Callable[..., States]:
         from rl_recurrent.backends.triton import layer as triton
 
         return triton.layer
-    return {"pad": pad.layer, "pack": pack.layer, "scan": scan.layer}[backend]
+    layers = {"pad": pad.layer, "pack": pack.layer, "scan": scan.layer, "compiled": compiled.layer}
+    return layers[backend]
 
 
 def _layer(module: nn.RNNBase, weights: Sequence[Tensor]) -> LayerWeights:

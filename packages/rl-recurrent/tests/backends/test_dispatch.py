@@ -36,6 +36,7 @@ CUDA = torch.device("cuda")
 )
 def test_auto_follows_the_table(work, segments, wanted, monkeypatch):
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_loops", lambda: False)
     choice = explain_backend(work, segments)
     assert choice.backend == wanted
     assert str(choice).startswith(f"{wanted}: ")
@@ -53,6 +54,47 @@ def test_auto_follows_the_table(work, segments, wanted, monkeypatch):
 def test_auto_without_triton_follows_the_table(work, wanted, monkeypatch):
     monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     assert explain_backend(work, DENSE).backend == wanted
+
+
+@pytest.mark.parametrize(
+    ("work", "segments", "wanted"),
+    [
+        (Work("lstm", 128), RAGGED, "compiled"),
+        (Work("lstm", 128), DENSE, "pad"),
+        (Work("lstm", 128, dtype=torch.float64), DENSE, "pack"),
+        (Work("lstm", 128, every_state=True), DENSE, "compiled"),
+        (Work("gru", 128), RAGGED, "compiled"),
+        (Work("gru", 128, dtype=torch.bfloat16), RAGGED, "compiled"),
+        (Work("gru", 128, every_state=True), DENSE, "compiled"),
+        (Work("gru", 65, dtype=torch.float64), DENSE, "pad"),
+        (Work("gru", 512, CUDA), RAGGED, "triton"),
+    ],
+    ids=str,
+)
+def test_auto_with_numba_follows_the_table(work, segments, wanted, monkeypatch):
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_loops", lambda: True)
+    assert explain_backend(work, segments).backend == wanted
+
+
+@pytest.mark.parametrize(("cores", "wanted"), [(1, "compiled"), (2, "compiled"), (3, "pack")])
+def test_auto_leaves_wide_states_to_torch_where_it_has_cores(cores, wanted, monkeypatch):
+    monkeypatch.setattr(dispatch, "has_loops", lambda: True)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: cores)
+    assert explain_backend(Work("gru", 129), RAGGED).backend == wanted
+    assert explain_backend(Work("gru", 128), RAGGED).backend == "compiled"
+
+
+def test_requested_loops_run_or_raise(monkeypatch):
+    asked = Settings("compiled")
+    assert explain_backend(Work("lstm", 128), DENSE, asked).backend == "compiled"
+    with pytest.raises(RuntimeError, match=r"in float32 on a CPU, the batch is torch.float64"):
+        explain_backend(Work("lstm", 128, dtype=torch.float64), DENSE, asked)
+    with pytest.raises(RuntimeError, match="on cuda: take pack"):
+        explain_backend(Work("lstm", 128, CUDA), DENSE, asked)
+    monkeypatch.setattr(dispatch, "has_loops", lambda: False)
+    with pytest.raises(RuntimeError, match=r"pip install 'rl-recurrent\[compiled\]'"):
+        explain_backend(Work("lstm", 128), DENSE, asked)
 
 
 def test_requested_backend_runs_or_raises(monkeypatch):

@@ -4,15 +4,18 @@
 |---|---|---|
 | under `torch.compile` | ``[B, T]``; a flat batch with a `max_length` | ``scan`` |
 | under `torch.compile` | anything else | as below, outside of the graph |
-| CPU | segments all of one length, but an LSTM in float64 or a narrow GRU | ``pad``, one call |
+| CPU | an LSTM, segments all of one length, not in float64 | ``pad``, one call |
+| CPU | anything else, with numba, not in float64 | ``compiled``, but for wide networks on cores |
+| CPU | a GRU that is not narrow, segments all of one length | ``pad``, one call |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
 | CUDA | anything else, without triton or in float64 | ``pad`` in blocks of time |
 
 A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
-then. ``pad`` has no cell states of an LSTM per row: with ``every_state``, ``pack`` or ``triton``
-run.
+then. ``compiled`` runs on one core: where torch has more than two, hidden states of more than 128
+units are left to it. ``pad`` has no cell states of an LSTM per row: with ``every_state``, another
+one runs.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import Segments, keys, must_compare_observations
+from rl_recurrent.backends.compiled.loops import has_loops
 from rl_recurrent.cells.cell import CellName
 from rl_tensordict.arguments import shown
 
@@ -34,6 +38,8 @@ WIDE = 32
 SLOW_SIZES = range(129, 193)
 NARROW = 4096  # values per step up to which overhead dominates torch's GRU on a CPU
 CPU = torch.device("cpu")
+# hidden sizes and cores from which products of torch on all cores beat loops on one
+LARGE, FEW_CORES = 128, 2
 PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 
@@ -42,12 +48,12 @@ class Settings:
     """Options of a recurrence: backend, precision, memory.
 
     Attributes:
-        backend: ``"pad"``, ``"pack"``, ``"scan"``, ``"triton"`` or ``"auto"``.
+        backend: ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"``, ``"triton"`` or ``"auto"``.
         precision: of the operands of matrix products in ``triton``: ``"ieee"``, ``"tf32"``,
             ``"tf32x3"``, ``"bf16"``, or ``"auto"``, which does as ``torch.nn`` does on that device.
         save: what is kept for backward: ``"state"`` for the least memory, ``"gates"`` to compute
-            less. ``"auto"`` is ``"gates"`` in ``pack``, ``"state"`` in ``triton``. ``scan`` keeps
-            states alone; what ``pad`` keeps is up to torch.
+            less. ``"auto"`` is ``"gates"`` in ``pack`` and ``compiled``, ``"state"`` in ``triton``.
+            ``scan`` keeps states alone; what ``pad`` keeps is up to torch.
         max_length: the longest segment that ``scan`` must be ready for, where its shapes must not
             depend on the data; None to read it from the data. Best the length of a slice: it is
             used as it is, so that flat rows and ``[B, T]`` give the same bits.
@@ -67,7 +73,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         known = {
-            "backend": ("auto", "pad", "pack", "scan", "triton"),
+            "backend": ("auto", "pad", "pack", "compiled", "scan", "triton"),
             "precision": PRECISIONS,
             "save": ("auto", "state", "gates"),
         }
@@ -180,6 +186,8 @@ def check_backend(backend: str, work: Work) -> None:
     if backend == "pad" and work.needs_cells:
         msg = "pad gives cell states at segment ends only: take pack, scan, triton or auto."
         raise ValueError(msg)
+    if backend == "compiled":
+        _check_compiled(work)
     if backend != "triton":
         return
     if not has_triton():
@@ -206,19 +214,38 @@ def is_dense(segments: Segments) -> bool:
 
 
 def _on_cpu(work: Work, segments: Segments) -> BackendChoice:
+    dense = is_dense(segments)
+    if work.cell == "lstm" and dense and not work.needs_cells and work.dtype != torch.float64:
+        return BackendChoice("pad", "LSTM on a CPU, segments of one length: one call of torch")
+    few_cores = work.hidden_size <= LARGE or torch.get_num_threads() <= FEW_CORES
+    if few_cores and work.dtype != torch.float64 and has_loops():
+        return BackendChoice("compiled", f"{work.cell.upper()} on a CPU: loops that numba compiled")
     if work.needs_cells:
         return BackendChoice("pack", "LSTM on a CPU, the cell state after every row is wanted")
-    if not is_dense(segments):
+    if not dense:
         return BackendChoice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
-    if work.cell == "lstm" and work.dtype == torch.float64:
+    if work.cell == "lstm":
         return BackendChoice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
-    if work.cell == "gru" and len(segments) * work.hidden_size <= NARROW:
+    if len(segments) * work.hidden_size <= NARROW:
         return BackendChoice(
             "pack", "GRU on a CPU, few segments at once: fewer operations than torch's"
         )
-    return BackendChoice(
-        "pad", f"{work.cell.upper()} on a CPU, segments of one length: one call of torch"
-    )
+    return BackendChoice("pad", "GRU on a CPU, segments of one length: one call of torch")
+
+
+def _check_compiled(work: Work) -> None:
+    """Raise if the loops that numba compiles cannot compute these states."""
+    if work.device.type != "cpu" or work.dtype == torch.float64:
+        msg = (
+            "compiled computes in float32 on a CPU, "
+            f"the batch is {work.dtype} on {work.device}: take pack or auto."
+        )
+        raise RuntimeError(msg)
+    if not has_loops():
+        msg = (
+            "numba is not of use here: pip install 'rl-recurrent[compiled]', or take pack or auto."
+        )
+        raise RuntimeError(msg)
 
 
 def _on_cuda(work: Work, segments: Segments) -> BackendChoice:

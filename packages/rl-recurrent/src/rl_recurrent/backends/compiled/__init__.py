@@ -1,0 +1,1 @@
+"""Segments in loops that numba compiles, for a CPU."""
