@@ -121,7 +121,7 @@ class BackendChoice:
     """A backend and the reason for it.
 
     Attributes:
-        backend: ``"pad"``, ``"pack"``, ``"scan"`` or ``"triton"``.
+        backend: ``"pad"``, ``"pack"``, ``"compiled"``, ``"scan"`` or ``"triton"``.
         reason: one line of text.
 
     Example:
@@ -156,7 +156,7 @@ def explain_backend(
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([3, 5]))
-        >>> print(explain_backend(Work("gru", 128), segments))
+        >>> print(explain_backend(Work("gru", 128, dtype=torch.float64), segments))
         pack: GRU on a CPU, segments of several lengths
     """
     arguments: tuple[tuple[str, Any, Any], ...] = (
