@@ -85,8 +85,11 @@ def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:
 def warn_of_ended_calls(extended: TensorDictBase, n_steps: int) -> bool:
     """Warn of rows without ids whose span ends with their call; return whether there are any."""
     steps = extended[keys.STEPS_TO_NEXT_OBS]
+    is_short = steps < n_steps
+    if not is_short.any():
+        return False
     # a done row ends its trajectory: fewer steps are right there
-    is_short = (steps < n_steps) & ~_done(extended, steps)
+    is_short &= ~_done(extended, steps)
     short = int(is_short.sum())
     if not short:
         return False

@@ -9,7 +9,7 @@ import numpy as np
 from rl_layout import keys
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import FlatRows
-from rl_transforms.multi_step.observed_bytes import compared_bytes
+from rl_transforms.multi_step.observed_bytes import listed_bytes
 
 _ENOUGH = 4  # fewer say little
 _SURE = 64  # after so many the answer is known, and nothing is compared any more
@@ -36,10 +36,10 @@ class EndedRows:
         ended = np.flatnonzero(real & _ended(rows))
         if not (former or len(ended)):
             return
-        now, after = _bytes_of(rows, ended, 0), _bytes_of(rows, ended, 1)
+        now, after = listed_bytes(rows, ended, 0), listed_bytes(rows, ended, 1)
         # one that did not move says nothing
         shown = {one for one, other in zip(after, now, strict=True) if one != other}
-        starts = set(_bytes_of(rows, heads[real[heads]], 0))
+        starts = set(listed_bytes(rows, heads[real[heads]], 0))
         again = shown & starts  # the row after it is in this call
         self._last = shown - again
         self.compared += len(former) + len(again)
@@ -59,12 +59,6 @@ class EndedRows:
             UserWarning,
             stacklevel=3,
         )
-
-
-def _bytes_of(rows: FlatRows, chosen: Array, side: int) -> list[bytes]:
-    found = compared_bytes(rows, chosen, side)
-    listed: list[bytes] = found.view(f"V{found.shape[1]}")[:, 0].tolist()
-    return listed
 
 
 def _real(rows: FlatRows) -> Array:

@@ -42,3 +42,10 @@ def compared_bytes(rows: FlatRows, chosen: Array, side: int) -> np.ndarray[Any, 
         for leaf in leaves
     ]
     return np.ascontiguousarray(torch.cat(flat, 1).cpu().numpy())
+
+
+def listed_bytes(rows: FlatRows, chosen: Array, side: int) -> list[bytes]:
+    """The same, a `bytes` for each row."""
+    found = compared_bytes(rows, chosen, side)
+    listed: list[bytes] = found.view(f"V{found.shape[1]}")[:, 0].tolist()
+    return listed

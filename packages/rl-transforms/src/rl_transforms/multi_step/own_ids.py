@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_transforms.multi_step.ended_rows import EndedRows
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
-from rl_transforms.multi_step.observed_bytes import compared_bytes
+from rl_transforms.multi_step.observed_bytes import compared_bytes, listed_bytes
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT, cuts_before
 
 _OWN = (OWN_ID, OWN_STEP)
@@ -117,19 +118,18 @@ def _matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Arra
     lasts = order[np.append(ids[order][1:] != ids[order][:-1], True)]
     tails = lasts[_may_have_successor(held)[lasts]]
     firsts = np.flatnonzero(_may_have_predecessor(fresh)[heads])
-    # equal bytes form a group; one with a single tail and a single head is a match
-    pair = compared_bytes(held, tails, 1), compared_bytes(fresh, heads[firsts], 0)
-    both = np.concatenate(pair)
-    _, group = np.unique(both.view(f"V{both.shape[1]}")[:, 0], return_inverse=True)
-    tail_of, head_of = group[: len(tails)], group[len(tails) :]
-    groups = int(group.max(initial=-1)) + 1
-    single = (np.bincount(tail_of, minlength=groups) == 1) & (
-        np.bincount(head_of, minlength=groups) == 1
-    )
-    tail_of_group = np.zeros(groups, dtype=np.int64)
-    tail_of_group[tail_of] = tails
-    chosen = single[head_of]
-    return firsts[chosen], tail_of_group[head_of[chosen]]
+    # bytes that a single tail and a single head have are a match
+    expected = _of_one(listed_bytes(held, tails, 1))
+    shown = _of_one(listed_bytes(fresh, heads[firsts], 0))
+    found = [(place, expected[one]) for one, place in shown.items() if one in expected]
+    head, tail = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return firsts[head], tails[tail]
+
+
+def _of_one(values: Sequence[bytes]) -> dict[bytes, int]:
+    """Values that occur once, and where."""
+    counts = Counter(values)
+    return {one: place for place, one in enumerate(values) if counts[one] == 1}
 
 
 def _column_matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Array, Array]:

@@ -64,10 +64,12 @@ def calls_pending(order: TrajectoryOrder, waited: Array, *, own: bool = False) -
     """Count for how many calls of its producer each row has been held back, int64 ``[N]``."""
     # held rows [H] come first, then those of this call, which have waited for none
     num_held = len(waited)
-    # rows that were given their ids here have one producer, whoever gave them
-    producers = np.zeros_like(order.ids) if own else order.ids >> PRODUCER_SHIFT
-    calling = np.unique(producers[order.run_ends[order.run_ends >= num_held]])
     calls = np.zeros(len(order.ids), dtype=np.int64)
+    if own:  # rows that were given their ids here have one producer, which calls now
+        calls[:num_held] = waited + 1
+        return calls
+    producers = order.ids >> PRODUCER_SHIFT
+    calling = np.unique(producers[order.run_ends[order.run_ends >= num_held]])
     calls[:num_held] = waited + np.isin(producers[:num_held], calling)
     return calls
 
