@@ -267,3 +267,16 @@ def test_a_row_after_the_end_in_one_call_is_compared_too():
     rows = [step_of([1.0 * n], [n + 1.0], done=n % 2 == 0) for n in range(10)]
     with pytest.warns(UserWarning, match="5 of 5 rows that end a trajectory"):
         ahead.inv(torch.cat(rows))
+
+
+def test_rows_without_ids_that_nothing_continues_wait_for_as_many_calls_as_patience():
+    ahead = MultiStepTransform(3, 0.9, patience=2)
+    given_up, other = trajectories([4, 9], EndKind.CUT).exclude("collector").split([4, 9])
+    assert len(ahead.inv(given_up)) == 2
+    assert ahead.inv(other[:1]) is None
+    assert len(ahead.held) == 3
+    with pytest.warns(UserWarning, match="2 of 2 rows of a call reach less than 3 steps"):
+        passed = ahead.inv(other[1:2])
+    torch.testing.assert_close(passed["next", "reward"].flatten(), torch.tensor([3 + 0.9 * 4, 4]))
+    assert len(ahead.held) == 2
+    assert len(ahead.inv(other[2:])) == 7
