@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from fuzz_pools import Pool, each, steps
 from tensordict import TensorDict
 
-from rl_slabs import Arrays, Lanes, LazySlab, RowSchema, Slab
+from rl_slabs import Arrays, Lanes, LazyFile, RowSchema, Slab
 
 LEAVES = {"reward": (torch.float32, (1,)), "pixels": (torch.uint8, (20, 20))}
 SCHEMA = RowSchema(LEAVES)
@@ -32,7 +34,7 @@ def lanes() -> Lanes:
 # the constructors take what their class methods have made and checked
 MADE = "is made by its class methods, or by Lanes"
 SKIP = dict.fromkeys(
-    ["Slab", "Rows", "Arrays", "Lane", "LaneState", "Span", "Window", "LazyFile", "LazySlab"], MADE
+    ["Slab", "Rows", "Arrays", "Lane", "LaneState", "Span", "Window", "LazyFile"], MADE
 )
 CALLS = [
     ("RowSchema.from_dict", lambda: RowSchema.from_dict),
@@ -45,7 +47,7 @@ CALLS = [
     ("Slab()", lambda: Slab.private(SCHEMA, 6)),
     ("Arrays.private", lambda: Arrays.private),
     ("Arrays.open", lambda: Arrays.open),
-    ("LazySlab.make", lambda: LazySlab.shared().make),
+    ("Slab.in_file", lambda: partial(Slab.in_file, LazyFile.shared("a test"))),
     ("Lanes()", lanes),
     ("Lane()", lane),
     ("Window()", lambda: lanes().window()),

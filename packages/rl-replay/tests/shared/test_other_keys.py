@@ -323,7 +323,7 @@ def test_the_files_of_who_leaves_first_keep_their_names(kind: str, tmp_path: Pat
         buffer.extend(rows("b", 5))
     assert sorted(os.listdir(tmp_path)) == ["rows.slab", "tables.slab"]
     # private: only the open file tells which one of two with that name it is
-    made = os.fstat(other.storage.session.memory.files.rows._file.fileno())
+    made = os.fstat(other.storage.session.memory.files.rows.fileno())
     assert os.stat(tmp_path / "rows.slab").st_ino == made.st_ino
 
 

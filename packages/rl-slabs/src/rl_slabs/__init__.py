@@ -5,7 +5,6 @@ from rl_slabs.lanes.lanes import Lanes, LaneState
 from rl_slabs.lanes.window import Window
 from rl_slabs.memory.arrays import Arrays
 from rl_slabs.memory.lazy_file import LazyFile
-from rl_slabs.memory.lazy_slab import LazySlab
 from rl_slabs.memory.slab import Slab
 from rl_slabs.rows.packed_rows import PackedRows
 from rl_slabs.rows.rows import Rows
@@ -19,7 +18,6 @@ __all__ = [
     "LaneState",
     "Lanes",
     "LazyFile",
-    "LazySlab",
     "PackedRows",
     "RowSchema",
     "Rows",

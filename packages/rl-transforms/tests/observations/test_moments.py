@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rl_slabs import LazySlab
+from rl_slabs import LazyFile
 from rl_transforms.observations.moments import LocalMoments, Moments, SharedMoments
 
 
@@ -56,8 +56,8 @@ def test_local_moments_are_those_put_last():
 
 
 def test_shared_moments_merge_the_parts_of_all_writers():
-    memory = LazySlab.shared(lanes=2)
-    writers = [SharedMoments(memory), SharedMoments(memory)]
+    file = LazyFile.shared("a test")
+    writers = [SharedMoments(file, 2), SharedMoments(file, 2)]
     assert writers[0].all() is None
     for writer in writers:
         writer.put(Moments.of(np.ones((3, 2))))

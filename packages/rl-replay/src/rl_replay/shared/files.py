@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from rl_replay.trajectories.tables import TrajectoryTables
-from rl_slabs import Arrays, LazyFile, LazySlab
+from rl_slabs import Arrays, LazyFile
 
 UPDATING, EMPTIED, MISSES, REACH, LEFT = range(5)
 """Words of the board: rows are being changed in place; how often rows were dropped or loaded;
@@ -25,15 +25,16 @@ class SharedFiles:
 
     # The rows and the words of their lanes; and the slots of lossless rows, where all of their
     # leaves are packed
-    rows: LazySlab
+    rows: LazyFile
     tables: LazyFile  # Links, trajectories and the board
     side: LazyFile  # The overflow table of lossless rows, but for slots that lie with the rows
+    lanes: int  # Into how many the rows are or will be divided
 
     @classmethod
     def in_memory(cls, lanes: int) -> SharedFiles:
         """Anonymous memory, freed with the last process that uses it."""
-        rows = LazySlab.shared(lanes=lanes)
-        return cls(rows, LazyFile.shared("rl-replay tables"), LazyFile.shared("rl-replay side"))
+        rows, tables = LazyFile.shared("rl-slab"), LazyFile.shared("rl-replay tables")
+        return cls(rows, tables, LazyFile.shared("rl-replay side"), lanes)
 
     @classmethod
     def on_disk(
@@ -44,10 +45,10 @@ class SharedFiles:
         lanes: int,
     ) -> SharedFiles:
         """Rows in a new file; tables in files too if paths are given."""
-        made = LazySlab.mapped(rows, lanes=lanes)
+        made = LazyFile.mapped(rows)
         overflow_file = LazyFile.shared("rl-replay side") if side is None else LazyFile.mapped(side)
         others = LazyFile.shared("rl-replay tables") if tables is None else LazyFile.mapped(tables)
-        return cls(made, others, overflow_file)
+        return cls(made, others, overflow_file, lanes)
 
     @classmethod
     def opened(
@@ -59,7 +60,7 @@ class SharedFiles:
     ) -> SharedFiles:
         """Opens by path the files that another process created with `on_disk`."""
         overflow_file = LazyFile.shared("rl-replay side") if side is None else LazyFile.open(side)
-        return cls(LazySlab.open(rows, lanes=lanes), LazyFile.open(tables), overflow_file)
+        return cls(LazyFile.open(rows), LazyFile.open(tables), overflow_file, lanes)
 
     def arrays(self, capacity: int, lanes: int) -> Arrays:
         """Links, trajectories and board, created by the first process that asks."""

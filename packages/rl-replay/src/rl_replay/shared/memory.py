@@ -98,7 +98,7 @@ class SharedMemory:
 
     def __init__(self, files: SharedFiles, capacity: int) -> None:
         self.files = files
-        self.ring = SharedRing(files.rows, capacity)
+        self.ring = SharedRing(files.rows, capacity, files.lanes)
         self.slab: Slab | None = None
         self._threads = threading.local()
         self._writer: LaneWriter | None = None  # of all threads in turn, if there is one lane
@@ -126,7 +126,11 @@ class SharedMemory:
     def make(self, layout: StorageLayout, capacity: int) -> RowStore:
         """Creates the rows and secures all of their memory, unless another process did."""
         spare = 0 if layout.lossless is None else capacity * layout.lossless.joins
-        self.files.rows.make(layout.stored, capacity, about=layout.to_json(), spare=spare)
+        lanes, about = self.files.lanes, layout.to_json()
+        slab = Slab.in_file(
+            self.files.rows, layout.stored, capacity, lanes=lanes, spare=spare, about=about
+        )
+        self.ring.attach(slab)
         self.attach_if_created()
         return self.store(layout)
 
@@ -149,10 +153,9 @@ class SharedMemory:
         """Whether the rows exist, and with them the tables; attaches both."""
         if self.slab is not None:
             return True
-        slab = self.files.rows.get()
+        slab = self.ring.slab
         if slab is None:
             return False
-        self.ring.attach(slab)
         lanes, capacity = slab.lanes, slab.capacity // slab.lanes
         arrays = self.files.arrays(capacity, lanes)
         tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}

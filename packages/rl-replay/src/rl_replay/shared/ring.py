@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.shared.files import LEFT, UPDATING
-from rl_slabs import Lane, Lanes, LaneState, LazyFile, LazySlab, Slab, Span, Window
+from rl_slabs import Lane, Lanes, LaneState, LazyFile, Slab, Span, Window
 from rl_slabs.internals import (
     FLOOR,
     LANE_SHIFT,
@@ -93,6 +93,7 @@ class InPlaceUpdateLock:
 
 
 _POLL_S = 0.0002
+_WAIT_S = 30.0  # for the only lane, before it is an error
 
 # what the first word of a lane, `rl_slabs.lanes.lane.THREAD`, says where no thread holds it
 _NOBODY = bytes(8)
@@ -111,14 +112,13 @@ class SharedRing:
     # Writing is for the thread that has claimed a lane; with one lane the claim ends with the
     # write, so that writers take turns.
 
-    def __init__(self, rows: LazySlab, capacity: int, timeout_s: float = 30.0) -> None:
+    def __init__(self, rows: LazyFile, capacity: int, lanes: int) -> None:
         self.capacity = capacity
-        self.lanes = rows.lanes
+        self.lanes = lanes
         self.takes_turns = self.lanes == 1
         self.update_lock: InPlaceUpdateLock | None = None
         self._rows = rows
         self._found: Lanes | None = None
-        self._timeout_s = timeout_s
         self._own = _OwnLane()
         self._none = Window(
             tuple(lane << LANE_SHIFT for lane in range(self.lanes)), (0,) * self.lanes
@@ -138,6 +138,12 @@ class SharedRing:
         words = found.slab.words
         return int(words[:, PUBLISHED].sum() - words[:, SIDE].sum())
 
+    @property
+    def slab(self) -> Slab | None:
+        """The rows and the words of their lanes; None before any process created them."""
+        found = self._look()
+        return None if found is None else found.slab
+
     def states(self) -> list[LaneState]:
         """The state of each lane; none before the first write."""
         found = self._look()
@@ -155,7 +161,7 @@ class SharedRing:
             self._own.lane = lanes.claim(count)
             return self._own.lane
         # the only lane may be held by a process that does not wake this one: poll
-        end = time.monotonic() + self._timeout_s
+        end = time.monotonic() + _WAIT_S
         while True:
             try:
                 self._own.lane = lanes.claim()
@@ -163,7 +169,7 @@ class SharedRing:
             except RuntimeError:
                 if time.monotonic() > end:
                     raise TimeoutError(
-                        f"waited {self._timeout_s} s for the only lane: {lanes.states()}. Give the "
+                        f"waited {_WAIT_S} s for the only lane: {lanes.states()}. Give the "
                         "storage one lane for each writer, lanes=..."
                     ) from None
             time.sleep(_POLL_S)
@@ -328,10 +334,8 @@ class SharedRing:
         return self.claim() if lane is None else lane
 
     def _look(self) -> Lanes | None:
-        if self._found is None:
-            slab = self._rows.get()
-            if slab is not None:
-                self.attach(slab)
+        if self._found is None and self._rows.filled:
+            self.attach(Slab.over(self._rows))
         return self._found
 
     def _made(self) -> Lanes:

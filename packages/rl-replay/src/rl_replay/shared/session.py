@@ -66,8 +66,7 @@ class SharedSession(Session):
         self._adopt(self._memory_in(files))
 
     def _memory_in(self, files: SharedFiles) -> SharedMemory:
-        lanes = files.rows.lanes
-        return SharedMemory(files, -(-self.asked // lanes) * lanes)
+        return SharedMemory(files, -(-self.asked // files.lanes) * files.lanes)
 
     def _adopt(self, memory: SharedMemory) -> None:
         self.memory, self.ring = memory, memory.ring

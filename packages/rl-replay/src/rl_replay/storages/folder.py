@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_replay.data.structure import Structure
 from rl_replay.shared.files import FileSource, SharedFiles
-from rl_slabs import LazySlab
+from rl_slabs import LazyFile, Slab
 from rl_slabs.internals import open_regular
 from rl_tensordict import NestedKey, as_key, as_tuple
 
@@ -46,13 +46,13 @@ class StoredSettings:
                     f"{folder} holds no storage to open: {name} is missing. Give the scratch_dir "
                     "of a LazyMemmapStorage."
                 )
-        handle = LazySlab.open(folder / ROWS_FILE)
-        settings = None if handle.get() else _settings(folder)  # gone once the rows are there
-        slab = handle.get()
-        if slab is None and settings is None:
-            raise ValueError(f"nothing was written to {folder} yet: extend its buffer first.")
-        if slab is None:
-            return cls._to_come(folder, dict(settings or {}))
+        file = LazyFile.open(folder / ROWS_FILE)
+        settings = None if file.filled else _settings(folder)  # gone once the rows are there
+        if not file.filled:
+            if settings is None:
+                raise ValueError(f"nothing was written to {folder} yet: extend its buffer first.")
+            return cls._to_come(folder, settings)
+        slab = Slab.over(file)
         about = _about(slab.about, folder)
         Structure.from_plain(about["structure"]).require_classes()
         side = folder / SIDE_FILE if about["once"] else None

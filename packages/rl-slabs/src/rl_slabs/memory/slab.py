@@ -28,7 +28,9 @@ class Slab:
     """A fixed number of rows of one schema, in memory that is zeroed and taken when it is made.
 
     Make one with `Slab.private` (this process), `Slab.shared` (any process that is given it) or
-    `Slab.mapped` (a file, also one larger than memory); open a file again with `Slab.open`.
+    `Slab.mapped` (a file, also one larger than memory); open a file again with `Slab.open`. Where
+    the file is there before anyone knows what a row holds, the first of several processes makes the
+    slab with `Slab.in_file`.
 
     A shared or mapped slab is handed to another process by passing it: as an argument of a
     process in any start method, or through a queue or pipe while the sender keeps it open.
@@ -46,7 +48,7 @@ class Slab:
         schema: What each row holds.
         capacity: How many rows.
         lanes: Into how many lanes they are divided, for `Lanes`.
-        about: Free text of the creator; see `LazySlab.make`.
+        about: Free text of the creator; see `in_file`.
         spare: Number of spare rows after the rows, for the layer above.
         path: The file of a mapped slab as it was named, else None.
 
@@ -213,6 +215,60 @@ class Slab:
             True
         """
         return cls.over(LazyFile.open(path))
+
+    @classmethod
+    def in_file(
+        cls,
+        file: LazyFile,
+        schema: RowSchema,
+        capacity: int,
+        *,
+        lanes: int = 1,
+        spare: int = 0,
+        about: str = "",
+    ) -> Self:
+        """A slab in a file that the first caller fills; later callers get the same one.
+
+        A process that is killed while it makes the slab leaves none, and the next one makes it.
+
+        Args:
+            file: Filled already, or to be filled now; the slab's to close from here on.
+            schema: What each row holds.
+            capacity: How many rows.
+            lanes: How many writers may share it; it divides `capacity`.
+            spare: How many spare rows, see `secure`.
+            about: What else the others need to know of the rows; they find it in `Slab.about`.
+
+        Raises:
+            TypeError: No open file, or no schema.
+            ValueError: It was made with another schema, capacity, number of lanes, text or number
+                of spare rows.
+            OSError: Too little memory or disk.
+            TimeoutError: A process that was stopped while it made the slab blocks the others.
+
+        Example:
+            >>> file = LazyFile.shared("an example")
+            >>> schema = RowSchema({"done": (torch.bool, (1,))})
+            >>> Slab.in_file(file, schema, 5).columns()["done"][3] = True
+            >>> Slab.over(file).columns()["done"][:, 0].tolist()
+            [False, False, False, True, False]
+        """
+        check_type("file", file, LazyFile, "an open file, as LazyFile.shared returns")
+        manifest = Manifest(schema, capacity, lanes, about, spare)
+        head, promised = manifest.to_bytes(), manifest.promised
+        file.fill(head, manifest.taken, _wanted(manifest), promised=promised)
+        slab = cls.over(file)
+        slab.schema.require_equal(schema)
+        if (slab.capacity, slab.lanes) != (manifest.capacity, manifest.lanes):
+            raise ValueError(
+                f"the slab was made with {slab.capacity} rows in {slab.lanes} lanes, not "
+                f"{manifest.capacity} in {manifest.lanes}: ask for the same."
+            )
+        if slab.spare != spare:
+            raise ValueError(f"the slab was made with {slab.spare} spare rows, not {spare}.")
+        if slab.about != about:
+            raise ValueError(f"the slab was made for {slab.about!r}, not for {about!r}.")
+        return slab
 
     @property
     def rows(self) -> Rows:

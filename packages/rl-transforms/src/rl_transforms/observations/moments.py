@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rl_tensordict.types import Floats
 
 if TYPE_CHECKING:
-    from rl_slabs import Lane, Lanes, LazySlab
+    from rl_slabs import Lane, Lanes, LazyFile
 
 ROWS = 4  # of a lane: a reader can copy the newest row while the next one is written
 FIELD = "moments"
@@ -118,8 +118,8 @@ class SharedMoments:
     # no lock to wait for. The part of a process that died stays; the process that claims its lane
     # continues from it. A copy of this object, pickled or not, writes a part of its own.
 
-    def __init__(self, memory: LazySlab) -> None:
-        self._memory = memory
+    def __init__(self, file: LazyFile, num_lanes: int) -> None:
+        self._file, self._num_lanes = file, num_lanes
         self._lanes: Lanes | None = None
         self._newest: tuple[Lane, Moments] | None = None  # the moments put last, and their lane
 
@@ -157,27 +157,31 @@ class SharedMoments:
         return Moments.merged(parts) if parts else None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._memory,)
+        return type(self), (self._file, self._num_lanes)
 
     def _allocate(self, shape: Sequence[int]) -> Lanes:
         lanes = self._open()
         if lanes is None or lanes.slab.about != str(list(shape)):
-            from rl_slabs import RowSchema
+            from rl_slabs import Lanes, RowSchema, Slab
 
             schema = RowSchema({FIELD: (torch.float64, (1 + 2 * math.prod(shape),))})
             # a process that comes second gets the memory that the first one made
-            self._memory.make(schema, ROWS * self._memory.lanes, about=str(list(shape)))
-            lanes = self._open()
-        assert lanes is not None
+            slab = Slab.in_file(
+                self._file,
+                schema,
+                ROWS * self._num_lanes,
+                lanes=self._num_lanes,
+                about=str(list(shape)),
+            )
+            self._lanes = lanes = Lanes(slab)
         return lanes
 
     def _open(self) -> Lanes | None:
         """The lanes, None before the first `put` of any process."""
-        if self._lanes is None:
-            from rl_slabs import Lanes
+        if self._lanes is None and self._file.filled:
+            from rl_slabs import Lanes, Slab
 
-            slab = self._memory.get()
-            self._lanes = None if slab is None else Lanes(slab)
+            self._lanes = Lanes(Slab.over(self._file))
         return self._lanes
 
     def _read(self, lanes: Lanes, only: int | None = None) -> list[Moments]:

@@ -207,14 +207,15 @@ class VecNorm(Transform):
             6.0
         """
         try:
-            from rl_slabs import LazySlab
+            from rl_slabs import LazyFile
         except ImportError as error:
             msg = "sharing statistics needs rl-slabs: pip install rl-transforms[shared]."
             raise ImportError(msg) from error
         for number, store in enumerate(self._stores):
             if isinstance(store, LocalMoments):
                 # from here on copies share the memory, and each counts in a lane of its own
-                self._stores[number] = shared = SharedMoments(LazySlab.shared(lanes=lanes))
+                file = LazyFile.shared("rl-transforms moments")
+                self._stores[number] = shared = SharedMoments(file, lanes)
                 if store.part is not None:
                     shared.put(store.part)
         return self
