@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -28,6 +30,7 @@ from rl_policies import (
 from rl_specs import Bounded, OneHot
 from rl_value import LossModule, ValueEstimator
 
+ROOT = Path(__file__).parent.parent
 # made for others to derive from
 ABSTRACT = {"LossModule", "ActorCriticLoss", "ActorCriticsLoss", "BootstrappedLoss"}
 ABSTRACT |= {"ValueEstimator"}
@@ -192,3 +195,18 @@ def test_every_loss_and_estimator_explains_itself(name: str) -> None:
     kind = getattr(rl_value, name)
     if inspect.isclass(kind) and issubclass(kind, TensorDictModuleBase):
         assert callable(kind.explain)
+
+
+def test_every_row_of_the_page_names_a_test_that_is_there() -> None:
+    """The page of fast paths and the tests say the same."""
+    rows = (ROOT / "docs/contributing/fast-paths.md").read_text("utf-8").splitlines()
+    last = [row.split("|")[-2].strip() for row in rows if row.startswith("|") and "---" not in row]
+    named = [re.fullmatch(r"`(?:(rl-\w+): )?(test_\w+)`", cell) for cell in last]
+    assert sum(found is not None for found in named) >= 30
+    for cell, found in zip(last, named, strict=True):
+        if found is None:
+            assert cell in ("test", "the same")
+            continue
+        folder = f"packages/{found[1]}/tests" if found[1] else "integration_tests"
+        texts = (path.read_text("utf-8") for path in (ROOT / folder).rglob("test_*.py"))
+        assert any(f"def {found[2]}(" in text for text in texts), cell
