@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_layout import EndKind, Segments, keys
 from rl_layout.synthetic import trajectories
 from rl_value.estimators import ValueEstimator
-from rl_value.losses import BootstrappedLoss
+from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 
 __all__ = ["check_bootstrapped_loss", "check_estimator", "check_loss"]
 
