@@ -9,16 +9,14 @@ from rl_layout import set_recurrent_mode
 from rl_policies import (
     IndependentNormal,
     MaskedCategorical,
+    MaskedOneHotCategorical,
     OneHotCategorical,
+    OneHotOrdinal,
+    Ordinal,
     ProbabilisticActor,
     SamplingModule,
     TanhNormal,
     TruncatedNormal,
-)
-from rl_policies.distributions import (
-    MaskedOneHotCategorical,
-    OneHotOrdinal,
-    Ordinal,
 )
 from rl_policies.distributions.fast_sampling import draw_one_hot
 from rl_policies.distributions.nan_check import refuse_nan
