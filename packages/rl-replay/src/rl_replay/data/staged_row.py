@@ -48,7 +48,7 @@ class StagedRows:
             if field.path in packed
         }
         self._arrays = list(arrays.items())
-        self._row = ValidatedLeaves(arrays)
+        self.leaves = ValidatedLeaves(arrays)  # the row or rows that were read last
 
     def take(self, data: Any) -> ValidatedLeaves | None:
         """The leaves of a tensordict or a dict, until the next one comes; None unless they fit."""
@@ -69,12 +69,12 @@ class StagedRows:
     ) -> ValidatedLeaves | None:
         try:
             for number, key in self._large:
-                self._row[key] = leaves[number].numpy()
+                self.leaves[key] = leaves[number].numpy()
             packed = [leaves[number] for number in self._packed] if self._large else leaves
             copy_each(views, packed)
         except (TypeError, RuntimeError):  # leaves that lie elsewhere, or are not dense
             return None
-        return self._row
+        return self.leaves
 
     def _take_arrays(self, given: ValidatedLeaves | None) -> ValidatedLeaves | None:
         if given is None:
@@ -82,8 +82,8 @@ class StagedRows:
         for key, array in self._arrays:
             array[...] = given[key]
         for _, key in self._large:
-            self._row[key] = given[key]
-        return self._row
+            self.leaves[key] = given[key]
+        return self.leaves
 
 
 def copy_one_by_one(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from rl_replay.data.staged_row import Readers, StagedRows
 from rl_replay.lossless.layout import SUCCESSOR
 from rl_replay.lossless.rows import LosslessRows
 from rl_slabs import Rows, Span
-from rl_slabs.internals import LANE_SHIFT, ValidatedLeaves
+from rl_slabs.internals import LANE_SHIFT
 
 
 class LosslessOneRow:
@@ -37,25 +34,11 @@ class LosslessOneRow:
                 self._large.append((field.key, row_columns[place.key]))
             else:
                 self._large_next.append((field.key, slot_columns[place.key]))
-        self._staged = StagedRows(readers, layout.given.fields, packed)
+        staged = StagedRows(readers, layout.given.fields, packed)
+        self.take, self.take_batch, self._leaves = staged.take, staged.take_batch, staged.leaves
         self._successor = None if layout.apart else row.columns()[SUCCESSOR[0]]
         self._touched, self._row, self._rows = store.rows, _words(row), _words(store.rows)
         self._slot, self._slots = _words(slot), _words(side.rows)
-        self._leaves = ValidatedLeaves()
-
-    def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads a tensordict or a dict into the staging row and slot."""
-        found = self._staged.take(data)
-        if found is not None:
-            self._leaves = found
-        return found
-
-    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
-        """Reads a batch of one row into the staging row and slot."""
-        found = self._staged.take_batch(data)
-        if found is not None:
-            self._leaves = found
-        return found
 
     def write(self, span: Span, back: NDArray[np.int32]) -> None:
         """Copies the staging row and slot into the store, next observations first."""

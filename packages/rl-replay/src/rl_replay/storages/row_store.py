@@ -138,26 +138,12 @@ class PlainFewRows:
             live = apart.view()
         fields, place = rows.schema.fields, 0 if count is None else slice(None)
         packed = {f.path: live.get(f.key)[place] for f in fields if f.offset is not None}
-        self._staged = StagedRows(readers, fields, packed, has_batch=count is not None)
-        self._leaves = ValidatedLeaves()
+        staged = StagedRows(readers, fields, packed, has_batch=count is not None)
+        self.take, self.take_batch, self._leaves = staged.take, staged.take_batch, staged.leaves
         self._rows, columns = rows, rows.columns()
         self._large = [(f.key, columns[f.key]) for f in fields if f.offset is None]
         self._words = None if rows.packed is None else rows.packed.numpy()
         self._staged_words = None if apart.packed is None else apart.packed.numpy()
-
-    def take(self, data: Any) -> ValidatedLeaves | None:
-        """Reads one row of a tensordict or a dict; None unless it fits."""
-        found = self._staged.take(data)
-        if found is not None:
-            self._leaves = found
-        return found
-
-    def take_batch(self, data: TensorDict) -> ValidatedLeaves | None:
-        """Reads a batch of as many rows as there is room for; None unless they fit."""
-        found = self._staged.take_batch(data)
-        if found is not None:
-            self._leaves = found
-        return found
 
     def write(self, span: Span, back: NDArray[np.int32]) -> None:
         """Copies the rows that were read last into the store."""
