@@ -44,11 +44,11 @@ def has_fixed_form(spec: TensorSpec) -> bool:
     return not stacked and spec.dtype is not None and -1 not in spec.shape
 
 
-def has_form(spec: TensorSpec, value: Any, lead: torch.Size = torch.Size()) -> bool:  # noqa: B008
+def has_form(spec: TensorSpec, value: Any) -> bool:
     """Whether a value has the shape and the dtype of its spec."""
     if not isinstance(value, torch.Tensor) or isinstance(spec, StackedComposite):
         return not isinstance(value, torch.Tensor) and spec.is_in(value)
-    return value.dtype == spec.dtype and matches(value.shape, lead + spec.shape)
+    return value.dtype == spec.dtype and matches(value.shape, spec.shape)
 
 
 def matches(found: torch.Size, expected: torch.Size) -> bool:

@@ -187,13 +187,6 @@ class Extent:
         inside: NDArray[np.bool_] = (rows // self.stride) % self.length != self.length - 1
         return inside
 
-    def neighbours(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows that have a later neighbour, and those neighbours, each int64 `[pairs]`."""
-        earlier = np.arange(max(self.count - self.stride, 0))
-        inside = self.inside()
-        earlier = earlier if inside is None else earlier[inside]
-        return earlier, earlier + self.stride
-
 
 @dataclass(slots=True)  # not frozen, which takes four times as long to make
 class MarkerColumns:

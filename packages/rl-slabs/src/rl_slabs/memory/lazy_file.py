@@ -200,14 +200,6 @@ class LazyFile:
             raise ValueError("this file is closed: keep it open while others may fill it.")
         return self._descriptor
 
-    def duplicate(self) -> int:
-        """Another descriptor of the same file, the caller's to close.
-
-        Raises:
-            ValueError: The file is closed.
-        """
-        return os.dup(self.fileno())
-
     def close(self) -> None:
         """Let go of the file; once more is nothing.
 
