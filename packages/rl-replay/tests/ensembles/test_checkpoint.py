@@ -45,6 +45,28 @@ def test_a_loaded_ensemble_draws_what_the_saved_one_draws(tmp_path):
     assert_equal_samples(one, two)
 
 
+@pytest.mark.parametrize("way", ["dump", "state"])
+def test_a_batch_size_that_is_replaced_is_warned_of(way, tmp_path):
+    one, two = ensemble(), ensemble(rows=0)
+    one.dumps(tmp_path)
+    two.batch_size = 3
+    with pytest.warns(UserWarning, match="batch_size 3 of this buffer was replaced by 6"):
+        two.loads(tmp_path) if way == "dump" else two.load_state_dict(one.state_dict())
+    assert two.batch_size == 6
+
+
+def test_a_load_that_fails_puts_batch_sizes_back_in_silence():
+    one, two = ensemble(), ensemble(rows=0)
+    one[0].batch_size, two[0].batch_size = 3, 4
+    state = one.state_dict()
+    state["buffers"][2]["storage"].pop("rows")
+    replaced = pytest.warns(UserWarning, match="batch_size 4 .* replaced by 3")
+    with replaced as said, pytest.raises((KeyError, ValueError)):
+        two.load_state_dict(state)
+    assert len(said) == 1
+    assert two[0].batch_size == 4
+
+
 def test_a_second_dump_replaces_the_first(tmp_path):
     one, two = ensemble(), ensemble(rows=0)
     one.dumps(tmp_path)

@@ -53,7 +53,7 @@ class Checkpoint:
             size = (rows["capacity"], len(rows["first"])) if "first" in rows else None
             _restore(parts, state, lambda: parts.storage.load_state_dict(rows), size)
             parts.changes += 1
-        _warn_of_size(asked, parts.batch_size)
+        warn_of_batch_size(asked, parts.batch_size)
 
     def dump(self, path: str) -> None:
         """Writes the buffer to a folder; with hooks only the rows that they make."""
@@ -99,16 +99,16 @@ class Checkpoint:
                 else:
                     _load_all(parts, archive)
             parts.changes += 1
-        _warn_of_size(asked, parts.batch_size)
+        warn_of_batch_size(asked, parts.batch_size)
 
 
-def _warn_of_size(asked: int | None, loaded: int | None) -> None:
+def warn_of_batch_size(asked: int | None, loaded: int | None) -> None:
     """Says that samples are of another size than the buffer was made with."""
     if asked not in (None, loaded):
         message = (
             f"batch_size {asked} of this buffer was replaced by {loaded}, that of the saved one, so"
-            f" that the next samples are the same: set buffer.batch_size = {asked} afterwards, or "
-            "take the rows of a dump alone by loads(path, rows_only=True)."
+            f" that the next samples are the same: set buffer.batch_size = {asked} afterwards if "
+            "that is not wanted."
         )
         warnings.warn(message, UserWarning, stacklevel=4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -27,9 +28,11 @@ def restored_on_failure(parts: Sequence[Stateful]) -> Iterator[None]:
     try:
         yield
     except BaseException as failure:
-        for number, (part, state) in enumerate(zip(parts, former, strict=True)):
-            try:
-                part.load_state_dict(state)
-            except Exception as error:
-                failure.add_note(f"Member {number} could not be restored: {error}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is put back replaces nothing of the caller's
+            for number, (part, state) in enumerate(zip(parts, former, strict=True)):
+                try:
+                    part.load_state_dict(state)
+                except Exception as error:
+                    failure.add_note(f"Member {number} could not be restored: {error}")
         raise

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from rl_replay.buffer.replay_buffer import ReplayBuffer
+from rl_replay.checkpoint.checkpoint import warn_of_batch_size
 from rl_replay.checkpoint.inner_folder import own_folder
 from rl_replay.checkpoint.parts import Folder
 from rl_replay.checkpoint.reader import Archive
@@ -69,10 +70,12 @@ def load_state(ensemble: EnsembleState, state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or "buffers" not in state:
         raise ValueError("this is no state of an ensemble: give what its state_dict() returned.")
     _require_as_many(ensemble, len(state["buffers"]), "the state")
+    asked = ensemble.batch_size
     with restored_on_failure([*ensemble, _OwnState(ensemble)]):
         for buffer, own in zip(ensemble, state["buffers"], strict=True):
             buffer.load_state_dict(own)
         _load_own(ensemble, state)
+    warn_of_batch_size(asked, ensemble.batch_size)
 
 
 def dump_ensemble(ensemble: EnsembleState, path: str) -> None:
@@ -98,10 +101,12 @@ def load_ensemble(ensemble: EnsembleState, path: str) -> None:
     for folder in folders:
         with Archive(folder) as archive:
             archive.verify()
+    asked = ensemble.batch_size
     with restored_on_failure([*ensemble, _OwnState(ensemble)]):
         for buffer, folder in zip(ensemble, folders, strict=True):
             buffer.loads(folder)
         _load_own(ensemble, state)
+    warn_of_batch_size(asked, ensemble.batch_size)
 
 
 def folders_of_members(archive: Archive) -> list[Path] | None:
