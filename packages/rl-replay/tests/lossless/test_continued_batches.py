@@ -38,8 +38,8 @@ def test_a_batch_that_continues_the_one_before_is_linked_without_a_gather(gone: 
     storage = LazyTensorStorage(300, lossless=True)
     storage.extend(rows[:50])
     found = calls_of(lambda: storage.extend(rows[50:150]))
-    assert "SuccessorLinker._linked_neighbours" in found
-    assert "SuccessorLinker._within" not in found
+    assert "BatchLinker._linked_neighbours" in found
+    assert "BatchLinker._within" not in found
     storage.extend(rows[150:])
     assert storage.back[[50, 150]].tolist() == [1, 1]
     assert (storage.read(torch.arange(200)) == rows).all()

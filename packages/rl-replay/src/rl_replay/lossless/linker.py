@@ -9,23 +9,15 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
-from rl_replay.data.bits import same_bits
+from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.batch_linker import Back, BatchLinker, positions_at
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
-from rl_replay.lossless.observations import (
-    Observations,
-    bits,
-    equal_within,
-    equal_within_on_device,
-    successors,
-)
+from rl_replay.lossless.observations import Observations, bits
 from rl_replay.lossless.overflow import Addresses, OverflowTable
 from rl_replay.lossless.single_linker import SingleLinker
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict.types import Ints, KeyPath
-
-Back = NDArray[np.integer[Any]]
 
 
 class _Batch(NamedTuple):
@@ -53,11 +45,10 @@ class SuccessorLinker:
         self.observations = Observations(layout, rows, side, on_host=on_host)
         self._rows, self._side, self._on_host = rows, side, on_host
         self.single = SingleLinker(addresses, side, self.observations)
-        self._device = side.device
+        self.within = BatchLinker(layout, addresses, side.device, on_host=on_host)
         self._stored = [f.path for f in layout.stored.fields]
         self._given = [(f.path, f.key) for f in layout.given.fields]
         self._unlinked: dict[int, _Batch] = {}
-        self.reach = 1
         self.misses = layout.may_miss
 
     def write(
@@ -71,27 +62,13 @@ class SuccessorLinker:
         place = rows if isinstance(rows, slice) else rows.cpu().numpy()
         leaves, observes = self._leaves(cells, len(back))
         observed = self._observed_in(leaves, len(back), observes)
-        joined = self._joined(place, back) if observed is None else None
-        if joined is not None and isinstance(place, slice):
-            linked = self._linked_neighbours(joined, leaves)
-            # each row that is not linked gets a slot
-            first = self.addresses.of_rows(place.start + len(back) - len(joined))
-            addresses = np.arange(first, first + len(back), dtype=np.int32)
-            distances: Any = np.full(1, len(back) - len(joined))
-        else:
-            target, linked = self._within(leaves, back.astype(np.int64), observed)
-            following = _at(place, target)
-            addresses = np.where(linked, self.addresses.of_rows(following), 0).astype(np.int32)
-            positions = _at(place, np.arange(len(back)))
-            distances = self.addresses.distances(positions, following)[linked]
-        self.addresses.record(distances)
-        in_slots = (~linked if observed is None else observed & ~linked).nonzero()[0]
+        addresses, unlinked = self.within.link(place, leaves, back, observed)
         lane = numbers.start >> LANE_SHIFT
-        self._make_room(lane, place, len(in_slots))
-        if in_slots.size:
-            slots = self._side.take(lane, len(in_slots))
-            self.observations.fill(slots, numbers.start + in_slots, leaves, in_slots)
-            addresses[in_slots] = self.addresses.of_slots(slots)
+        self._make_room(lane, place, len(unlinked))
+        if unlinked.size:
+            slots = self._side.take(lane, len(unlinked))
+            self.observations.fill(slots, numbers.start + unlinked, leaves, unlinked)
+            addresses[unlinked] = self.addresses.of_slots(slots)
         if not self.layout.apart:
             # the address is written with its row, so that no reader sees one without the other
             leaves[SUCCESSOR] = addresses if self._on_host else torch.from_numpy(addresses)
@@ -137,7 +114,7 @@ class SuccessorLinker:
             number, distance = batch.numbers.start, int(batch.back[0])
             self.single.link(place.start, number, distance, missing=self.misses)
             return
-        if self.reach == 1:
+        if self.within.reach == 1:
             # only as many rows as the longest distance may reach back to one before the batch
             head = batch.back[: max(int(batch.back.max()), 0)]
             rows = np.flatnonzero(head > np.arange(len(head)))
@@ -147,19 +124,19 @@ class SuccessorLinker:
                 row, before = int(rows[0]), int(numbers[0])
                 self.single.link_to(place.start + row, before, missing=self.misses)
             elif rows.size:
-                self.link(_at(batch.place, rows), numbers, 1, missing=self.misses)
+                self.link(positions_at(batch.place, rows), numbers, 1, missing=self.misses)
             return
         rows, distances = np.arange(len(batch.back)), batch.back.astype(np.int64)
         numbers = batch.numbers.start + rows
         # n-step rows: `reach` steps back along the links, as their next observation is that far
         # away
-        for step in range(1, self.reach + 1):
+        for step in range(1, self.within.reach + 1):
             numbers = numbers - distances
             there = (distances > 0) & (numbers >= oldest)
             rows, numbers = rows[there], numbers[there]
             older = numbers < batch.numbers.start
             missing = self.misses and step == 1
-            self.link(_at(batch.place, rows[older]), numbers[older], step, missing=missing)
+            self.link(positions_at(batch.place, rows[older]), numbers[older], step, missing=missing)
             # without the links of older rows the walk ends after one step
             if not rows.size or self.back is None:
                 break
@@ -221,62 +198,6 @@ class SuccessorLinker:
         mark = None if self.layout.has_mark else leaves.get(NEXT_MISSING)
         return None if mark is None else ~bits(mark)
 
-    def _joined(self, place: slice | Ints, back: Back) -> NDArray[np.bool_] | None:
-        """Which rows have their successor in the batch, if it is equally far from all of them.
-
-        Bool, for all but the last rows, which have none; None where the distance differs.
-        """
-        if not self._on_host or self.layout.has_steps or not isinstance(place, slice):
-            return None
-        # the first rows may continue others from before the batch, at any distance
-        shift = int(back[len(back) // 2 :].max())
-        if not 0 < shift < len(back):
-            return None
-        head, rest = back[:shift], back[shift:]
-        if ((head > 0) & (head <= np.arange(shift))).any():
-            return None
-        joined: NDArray[np.bool_] = rest == shift
-        # below 0 is padding
-        others = np.count_nonzero(rest) - np.count_nonzero(joined)
-        return joined if not others or others == np.count_nonzero(rest < 0) else None
-
-    def _linked_neighbours(
-        self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]
-    ) -> NDArray[np.bool_]:
-        """Which rows are linked to their successor: its observation is equal, bit for bit."""
-        count, ahead = len(joined), len(leaves[self._stored[0]]) - len(joined)
-        linked = np.zeros(count + ahead, dtype=np.bool_)
-        for pair in self.layout.pairs:
-            joined &= same_bits(leaves[pair.next][:count], leaves[pair.root][ahead:])
-        linked[:count] = joined
-        return linked
-
-    def _within(
-        self, leaves: dict[KeyPath, Any], back: Ints, observed: NDArray[np.bool_] | None
-    ) -> tuple[Ints, NDArray[np.bool_]]:
-        """The successor of each row in the batch, and whether its observation is equal."""
-        steps = None
-        if self.layout.has_steps:
-            steps = bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
-            # bounded: a corrupt step count must not make every later link walk the whole ring
-            self.reach = max(self.reach, min(int(steps.max(initial=1)), self.addresses.lane_rows))
-        target = successors(back, steps)
-        if observed is None:
-            observed = np.ones(len(back), dtype=np.bool_)
-        # without a next observation there are no bits to compare: the markers decide
-        linked = (target >= 0) & ~observed
-        if steps is not None:
-            linked &= steps == 1
-        if not observed.any() or not (target >= 0).any():
-            return target, linked
-        pairs = self.layout.pairs
-        sides = [[leaves[p.root] for p in pairs], [leaves[p.next] for p in pairs]]
-        wanted = np.where(observed, target, -1)
-        if self._on_host:
-            return target, linked | equal_within(sides[0], sides[1], wanted)
-        there = [[leaf.to(self._device) for leaf in side] for side in sides]
-        return target, linked | equal_within_on_device(there[0], there[1], wanted)
-
     def _make_room(self, lane: int, place: slice | Ints, count: int) -> None:
         """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
         addresses = self.addresses.values[place]
@@ -287,7 +208,7 @@ class SuccessorLinker:
         if freed.size:
             # no row names a slot any more before it is given back
             self._rows.touches += 1
-            self.addresses.set(_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
+            self.addresses.set(positions_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
             self._side.release(lane, freed)
 
     def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
@@ -334,8 +255,3 @@ class SuccessorLinker:
             leaves = self.observations.stored(following)
             self.observations.fill(slots, numbers[here], leaves, np.arange(len(slots)))
             self.addresses.set(places[here], self.addresses.of_slots(slots))
-
-
-def _at(place: slice | Ints, rows: Ints) -> Ints:
-    """The positions of some rows of a batch that is at some place."""
-    return rows + place.start if isinstance(place, slice) else place[rows]

@@ -227,7 +227,7 @@ class LosslessRows:
     def expect(self, *, misses: bool, reach: int) -> None:
         """Extends `misses` and `reach` by those of other writers."""
         self.linker.misses |= misses
-        self.linker.reach = max(self.linker.reach, reach)
+        self.linker.within.reach = max(self.linker.within.reach, reach)
 
     @property
     def successor(self) -> NDArray[np.int32]:
@@ -246,7 +246,7 @@ class LosslessRows:
     @property
     def reach(self) -> int:
         """The largest number of steps between a row and its next observation so far."""
-        return self.linker.reach
+        return self.linker.within.reach
 
     def explain(self, live: int) -> dict[str, float]:
         """Bytes of a row, use of the overflow table, and the share of linked rows."""

@@ -1,0 +1,133 @@
+"""Finds which rows of one batch hold the next observations of others of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rl_layout.keys import STEPS_TO_NEXT_OBS
+from rl_replay.data.bits import same_bits
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.observations import (
+    bits,
+    equal_within,
+    equal_within_on_device,
+    successors,
+)
+from rl_replay.lossless.overflow import Addresses
+from rl_tensordict.types import Ints, KeyPath
+
+Back = NDArray[np.integer[Any]]
+
+
+class BatchLinks(NamedTuple):
+    """What rows of a batch name."""
+
+    addresses: NDArray[np.int32]  # [n], of rows; to be filled in for those of `unlinked`
+    unlinked: Ints  # Rows that need a slot
+
+
+class BatchLinker:
+    """Links the rows of a batch to each other; `SuccessorLinker` links those of several batches."""
+
+    def __init__(
+        self,
+        layout: LosslessLayout,
+        addresses: Addresses,
+        device: torch.device,
+        *,
+        on_host: bool,
+    ) -> None:
+        self.layout, self.addresses = layout, addresses
+        self._device, self._on_host = device, on_host
+        self._stored = [f.path for f in layout.stored.fields]
+        self.reach = 1  # The longest distance in steps to a next observation so far
+
+    def link(
+        self,
+        place: slice | Ints,
+        leaves: dict[KeyPath, Any],
+        back: Back,
+        observed: NDArray[np.bool_] | None,
+    ) -> BatchLinks:
+        """Finds the addresses of rows about to be written at a place, `[n]`."""
+        joined = self._joined(place, back) if observed is None else None
+        if joined is not None and isinstance(place, slice):
+            linked = self._linked_neighbours(joined, leaves)
+            # each row that is not linked gets a slot
+            first = self.addresses.of_rows(place.start + len(back) - len(joined))
+            addresses = np.arange(first, first + len(back), dtype=np.int32)
+            distances: Any = np.full(1, len(back) - len(joined))
+        else:
+            target, linked = self._within(leaves, back.astype(np.int64), observed)
+            following = positions_at(place, target)
+            addresses = np.where(linked, self.addresses.of_rows(following), 0).astype(np.int32)
+            positions = positions_at(place, np.arange(len(back)))
+            distances = self.addresses.distances(positions, following)[linked]
+        self.addresses.record(distances)
+        unlinked = (~linked if observed is None else observed & ~linked).nonzero()[0]
+        return BatchLinks(addresses, unlinked)
+
+    def _joined(self, place: slice | Ints, back: Back) -> NDArray[np.bool_] | None:
+        """Which rows have their successor in the batch, if it is equally far from all of them.
+
+        Bool, for all but the last rows, which have none; None where the distance differs.
+        """
+        if not self._on_host or self.layout.has_steps or not isinstance(place, slice):
+            return None
+        # the first rows may continue others from before the batch, at any distance
+        shift = int(back[len(back) // 2 :].max())
+        if not 0 < shift < len(back):
+            return None
+        head, rest = back[:shift], back[shift:]
+        if ((head > 0) & (head <= np.arange(shift))).any():
+            return None
+        joined: NDArray[np.bool_] = rest == shift
+        # below 0 is padding
+        others = np.count_nonzero(rest) - np.count_nonzero(joined)
+        return joined if not others or others == np.count_nonzero(rest < 0) else None
+
+    def _linked_neighbours(
+        self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]
+    ) -> NDArray[np.bool_]:
+        """Which rows are linked to their successor: its observation is equal, bit for bit."""
+        count, ahead = len(joined), len(leaves[self._stored[0]]) - len(joined)
+        linked = np.zeros(count + ahead, dtype=np.bool_)
+        for pair in self.layout.pairs:
+            joined &= same_bits(leaves[pair.next][:count], leaves[pair.root][ahead:])
+        linked[:count] = joined
+        return linked
+
+    def _within(
+        self, leaves: dict[KeyPath, Any], back: Ints, observed: NDArray[np.bool_] | None
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """The successor of each row in the batch, and whether its observation is equal."""
+        steps = None
+        if self.layout.has_steps:
+            steps = bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
+            # bounded: a corrupt step count must not make every later link walk the whole ring
+            self.reach = max(self.reach, min(int(steps.max(initial=1)), self.addresses.lane_rows))
+        target = successors(back, steps)
+        if observed is None:
+            observed = np.ones(len(back), dtype=np.bool_)
+        # without a next observation there are no bits to compare: the markers decide
+        linked = (target >= 0) & ~observed
+        if steps is not None:
+            linked &= steps == 1
+        if not observed.any() or not (target >= 0).any():
+            return target, linked
+        pairs = self.layout.pairs
+        sides = [[leaves[p.root] for p in pairs], [leaves[p.next] for p in pairs]]
+        wanted = np.where(observed, target, -1)
+        if self._on_host:
+            return target, linked | equal_within(sides[0], sides[1], wanted)
+        there = [[leaf.to(self._device) for leaf in side] for side in sides]
+        return target, linked | equal_within_on_device(there[0], there[1], wanted)
+
+
+def positions_at(place: slice | Ints, rows: Ints) -> Ints:
+    """The positions of some rows of a batch that is at some place."""
+    return rows + place.start if isinstance(place, slice) else place[rows]
