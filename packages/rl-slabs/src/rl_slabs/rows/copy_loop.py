@@ -20,8 +20,8 @@ LEAST_ROWS = 512
 ROWS_BEFORE_COMPILING = 1 << 20
 """So many rows, in calls of at least `LEAST_ROWS`, lose about the time that compiling takes."""
 
-BYTES_TO_STREAM = 1 << 26
-"""Rows of so many bytes in all outgrow the caches: what is written to them goes around those."""
+BYTES_TO_STREAM = 1 << 25
+"""Rows of so many bytes in all outgrow the caches: what is written to them goes around these."""
 
 _BLOCK_BYTES = 1 << 13  # of a quarter of the smallest cache: packed there, then streamed
 
