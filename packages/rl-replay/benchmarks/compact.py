@@ -199,7 +199,7 @@ def writing_to_buffers(schema: RowSchema, length: int) -> None:
             written += [cells] if length > 1 else list(cells.unbind(0))
         turns = iter(range(10**9))
         write = buffer.extend if length > 1 else buffer.add
-        for _ in range(20):  # so that loops for large writes are compiled
+        for _ in range(110):  # so that loops for large writes are compiled: after a million rows
             buffer.extend(written[0] if length > 1 else written[0].unsqueeze(0))
         calls.append(
             lambda write=write, turns=turns, written=written: write(
