@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
-from rl_replay import LazyTensorStorage
+from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
+from rl_replay.lossless.batch_linker import LEAST_ROWS
 
 
 def calls_of(act: Callable[[], object]) -> set[str]:
@@ -56,3 +58,26 @@ def test_rows_of_a_batch_that_are_linked_over_other_distances_are_found() -> Non
     assert (storage.read(torch.arange(13)) == rows).all()
     assert storage.back[:13].tolist() == [0, 0, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1]
     assert storage.store.explain(13)["linked_share"] == 11 / 13  # all but the last of each
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_after_a_million_rows_large_batches_are_linked_by_a_compiled_loop(numbered: bool) -> None:
+    pytest.importorskip("numba")
+    count = 1 << 18
+    seen = torch.arange(count + 1.0).unsqueeze(-1)
+    following = {"observation": seen[1:], "done": torch.zeros(count, 1, dtype=torch.bool)}
+    rows = TensorDict({"observation": seen[:-1], "next": following}, batch_size=[count])
+    if numbered:
+        rows["collector", "traj_ids"] = torch.zeros(count, dtype=torch.int64)
+        rows["collector", "traj_step"] = torch.arange(count)
+    storage = LazyTensorStorage(count, lossless=True)
+    buffer = TensorDictReplayBuffer(storage=storage, batch_size=8)
+    by_arrays = []
+    # the last batch goes over the ring's end
+    for batch in (*[rows] * 5, rows[: LEAST_ROWS - 1], rows):
+        found = calls_of(lambda batch=batch: buffer.extend(batch))
+        by_arrays.append("BatchLinker._by_arrays" in found)
+    assert by_arrays == [True] * 4 + [False, True, False]
+    assert storage.store.side.in_use() == 1
+    places = torch.arange(count).roll(1 - LEAST_ROWS)
+    assert (storage.read(places) == rows).all()

@@ -52,6 +52,8 @@ class Contradictions(NamedTuple):
     cut: int = 0  # Those whose observations contradict that one continues the other
     leaves: tuple[NestedKey, ...] = ()  # The observations
     gap: Gap | None = None  # Set where the call before had another number of rows
+    # Whether all observations of the other pairs are equal, bit for bit
+    proved: bool = False
 
 
 class Comparisons:
@@ -240,13 +242,15 @@ def contradictions(
         return None, Contradictions()
     if _on_host(leaves, pairs):
         differs = [_differs(leaves, *pair, extent.stride, joined) for pair in pairs]
+        whole = len(pairs) == len(known.observations)
         if not any(differ.any() for differ in differs):
-            return None, Contradictions(compared)
+            return None, Contradictions(compared, proved=whole)
         near = known.far is None and _MISSING not in leaves
         if near and all(np.array_equal(differ, differs[0]) for differ in differs[1:]):
             # no observation proves what another one contradicts: nothing more to weigh
             count = int(np.count_nonzero(differs[0]))
-            return differs[0], Contradictions(compared, count, tuple(both[0] for both, _ in pairs))
+            contradicting = tuple(both[0] for both, _ in pairs)
+            return differs[0], Contradictions(compared, count, contradicting, proved=whole)
     paths = {path for _, both in pairs for path in both} | {path for _, path in known.paths}
     found = compare_neighbours(*_laid_out(leaves, known, paths, extent))
     if found is None:

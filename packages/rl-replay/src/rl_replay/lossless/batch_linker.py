@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_layout.internals import run_compiled
 from rl_layout.keys import STEPS_TO_NEXT_OBS
-from rl_replay.data.bits import same_bits
+from rl_replay.data.bits import same_bits, words
 from rl_replay.lossless.layout import LosslessLayout
 from rl_replay.lossless.observations import (
     bits,
@@ -23,11 +24,22 @@ from rl_tensordict.types import Ints, KeyPath
 Back = NDArray[np.integer[Any]]
 
 
+LEAST_ROWS = 512
+"""Fewer rows are linked by numpy in the time that numba takes to be called."""
+
+ROWS_BEFORE_COMPILING = 1 << 20
+"""So many rows, in calls of at least `LEAST_ROWS`, come first: small buffers never wait."""
+
+_NUMBA = "rl_replay.lossless.numba_links"
+
+
 class BatchLinks(NamedTuple):
-    """What rows of a batch name."""
+    """What rows of a batch name, and what the rows that they overwrite named."""
 
     addresses: NDArray[np.int32]  # [n], of rows; to be filled in for those of `unlinked`
     unlinked: Ints  # Rows that need a slot
+    owned: Ints  # Rows in whose place a row is that has a slot
+    heads: Ints  # Rows that continue one from before the batch
 
 
 class BatchLinker:
@@ -44,6 +56,7 @@ class BatchLinker:
         self.layout, self.addresses = layout, addresses
         self._device, self._on_host = device, on_host
         self._stored = [f.path for f in layout.stored.fields]
+        self._uncompiled = ROWS_BEFORE_COMPILING
         self.reach = 1  # The longest distance in steps to a next observation so far
 
     def link(
@@ -52,8 +65,64 @@ class BatchLinker:
         leaves: dict[KeyPath, Any],
         back: Back,
         observed: NDArray[np.bool_] | None,
+        *,
+        proved: bool = False,
     ) -> BatchLinks:
-        """Finds the addresses of rows about to be written at a place, `[n]`."""
+        """Finds the addresses of rows about to be written at a place, `[n]`.
+
+        `proved` says that the observations of all rows that continue another one of the batch equal
+        its next ones.
+        """
+        if observed is None and len(back) >= LEAST_ROWS and back.dtype == np.int32:
+            found = self._by_loop(place, leaves, back, proved=proved)
+            if found is not None:
+                return found
+        return self._by_arrays(place, leaves, back, observed)
+
+    def _by_loop(
+        self, place: slice | Ints, leaves: dict[KeyPath, Any], back: Back, *, proved: bool
+    ) -> BatchLinks | None:
+        """The links that a compiled loop finds; None without numba, or where it knows no answer."""
+        if not self._on_host or self.layout.has_steps:
+            return None
+        if self._uncompiled > 0:
+            self._uncompiled -= len(back)
+            return None
+        table, count = self.addresses, len(back)
+        apart, addresses = np.zeros(count, np.bool_), np.empty(count, np.int32)
+        rows, counts = np.empty((3, count), np.int64), np.empty(4, np.int64)
+        for pair in () if proved else self.layout.pairs:
+            sides = words(leaves[pair.root]), words(leaves[pair.next])
+            if not run_compiled(_NUMBA, "mark_apart", back, *sides, apart):
+                return None
+        start = place.start if isinstance(place, slice) else 0
+        given = back, apart, start, table.values[place], table.first_slot
+        if not run_compiled(_NUMBA, "link_rows", *given, addresses, rows, counts):
+            return None
+        slots, owned, heads, distance = counts.tolist()
+        if isinstance(place, slice) and distance > 0:
+            table.record_one(distance)
+        elif distance:
+            self._record(place, addresses)
+        return BatchLinks(addresses, rows[0, :slots], rows[1, :owned], rows[2, :heads])
+
+    def _record(self, place: slice | Ints, addresses: NDArray[np.int32]) -> None:
+        """Records links over several distances, or of rows that do not lie one after the other."""
+        table, rows = self.addresses, addresses.nonzero()[0]
+        following = table.rows(addresses[rows].astype(np.int64))
+        if not isinstance(place, slice):
+            following = place[following]
+            addresses[rows] = table.of_rows(following)
+        table.record(table.distances(positions_at(place, rows), following))
+
+    def _by_arrays(
+        self,
+        place: slice | Ints,
+        leaves: dict[KeyPath, Any],
+        back: Back,
+        observed: NDArray[np.bool_] | None,
+    ) -> BatchLinks:
+        """`link` in numpy, also of n-step rows and of rows on a device."""
         joined = self._joined(place, back) if observed is None else None
         if joined is not None and isinstance(place, slice):
             linked = self._linked_neighbours(joined, leaves)
@@ -69,7 +138,8 @@ class BatchLinker:
             distances = self.addresses.distances(positions, following)[linked]
         self.addresses.record(distances)
         unlinked = (~linked if observed is None else observed & ~linked).nonzero()[0]
-        return BatchLinks(addresses, unlinked)
+        owned = self.addresses.in_slots(self.addresses.values[place]).nonzero()[0]
+        return BatchLinks(addresses, unlinked, owned, heads_of(back))
 
     def _joined(self, place: slice | Ints, back: Back) -> NDArray[np.bool_] | None:
         """Which rows have their successor in the batch, if it is equally far from all of them.
@@ -126,6 +196,13 @@ class BatchLinker:
             return target, linked | equal_within(sides[0], sides[1], wanted)
         there = [[leaf.to(self._device) for leaf in side] for side in sides]
         return target, linked | equal_within_on_device(there[0], there[1], wanted)
+
+
+def heads_of(back: Back) -> Ints:
+    """The rows of a batch that continue one from before it."""
+    # only as many rows as the longest distance may reach back so far
+    head = back[: max(int(back.max(initial=0)), 0)]
+    return np.flatnonzero(head > np.arange(len(head)))
 
 
 def positions_at(place: slice | Ints, rows: Ints) -> Ints:

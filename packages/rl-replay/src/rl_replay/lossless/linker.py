@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.batch_linker import Back, BatchLinker, positions_at
+from rl_replay.lossless.batch_linker import Back, BatchLinker, heads_of, positions_at
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.observations import Observations, bits
 from rl_replay.lossless.overflow import Addresses, OverflowTable
@@ -26,6 +26,7 @@ class _Batch(NamedTuple):
     place: slice | Ints  # Their positions, [n]
     numbers: range
     back: Back  # [n], distances to the predecessors: 0 for none, -1 for padding
+    heads: Ints | None = None  # Rows that continue one from before the batch, if they are known
 
 
 class SuccessorLinker:
@@ -47,7 +48,11 @@ class SuccessorLinker:
         self.single = SingleLinker(addresses, side, self.observations)
         self.within = BatchLinker(layout, addresses, side.device, on_host=on_host)
         self._stored = [f.path for f in layout.stored.fields]
+        self._keys = [f.key for f in layout.stored.fields]
         self._given = [(f.path, f.key) for f in layout.given.fields]
+        # for each stored leaf its number among the given ones
+        numbers = {path: number for number, (path, _) in enumerate(self._given)}
+        self._numbers = [numbers.get(path) for path in self._stored]
         self._unlinked: dict[int, _Batch] = {}
         self.misses = layout.may_miss
 
@@ -57,32 +62,37 @@ class SuccessorLinker:
         numbers: range,
         cells: TensorDictBase | Leaves | ValidatedLeaves,
         back: Back,
+        *,
+        proved: bool = False,
     ) -> None:
-        """Writes a batch into a span; all checks precede the first changed byte."""
+        """Writes a batch into a span; all checks precede the first changed byte.
+
+        `proved` is as of `BatchLinker.link`.
+        """
         place = rows if isinstance(rows, slice) else rows.cpu().numpy()
         leaves, observes = self._leaves(cells, len(back))
         observed = self._observed_in(leaves, len(back), observes)
-        addresses, unlinked = self.within.link(place, leaves, back, observed)
+        links = self.within.link(place, leaves, back, observed, proved=proved)
+        addresses, unlinked = links.addresses, links.unlinked
         lane = numbers.start >> LANE_SHIFT
-        self._make_room(lane, place, len(unlinked))
+        slots = self._slots_for(lane, place, links.owned, len(unlinked))
         if unlinked.size:
-            slots = self._side.take(lane, len(unlinked))
             self.observations.fill(slots, numbers.start + unlinked, leaves, unlinked)
             addresses[unlinked] = self.addresses.of_slots(slots)
         if not self.layout.apart:
             # the address is written with its row, so that no reader sees one without the other
             leaves[SUCCESSOR] = addresses if self._on_host else torch.from_numpy(addresses)
-        self._rows.put(rows, [leaves[path] for path in self._stored])
+        self._rows.put(rows, self._to_put(cells, leaves))
         if self.layout.apart:
             self.addresses.set(place, addresses)
         elif not self._on_host:
             self.addresses.values[place] = addresses
         self.misses |= observed is not None and not observed.all()
         # only now: a write that fails above leaves nothing to link
-        self.note_unlinked(place, numbers, back)
+        self._unlinked[lane] = _Batch(place, numbers, back, links.heads)
 
-    def note_unlinked(self, place: slice | Ints, numbers: range, back: Back) -> None:
-        """Records rows that were written, to which older ones are to be linked."""
+    def note_unlinked(self, place: slice, numbers: range, back: Back) -> None:
+        """Records a row that was written otherwise, to which older ones are to be linked."""
         self._unlinked[numbers.start >> LANE_SHIFT] = _Batch(place, numbers, back)
 
     def link_predecessors(self, numbers: range, back: Back | None = None) -> None:
@@ -115,15 +125,16 @@ class SuccessorLinker:
             self.single.link(place.start, number, distance, missing=self.misses)
             return
         if self.within.reach == 1:
-            # only as many rows as the longest distance may reach back to one before the batch
-            head = batch.back[: max(int(batch.back.max()), 0)]
-            rows = np.flatnonzero(head > np.arange(len(head)))
+            rows = heads_of(batch.back) if batch.heads is None else batch.heads
+            if usual and rows.size == 1 and isinstance(place, slice):
+                row = int(rows[0])
+                before = batch.numbers.start + row - int(batch.back[row])
+                if before >= oldest:
+                    self.single.link_to(place.start + row, before, missing=self.misses)
+                return
             numbers = batch.numbers.start + rows - batch.back[rows]
             rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
-            if usual and rows.size == 1 and isinstance(place, slice):
-                row, before = int(rows[0]), int(numbers[0])
-                self.single.link_to(place.start + row, before, missing=self.misses)
-            elif rows.size:
+            if rows.size:
                 self.link(positions_at(batch.place, rows), numbers, 1, missing=self.misses)
             return
         rows, distances = np.arange(len(batch.back)), batch.back.astype(np.int64)
@@ -189,6 +200,21 @@ class SuccessorLinker:
             leaves = {path: bits(leaf) for path, leaf in leaves.items()}
         return leaves, observes
 
+    def _to_put(
+        self, cells: TensorDictBase | Leaves | ValidatedLeaves, leaves: dict[KeyPath, Any]
+    ) -> ValidatedLeaves | list[Any]:
+        """The leaves of stored rows in their order, with the addresses."""
+        stored = [leaves[path] for path in self._stored]
+        if not isinstance(cells, ValidatedLeaves) or not cells.tensors:
+            return stored
+        # a tensor says where it is in memory in a tenth of the time that an array takes
+        found = ValidatedLeaves(zip(self._keys, stored, strict=True))
+        found.tensors = [
+            torch.from_numpy(leaves[SUCCESSOR]) if number is None else cells.tensors[number]
+            for number in self._numbers
+        ]
+        return found
+
     def _observed_in(
         self, leaves: dict[KeyPath, Any], count: int, observes: bool
     ) -> NDArray[np.bool_] | None:
@@ -198,18 +224,18 @@ class SuccessorLinker:
         mark = None if self.layout.has_mark else leaves.get(NEXT_MISSING)
         return None if mark is None else ~bits(mark)
 
-    def _make_room(self, lane: int, place: slice | Ints, count: int) -> None:
-        """Releases the slots of overwritten rows, after memory for `count` slots is secured."""
-        addresses = self.addresses.values[place]
-        in_slots = self.addresses.in_slots(addresses).nonzero()[0]
-        freed = self.addresses.slots(addresses[in_slots])
+    def _slots_for(self, lane: int, place: slice | Ints, owned: Ints, count: int) -> Ints:
+        """Takes slots for `count` rows, first those of the rows that are overwritten."""
         # secured before anything is released: a full disk leaves the old rows whole
-        self._side.make_room(lane, max(0, count - len(freed)), self.addresses)
-        if freed.size:
-            # no row names a slot any more before it is given back
-            self._rows.touches += 1
-            self.addresses.set(positions_at(place, in_slots), np.zeros(len(freed), dtype=np.int32))
-            self._side.release(lane, freed)
+        self._side.make_room(lane, max(0, count - len(owned)), self.addresses)
+        if not owned.size:
+            return self._side.take(lane, count)
+        there = positions_at(place, owned)
+        freed = self.addresses.slots(self.addresses.values[there])
+        # no row names a slot any more before it is given back
+        self._rows.touches += 1
+        self.addresses.set(there, np.zeros(len(freed), dtype=np.int32))
+        return self._side.exchange(lane, freed, count)
 
     def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""

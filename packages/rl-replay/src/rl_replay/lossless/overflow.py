@@ -301,6 +301,17 @@ class OverflowTable:
         self._stack[base + spare : base + spare + len(slots)] = slots
         words[_SPARE] = spare + len(slots)
 
+    def exchange(self, lane: int, slots: Ints, count: int) -> Ints:
+        """Releases slots, which no row addresses any more, and takes `count`, first of these."""
+        if len(slots) > count:
+            self.release(lane, slots[count:])
+        again = slots[:count]
+        # as of a released slot: a reader that copied it sees that it lost its owner
+        self.owners[again] = FREE
+        if len(again) == count:
+            return again
+        return np.concatenate([again, self.take(lane, count - len(again))])
+
     def release_each(self, lanes: Ints, slots: Ints) -> None:
         """Releases slots, each to the free list of its lane."""
         if self.lanes == 1:

@@ -43,8 +43,19 @@ class RowStore(Protocol):
         """What finds next observations in other rows; None where each row has its own."""
         ...
 
-    def write(self, rows: Place, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
-        """Writes a batch into a span; all checks precede the first changed byte."""
+    def write(
+        self,
+        rows: Place,
+        numbers: range,
+        cells: Cells,
+        back: NDArray[Any],
+        *,
+        proved: bool = False,
+    ) -> None:
+        """Writes a batch into a span; all checks precede the first changed byte.
+
+        `proved` says that rows that continue another one of the batch have its next observations.
+        """
         ...
 
     def read(
@@ -92,9 +103,17 @@ class PlainRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def write(self, rows: Place, numbers: range, cells: Cells, back: NDArray[Any]) -> None:
+    def write(
+        self,
+        rows: Place,
+        numbers: range,
+        cells: Cells,
+        back: NDArray[Any],
+        *,
+        proved: bool = False,
+    ) -> None:
         """Copy a batch into the rows of a span; see `rl_slabs.Rows.write`."""
-        del numbers, back
+        del numbers, back, proved
         self.rows.write(rows, cells)
 
     def update(

@@ -92,6 +92,10 @@ class RowTable:
         self.one_row: FewRows | None = None
         self._few_rows: dict[int, FewRows] = {}  # for batches, by their length
         self._watched = layout.lossless is not None
+        kept = () if layout.lossless is None else layout.lossless.pairs
+        compared = {path for path, _ in layout.marker_keys.observed}
+        # whether what is stored once is also what tells that neighbours contradict each other
+        self._compares_all = all(pair.root in compared for pair in kept)
         structure, once = layout.structure, layout.lossless
         plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
         if plain and not structure.element and not (once is not None and once.may_miss):
@@ -136,7 +140,8 @@ class RowTable:
             if self.store.linker is None and isinstance(given, ValidatedLeaves):
                 self.store.rows.put(span.rows, given)  # known to fit: nothing to check
             else:
-                self.store.write(span.rows, span.numbers, given, found.back)
+                proved = found.contradictions.proved and self._compares_all
+                self.store.write(span.rows, span.numbers, given, found.back, proved=proved)
 
         require_room(session.ring, extent.count, session.ring.span_limit)
         span, found = self._append(session, extent.count, match, write)
