@@ -88,3 +88,42 @@ def test_other_numbers_of_rows_are_refused_by_name():
         ResizedEnv(inside, (5,))
     with pytest.raises(TypeError, match="an environment"):
         ResizedEnv(CountingEnv, (5,))
+
+
+def begin_at(values):
+    return lambda given, root: root.set("observation", torch.as_tensor(values).view(3, 1))
+
+
+def test_a_reset_function_gives_each_row_a_root_of_its_own():
+    env = ResizedEnv(SerialEnv(3, CountingEnv), (3,), reset_func=begin_at([5.0, 6.0, 7.0]))
+    root = env.reset()
+    assert root["observation"].flatten().tolist() == [5, 6, 7]
+    _, root = env.step_and_maybe_reset(env.rand_action(root))
+    mask = torch.tensor([[False], [True], [False]])
+    again = env.reset(root.set("_reset", mask))
+    # rows that continue keep what they showed
+    assert again["observation"].flatten().tolist() == [1, 6, 1]
+
+
+def test_a_reset_function_sees_what_the_reset_was_given_and_the_environment():
+    seen = []
+
+    def note(given, root, env):
+        seen.append((None if given is None else sorted(given.keys()), env))
+        return root
+
+    env = ResizedEnv(SerialEnv(3, CountingEnv), (3,), reset_func=note, env_kwarg=True)
+    root = env.reset()
+    mask = torch.tensor([[False], [True], [False]])
+    env.reset(TensorDict({"_reset": mask, **root}, [3]))
+    assert [one for _, one in seen] == [env, env]
+    assert seen[0][0] is None
+    assert "_reset" in seen[1][0]
+
+
+def test_a_reset_function_that_loses_rows_is_refused():
+    env = ResizedEnv(SerialEnv(3, CountingEnv), (3,), reset_func=lambda given, root: root[:2])
+    with pytest.raises(ValueError, match=r"batch size \(2,\): expected \(3,\)"):
+        env.reset()
+    with pytest.raises(TypeError, match="reset_func: expected a function"):
+        ResizedEnv(SerialEnv(3, CountingEnv), (3,), reset_func=7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ class ResizedEnv(EnvBase):
     Args:
         env: any environment.
         batch_size: the sizes `[*B]`. Of a batch-locked environment as many rows as it has.
+        reset_func: `(given, root) -> root`, called after each reset with the tensordict that the
+            reset was given, or None, and the root `[*B]`; rows that continue are kept after it.
+        env_kwarg: also give it this environment, as `env=`.
 
     Attributes:
         env: the environment inside.
@@ -32,7 +35,7 @@ class ResizedEnv(EnvBase):
     Raises:
         TypeError: it is no environment, or these are no sizes.
         ValueError: a batch-locked environment has more or fewer rows, or one that is not locked
-            has rows already.
+            has rows already; or, at a reset, `reset_func` returned another batch size.
 
     Example:
         >>> from rl_envs import SerialEnv
@@ -41,12 +44,28 @@ class ResizedEnv(EnvBase):
         torch.Size([2, 3, 4])
         >>> ResizedEnv(CountingEnv(), (1,)).rollout(4).shape
         torch.Size([1, 4])
+        >>> def begin(given, root):
+        ...     return root.set("observation", root["observation"] + torch.arange(3.0).view(3, 1))
+        >>> ResizedEnv(SerialEnv(3, CountingEnv), (3,), reset_func=begin).reset()["observation"]
+        tensor([[0.],
+                [1.],
+                [2.]])
     """
 
-    def __init__(self, env: EnvBase, batch_size: Any) -> None:
+    def __init__(
+        self,
+        env: EnvBase,
+        batch_size: Any,
+        *,
+        reset_func: Callable[..., TensorDictBase] | None = None,
+        env_kwarg: bool = False,
+    ) -> None:
         check_type("env", env, EnvBase, "an environment")
+        if reset_func is not None:
+            check_type("reset_func", reset_func, Callable, "a function of two tensordicts")
         sizes = sizes_of(batch_size)
         self._grows = not env.batch_locked
+        self._reset_func, self._env_kwarg = reset_func, env_kwarg
         if self._grows and env.batch_size:
             msg = (
                 f"an environment that is not batch-locked gets rows where it has none: this "
@@ -86,6 +105,22 @@ class ResizedEnv(EnvBase):
         return self.env.set_seed(seed, static_seed)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        root, change = self._resized_reset(tensordict, kwargs), self._reset_func
+        if change is None:
+            return root
+        made = change(tensordict, root, **({"env": self} if self._env_kwarg else {}))
+        check_type("reset_func returned", made, TensorDictBase, "a root as a tensordict")
+        if made.batch_size != self.batch_size:
+            msg = (
+                f"reset_func returned a root of batch size {tuple(made.batch_size)}: expected "
+                f"{tuple(self.batch_size)}, that of this {type(self).__name__}."
+            )
+            raise ValueError(msg)
+        return made
+
+    def _resized_reset(
+        self, tensordict: TensorDictBase | None, kwargs: dict[str, Any]
+    ) -> TensorDictBase:
         if self._grows:  # rows that go on are kept by the caller
             self.env.is_started = True
             return self.env.raw_reset(TensorDict({}, self.batch_size), **kwargs)
