@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModule
 
 from rl_envs import GymVectorEnv, ParallelEnv, SerialEnv, TransformedEnv
 from rl_layout import check_layout
-from rl_transforms import Compose, InitTracker, RewardSum, StepCounter
+from rl_transforms import Compose, InitTracker, ObservationNorm, RewardSum, StepCounter
 
 SEEN = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 MISSING = ("collector", "next_missing")
@@ -99,7 +99,7 @@ def test_steps_by_hand_cannot_be_marked_and_are_refused():
     env = make()
     root = env.rand_action(env.reset())
     _, root = env.step_and_maybe_reset(root)
-    with pytest.raises(RuntimeError, match="Use rollout or a collector, which mark such rows"):
+    with pytest.raises(RuntimeError, match="Use rollout without a callback, or a collector"):
         env.step(env.rand_action(root))
 
 
@@ -158,15 +158,51 @@ def test_only_rows_of_the_vector_that_lacks_them_are_marked_in_processes():
 
 @FORKS
 @pytest.mark.parametrize("around", [None, StepCounter])
-def test_marks_that_have_no_place_in_processes_are_refused(around):
+def test_steps_by_hand_of_processes_cannot_be_marked_and_are_refused(around):
     with ParallelEnv(2, lambda: make((), around), mp_start_method="fork") as env:
         root = env.rand_action(env.reset())
         _, root = env.step_and_maybe_reset(root)
         with pytest.raises(RuntimeError, match="which mark such rows"):
             env.step(env.rand_action(root))
-        if around is not None:  # such environments are stepped by tensordicts
-            with pytest.raises(RuntimeError, match="transforms around the ParallelEnv"):
-                play_random(env)
+
+
+def around_of(names):
+    kinds = {
+        "counts": lambda: Compose(InitTracker(), StepCounter()),
+        "sums": RewardSum,
+        "norms": lambda: ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"]),
+    }
+    return lambda: Compose(*[kinds[name]() for name in names.split()])
+
+
+def test_a_repeated_observation_passes_transforms_once():
+    env = TransformedEnv(
+        make(), ObservationNorm(loc=1.0, scale=2.0, in_keys=["observation"]), StepCounter()
+    )
+    with pytest.warns(UserWarning, match="final_obs"):
+        batch = play(env)
+    before, after = batch[MISSING], batch["next", "observation"]
+    assert before.any()
+    assert torch.equal(after[before], batch["observation"][before])
+
+
+@FORKS
+@pytest.mark.parametrize("names", ["counts", "sums", "norms counts", "norms sums counts"])
+@pytest.mark.parametrize("batched", [serial, parallel])
+def test_vectors_with_transforms_of_their_own_are_marked_in_batched_environments(batched, names):
+    around = around_of(names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        told = [play_random(make((), around)) for _ in range(2)]
+        with batched(2, lambda: make((), around)) as env:
+            batch, again = play_random(env), play_random(env)
+    assert batch["next", "done"].any()
+    for one in (batch, again):
+        assert not check_layout(one).findings
+        for row in range(2):
+            for key in told[0].keys(True, True):
+                if key != "action":
+                    assert torch.equal(one[row][key], told[row][key]), key
 
 
 def play_random(env):

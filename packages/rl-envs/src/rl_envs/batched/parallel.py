@@ -144,8 +144,9 @@ class ParallelEnv(EnvBase):
         self._inputs = {key: self._buffers.root[key] for key, _ in inputs}
         self._input_specs = dict(inputs)
         self._declared = set(self._buffers.root)
-        is_native = self.reads_actions_only and self.done_groups == [()]
-        self.native_rows = is_native and self._own_rows
+        # marks of missing observations have a place in rows alone
+        is_native = self.reads_actions_only or self.marks_missing
+        self.native_rows = is_native and self.done_groups == [()] and self._own_rows
 
     def _attach(self, process: int) -> None:
         if self._buffers is not None:
@@ -414,12 +415,12 @@ class ParallelBinding:
         self._done = after.get(("done",))
         self._lacking = env._rows.root.get(keys.NEXT_MISSING)
         self._missing = root.get(keys.NEXT_MISSING)
-        seen = [key for key, _ in env.layout.observation if key in root and key in after]
+        seen = [key for key in env._traits.observed if key in root and key in after]
         self._seen = [(root[key], after[key]) for key in seen]
 
     def start(self, mask: Array | None = None) -> None:
         """Reset the environments of a mask `[N, *B, 1]`, or all, and write column 0 of the root."""
-        if mask is not None and not self.env.native_rows:  # what a reset may read
+        if mask is not None and not self.env.reads_actions_only:  # what a reset may read
             for column, row in self._shown:
                 row[...] = column[0]
         self._restart(0, mask)

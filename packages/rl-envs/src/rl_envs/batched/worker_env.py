@@ -20,6 +20,7 @@ from rl_envs.env.forwarding import attributes_of
 from rl_envs.gym.final_observations import MissingObservationsWarning
 from rl_layout import keys
 from rl_slabs import Slab
+from rl_tensordict.types import KeyPath
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class EnvTraits:
     check_values: bool
     flags_agree: bool  # done is always terminated | truncated
     marks_missing: bool  # may lack last observations, and marks such rows
+    observed: Sequence[KeyPath]  # observations of its innermost environment
 
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
@@ -52,6 +54,7 @@ class EnvTraits:
             env.check_values,
             env.flags_agree,
             env.marks_missing,
+            _observed(env),
         )
 
     def check_alike(self, others: Sequence[EnvTraits], first: int = 0) -> None:
@@ -64,6 +67,12 @@ class EnvTraits:
                         f"against {spec}."
                     )
                     raise ValueError(msg)
+
+
+def _observed(env: EnvBase) -> list[KeyPath]:
+    while (inner := vars(env).get("base_env")) is not None:  # a transformed one
+        env = inner
+    return [key for key, _ in env.layout.observation]
 
 
 class EnvWorker:

@@ -33,8 +33,8 @@ class MissingObservations:
         )
         if not are_marked:
             raise RuntimeError(
-                f"{msg}Use rollout or a collector, which mark such rows, with transforms around "
-                f"the ParallelEnv and not in its processes. {SWITCHES}"
+                f"{msg}Use rollout without a callback, or a collector, which mark such rows. "
+                f"{SWITCHES}"
             )
         self._has_warned = True
         warnings.warn(

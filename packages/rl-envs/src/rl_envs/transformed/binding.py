@@ -93,6 +93,9 @@ class TransformedBinding:
         ]
         self._carries = self._passive_columns()
         marks: RowArrays = {key: root[key] for key in root if key == keys.NEXT_MISSING}
+        self._missing = marks.get(keys.NEXT_MISSING)
+        observed = [key for key, _ in base.layout.observation if key in root and key in after]
+        self._seen = [(root[key], after[key]) for key in observed]
         inside: dict[KeyPath, Array] = {**self._raw_root, **self._actions, **marks}
         # where rows are reset while others step: bool [B, T], False where a row was only reset,
         # and the observations of those rows
@@ -205,6 +208,11 @@ class TransformedBinding:
         return self._is_over(t, truly)
 
     def _is_over(self, t: int, truly: Array | None) -> bool:
+        missing = None if self._missing is None else self._column(self._missing, t)
+        if missing is not None and missing.any():
+            # what is repeated has passed the transforms before: it must not pass them again
+            for before, column in self._seen:
+                self._column(column, t)[missing] = self._column(before, t)[missing]
         done = self._done_at(t)
         if truly is not None:
             checks.check_ends(done.reshape(self._rows), truly)
