@@ -163,7 +163,7 @@ def functions_called(act):
         (LSTMModule, [20] * 150, True, "pad"),
         (LSTMModule, [20, 35, 9], False, "pack"),
         (GRUModule, [20, 35, 9], False, "pack"),
-        (GRUModule, [20] * 150, False, "pad"),
+        (GRUModule, [20] * 150, False, "pack"),
     ],
 )
 def test_call_of_a_plain_module_takes_the_path_that_is_explained(

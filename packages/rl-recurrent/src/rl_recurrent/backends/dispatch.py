@@ -6,16 +6,14 @@
 | under `torch.compile` | anything else | as below, outside of the graph |
 | CPU | an LSTM, segments all of one length, not in float64 | ``pad``, one call |
 | CPU | anything else, with numba, not in float64 | ``compiled``, but for wide networks on cores |
-| CPU | a GRU that is not narrow, segments all of one length | ``pad``, one call |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
 | CUDA | anything else, without triton or in float64 | ``pad`` in blocks of time |
 
-A GRU is narrow where segments times H are at most 4,096: torch spends its time between operations
-then. ``compiled`` runs on one core: where torch has more than two, hidden states of more than 128
-units are left to it. ``pad`` has no cell states of an LSTM per row: with ``every_state``, another
-one runs.
+``compiled`` runs on one core: where torch has more than two, hidden states of more than 128 units
+are left to it. ``pad`` has no cell states of an LSTM per row: with ``every_state``, another one
+runs.
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from rl_tensordict.arguments import shown
 # cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
 WIDE = 32
 SLOW_SIZES = range(129, 193)
-NARROW = 4096  # values per step up to which overhead dominates torch's GRU on a CPU
 CPU = torch.device("cpu")
 # hidden sizes and cores from which products of torch on all cores beat loops on one
 LARGE, FEW_CORES = 128, 2
@@ -222,15 +219,10 @@ def _on_cpu(work: Work, segments: Segments) -> BackendChoice:
         return BackendChoice("compiled", f"{work.cell.upper()} on a CPU: loops that numba compiled")
     if work.needs_cells:
         return BackendChoice("pack", "LSTM on a CPU, the cell state after every row is wanted")
-    if not dense:
-        return BackendChoice("pack", f"{work.cell.upper()} on a CPU, segments of several lengths")
-    if work.cell == "lstm":
+    if work.cell == "lstm" and dense:
         return BackendChoice("pack", "LSTM on a CPU in float64, which oneDNN does not have")
-    if len(segments) * work.hidden_size <= NARROW:
-        return BackendChoice(
-            "pack", "GRU on a CPU, few segments at once: fewer operations than torch's"
-        )
-    return BackendChoice("pad", "GRU on a CPU, segments of one length: one call of torch")
+    lengths = "one length" if dense else "several lengths"
+    return BackendChoice("pack", f"{work.cell.upper()} on a CPU, segments of {lengths}")
 
 
 def _check_compiled(work: Work) -> None:
