@@ -93,6 +93,18 @@ def test_priority_weights_weigh_the_steps_of_the_loss(q_network, q_batch):
         loss(batch.set("priority_weight", torch.zeros(9, 2)))
 
 
+def test_done_alone_is_a_termination_and_one_other_flag_tells_them_apart(q_network, q_batch):
+    batch = q_batch(trajectories([3, 4, 2], KINDS))
+    loss = DQNLoss(q_network(), action_space="categorical")
+    whole = loss(batch)["loss"]
+    for flag in ("terminated", "truncated"):
+        torch.testing.assert_close(loss(batch.exclude(("next", flag)))["loss"], whole)
+    alone = batch.exclude(("next", "terminated"), ("next", "truncated"))
+    batch["next", "terminated"] = batch["next", "done"]
+    assert not torch.equal(loss(batch)["loss"], whole)
+    torch.testing.assert_close(loss(alone)["loss"], loss(batch)["loss"])
+
+
 def test_n_step_rows_discount_by_their_steps(moved, q_network, q_batch):
     batch = q_batch(trajectories([3, 4, 2], KINDS))
     steps = torch.tensor([3, 2, 1, 4, 3, 2, 1, 2, 1])[:, None]
