@@ -11,7 +11,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.data.dicts import RowDict
-from rl_replay.data.refilled import RefilledArrays
+from rl_replay.data.refilled_arrays import RefilledArrays
 from rl_replay.edges import edge
 from rl_replay.samplers import Sampler
 from rl_replay.storages import ListStorage, TensorStorage
