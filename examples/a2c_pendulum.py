@@ -208,7 +208,7 @@ def main() -> None:
         parser.error("--envs and --steps must be at least 1, --seed at least 0")
     out = options.out
     if not options.resume and (out / "metrics.jsonl").exists():
-        parser.error(f"{out} holds a run: --resume goes on with it, another --out begins anew")
+        parser.error(f"{out} holds a run: --resume continues it, another --out begins anew")
     torch.set_num_threads(1)
     try:
         logger = JSONLLogger(out.name, out.parent, resume=options.resume)

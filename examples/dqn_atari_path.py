@@ -12,7 +12,7 @@
     python examples/dqn_atari_path.py --compare                  # what a step costs, stored so
 
 The network sees stacks of four frames. The buffer keeps one frame of bytes for each step: stacks
-and next stacks are put together when rows are drawn, by priority.
+and next stacks are built when rows are drawn, by priority.
 """
 
 from __future__ import annotations

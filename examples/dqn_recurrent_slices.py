@@ -257,7 +257,7 @@ def refuse(message: str, error: BaseException | None = None) -> NoReturn:
 def check(settings: Settings, out: Path, *, resume: bool) -> None:
     """Raise for an environment that cannot be trained on, or a folder that cannot be written to."""
     if not resume and (out / "metrics.jsonl").exists():
-        refuse(f"{out} holds a run: --resume goes on with it, another --out begins anew")
+        refuse(f"{out} holds a run: --resume continues it, another --out begins anew")
     try:
         torch.ones(1, device=settings.device).item()
     except (AssertionError, RuntimeError) as error:

@@ -251,7 +251,7 @@ def test_a_file_that_is_no_checkpoint_is_refused_and_not_run(example, tmp_path, 
 
 def test_a_run_is_not_begun_in_the_folder_of_another(example, whole, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--out", str(whole[0])])
-    with pytest.raises(SystemExit, match=r"holds a run: --resume goes on with it, another --out"):
+    with pytest.raises(SystemExit, match=r"holds a run: --resume continues it, another --out"):
         example.main()
 
 

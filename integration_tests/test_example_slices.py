@@ -144,7 +144,7 @@ def test_ctrl_c_leaves_a_checkpoint_that_a_run_goes_on_from(slices, tmp_path):
     assert told.returncode == 0, told.stderr
     assert told.stdout.splitlines()[1].startswith(f"{steps + 128:,} steps, ")
     assert read_run(tmp_path).settings["slices"] == 48
-    with pytest.raises(SystemExit, match="holds a run: --resume goes on with it"):
+    with pytest.raises(SystemExit, match="holds a run: --resume continues it"):
         slices.check(slices.Settings(), tmp_path, resume=False)
 
 

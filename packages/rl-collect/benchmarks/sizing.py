@@ -1,4 +1,4 @@
-"""How many workers a learner can take batches from: a model, and a simulated run beside it.
+"""How many workers a learner can take batches from: a model, and a simulated run.
 
     nox -s "bench(rl-collect)" -- sizing
 
@@ -9,7 +9,7 @@ The model: `n` workers that play `r` steps a second each, of `b` bytes a step, d
 steps a second, where `learner` is how many it can take off the wire and copy out. `r`, `b` and
 `learner` are measured here on CartPole. The simulated run is the whole path of a learner, its
 schedule, messages and copies; workers are threads that sleep for as long as a batch is played, and
-a wire that is shared by all and takes a time for each byte stands for the network.
+the network is one wire that all share, which takes a time for each byte.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NETWORK = 125e6  # bytes a second: 1 Gbit
 
 
 class SleepingWorkers:
-    """A transport to threads that sleep instead of playing, behind one wire."""
+    """A transport to threads that sleep instead of playing, over one shared wire."""
 
     node, advice = "learner", ""
 

@@ -172,7 +172,7 @@ def _ray_home():
         ]
         for module in tests:
             ray.cloudpickle.register_pickle_by_value(module)
-        ray.shutdown()  # a page's session goes on until the process ends
+        ray.shutdown()  # a page's session lasts until the process ends
         try:
             yield home
         finally:

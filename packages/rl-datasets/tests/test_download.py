@@ -15,7 +15,7 @@ BYTES = bytes(range(256)) * 40_000  # ten megabytes
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Files on the loopback interface; cuts the first answers short where it is told to."""
+    """Files on the loopback interface; cuts the first answers short on request."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answers)

@@ -175,7 +175,7 @@ def compare(title: str, rows: int, sides: dict[str, Any], by_hand: Callable[...,
 
 
 def peer() -> Any:
-    """Torchrl's modules, or None where it is not installed."""
+    """Torchrl's modules, or None if it is not installed."""
     if importlib.util.find_spec("torchrl") is None:
         return None
     import torchrl.modules

@@ -52,7 +52,7 @@ def filled(count: int, *, lossless: bool = False) -> TensorDictReplayBuffer:
 
 
 def peer(count: int) -> object | None:
-    """TorchRL's buffer over the same rows, or None where it is not installed."""
+    """TorchRL's buffer over the same rows, or None if it is not installed."""
     try:
         from torchrl.data import LazyTensorStorage as Theirs
         from torchrl.data import TensorDictReplayBuffer as TheirBuffer

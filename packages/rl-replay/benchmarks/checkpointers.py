@@ -73,7 +73,7 @@ def ours(checkpointer: Any, count: int, *, filled: bool = True) -> TensorDictRep
 
 
 def peer(count: int, *, filled: bool) -> Any:
-    """TorchRL's buffer over the same rows, or None where it is not installed."""
+    """TorchRL's buffer over the same rows, or None if it is not installed."""
     try:
         from torchrl.data import H5StorageCheckpointer as TheirCheckpointer
         from torchrl.data import LazyTensorStorage as Theirs
@@ -89,7 +89,7 @@ def peer(count: int, *, filled: bool) -> Any:
 
 
 FORMS: dict[str, Callable[[], Any]] = {
-    "as it lies": TensorStorageCheckpointer,
+    "as stored": TensorStorageCheckpointer,
     "flat": FlatStorageCheckpointer,
     "nested": NestedStorageCheckpointer,
     "H5": H5StorageCheckpointer,

@@ -54,7 +54,7 @@ def four(members: list[TensorDictReplayBuffer]) -> Callable[[], object]:
 
 
 def peer() -> Callable[[], object] | None:
-    """TorchRL's ensemble over the same rows, or None where it is not installed."""
+    """TorchRL's ensemble over the same rows, or None if it is not installed."""
     try:
         from torchrl.data import LazyTensorStorage as Theirs
         from torchrl.data import ReplayBufferEnsemble as TheirEnsemble

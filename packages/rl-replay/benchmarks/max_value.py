@@ -48,7 +48,7 @@ def ours() -> Any:
 
 
 def peer() -> Any:
-    """TorchRL's buffer, full, or None where it is not installed."""
+    """TorchRL's buffer, full, or None if it is not installed."""
     try:
         from torchrl.data import LazyTensorStorage as Theirs
         from torchrl.data import TensorDictMaxValueWriter as TheirWriter

@@ -154,11 +154,11 @@ def writers() -> None:
     took = {name: 1e6 / rate for name, (rate,) in found.items()}
     notes = {name: f"{rate:11,.0f} written a second" for name, (rate,) in found.items()}
     notes["one writer alone"] += f", {kept_by_one()}"
-    table("a row that is written while nobody samples", took, "one writer alone", notes)
+    table("a row that is written without samplers", took, "one writer alone", notes)
 
 
 def contenders() -> dict[str, Callable[[], object]]:
-    """What is compared, the peer first where it is installed."""
+    """What is compared, the peer first if it is installed."""
     others = {"torchrl": peer} if importlib.util.find_spec("torchrl") is not None else {}
     return {
         **others,

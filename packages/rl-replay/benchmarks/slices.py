@@ -11,7 +11,7 @@ includes taking the new rows into the trajectory index, which the storage puts o
 
 The last table, which `--large` prints alone, is the first slices of a large buffer, of small rows:
 100 million rows, or as many as a quarter of the free memory holds. The index is built while rows
-are written or loaded where the sampler draws slices, and where it is exchanged for one that does.
+are written or loaded under a sampler of slices, and when the sampler is exchanged for one.
 With `--mapped` rows lie in files. After each line comes the peak of memory: of the process's own,
 and with the pages of files that it has mapped, which the system may take back.
 """
@@ -93,7 +93,7 @@ def ours(rows: int, **options: object) -> TensorDictReplayBuffer:
 
 
 def peer(rows: int) -> object | None:
-    """TorchRL's buffer, full, or None where it is not installed."""
+    """TorchRL's buffer, full, or None if it is not installed."""
     try:
         from torchrl.data import LazyTensorStorage as PeerStorage
         from torchrl.data import SliceSampler as PeerSampler

@@ -54,7 +54,7 @@ def show(title: str, contenders: dict[str, Callable[[], object]], rounds: int = 
 
 
 def peer_buffer(count: int) -> object | None:
-    """TorchRL's buffer over the same rows, or None where it is not installed."""
+    """TorchRL's buffer over the same rows, or None if it is not installed."""
     try:
         from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
     except ImportError:

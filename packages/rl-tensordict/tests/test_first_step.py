@@ -111,7 +111,7 @@ def sampler():
 POLICIES = {
     "own generator": lambda: module(Noise()),
     "own generator of a foreign module": lambda: Foreign(Noise()),
-    "own generator beside a part on a tensordict": lambda: TensorDictSequential(
+    "own generator and a part on a tensordict": lambda: TensorDictSequential(
         module(Noise(), ["noise"]), module(lambda seen: seen, ["logits"]), sampler()
     ),
     "in place": lambda: module(lambda seen: seen.add_(1)),

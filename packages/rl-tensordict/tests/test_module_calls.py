@@ -249,7 +249,7 @@ def test_a_module_that_does_more_is_called_on_a_tensordict(name):
     for run in (lambda: written(module), lambda: calls.run_mixed(dict(leaves(batch())), (2,))):
         torch.manual_seed(3)
         found.append(run())
-    # a module that writes to another tensordict leaves what it was given out
+    # a module that writes to another tensordict does not return its inputs
     assert same(*found)
 
 

@@ -90,7 +90,7 @@ def show_tokenising(found: list[str], tokenizer: Any, folder: Path) -> None:
 
 
 def show_memory(found: list[str], tokenizer: Any) -> None:
-    """Bytes of a batch of 64 conversations beside those of its real tokens and of a rectangle."""
+    """Bytes of a batch of 64 conversations, of its real tokens, and of a padded rectangle."""
     rows = tokenizer(found[:64])["input_ids"]
     prompts = [row[: len(row) // 2] for row in rows]
     completions = [row[len(row) // 2 :] for row in rows]

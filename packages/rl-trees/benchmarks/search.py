@@ -1,4 +1,4 @@
-"""Time a search of 64 trees x 50 simulations with a small model, beside mctx where it is installed.
+"""Time a search of 64 trees x 50 simulations with a small model, and of mctx if it is installed.
 
 Run with `nox -s "bench(rl-trees)"`; `pip install mctx "jax[cpu]"` beforehand for the peer, which is
 not among the requirements for its size. 8 actions, a model of 64 units, in numpy and in torch; its

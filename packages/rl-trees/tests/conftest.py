@@ -1,4 +1,4 @@
-"""Both implementations of every loop: numpy's, and those that numba compiles."""
+"""Both implementations of every loop: numpy's, and numba's."""
 
 from __future__ import annotations
 

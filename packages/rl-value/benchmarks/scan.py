@@ -1,4 +1,4 @@
-"""The scan of `gae` alone: beside a doubling scan, and over sizes and spreads of episode lengths.
+"""The scan of `gae` alone: against a doubling scan, and over sizes and spreads of episode lengths.
 
 Run with `nox -s "bench(rl-value)"` on a machine of your own. Medians in one process; after each
 figure is the bar that it is held to.

@@ -55,7 +55,7 @@ class EnvRunner:
 
     @property
     def columns(self) -> Mapping[KeyPath, Array]:
-        """Arrays `[*B, room, ...]` that the last batch is a copy of; none where it is none."""
+        """Arrays `[*B, room, ...]` that the last batch is a copy of; empty if it is no copy."""
         return {} if self._holder is None else self._holder.arrays
 
     @property

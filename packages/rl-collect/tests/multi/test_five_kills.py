@@ -1,4 +1,4 @@
-"""Five workers killed in one run: the stream goes on, and what is held for them does not grow."""
+"""Five workers killed in one run: the stream continues, and what is held for them does not grow."""
 
 import functools
 import os
@@ -81,7 +81,7 @@ def test_five_workers_that_are_killed_and_replaced_leave_memory_flat(starting_ca
             run.play_until(lambda count=2 + kills: run.has(count))
             after.append(held())
         assert collector.restarts == 5
-        assert run.longest_s < 3  # nobody waits for a worker that starts
+        assert run.longest_s < 3  # the learner waits for no worker that starts
     assert len(set(after)) == 1, after
     assert after[0][1] > 0
     run.check(2 + 5)

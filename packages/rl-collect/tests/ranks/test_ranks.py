@@ -73,7 +73,7 @@ def ranks(tmp_path):
 def ended(processes):
     """The exit codes of all, what the first one told, and what each complained of."""
     texts = [one.communicate(timeout=120) for one in processes]
-    assert all(not out for out, _ in texts[1:])  # no line behind the constructor is run there
+    assert all(not out for out, _ in texts[1:])  # no line after the constructor is run there
     told = [json.loads(line) for line in texts[0][0].splitlines()]
     return [one.returncode for one in processes], told, [error for _, error in texts]
 
@@ -84,7 +84,7 @@ def test_batches_of_ranks_are_those_of_processes_wherever_they_are(ranks):
 torch.manual_seed(3)
 options = {"frames_per_batch": 30, "total_frames": 120}
 with DistributedSyncCollector(EPISODES, **options) as collector:
-    nodes = collector._workers.pool.nodes  # private: where workers are is nobody's business
+    nodes = collector._workers.pool.nodes  # private: users need not know where workers are
     batches = list(collector)
 rows = torch.cat(batches, -1)
 producers = (rows["collector", "traj_ids"] >> 32).unique().tolist()

@@ -1,4 +1,4 @@
-"""Workers on another machine, for which a second raylet on this one stands."""
+"""Workers on another machine, played by a second raylet on this one."""
 
 import functools
 import time
@@ -66,7 +66,7 @@ def test_batches_and_weights_travel_and_each_version_is_put_once(cluster, monkey
             with torch.no_grad():
                 acting.module.weight.fill_(number)
             collector.update_policy_weights_()
-            if number == 3:  # nobody has time for this version
+            if number == 3:  # no worker has time for this version
                 acting.module.weight.data.fill_(33)
                 collector.update_policy_weights_()
         assert len(puts) == 5  # one for each version that acted; the last and the skipped one none

@@ -178,7 +178,7 @@ def test_a_call_is_ready_when_its_reply_is_there_or_its_end_is_known():
     with pytest.raises(TimeoutError):
         calls.take(0.01)
     far.close()
-    assert not calls.is_ready()  # nobody is held up until Ray says how it ended
+    assert not calls.is_ready()  # no call blocks until Ray says how it ended
     assert calls.fileno() == -1
     ended.set_exception(OSError("killed"))
     assert calls.is_ready()

@@ -131,7 +131,7 @@ def write_atari(folder: Path) -> list[Row]:
     """Two shards of one run; the files know terminals only, of the first episode."""
     expected = truth(last=False, truncated=False)
     expected = [
-        # what no terminal ends goes on: here the second episode runs into the third
+        # an episode without a terminal continues: here the second episode runs into the third
         row if row.terminated or at == len(expected) - 1 else row._replace(following=nxt)
         for at, (row, nxt) in enumerate(
             zip(expected, [*(one.observation for one in expected[1:]), None], strict=True)

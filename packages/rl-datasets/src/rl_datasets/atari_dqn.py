@@ -152,7 +152,7 @@ class _Shard:
 def _whole(
     pieces: list[dict[KeyPath, Array]], place: str, number: int, first: int
 ) -> Iterator[Episode]:
-    """An episode of its pieces; none of those that are passed over."""
+    """An episode of its pieces, unless it comes before the `first` that is wanted."""
     if number < first:
         return
     joined = {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}

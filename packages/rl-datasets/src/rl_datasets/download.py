@@ -67,7 +67,7 @@ class HubDataset:
 
     # name: Its owner and name, as `"owner/name"`.
     # revision: A branch, a tag or a commit.
-    # endpoint: The address of the hub; `$HF_ENDPOINT` where it is set.
+    # endpoint: The address of the hub; `$HF_ENDPOINT` if it is set.
 
     name: str
     revision: str = "main"
@@ -153,7 +153,7 @@ def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCK
 
 
 def _neighbours(listing: str, prefix: str) -> list[str]:
-    """The folders of a bucket that are beside one that is not there, or beside one above it."""
+    """The sibling folders of a missing folder of a bucket, or of its nearest parent with any."""
     while prefix := prefix.rstrip("/").rpartition("/")[0]:
         query = urllib.parse.urlencode({"prefix": f"{prefix}/", "delimiter": "/"})
         try:

@@ -89,7 +89,7 @@ class Preprocess:
             torch.set_num_threads(self.threads)
         with torch.random.fork_rng([], enabled=self.seed is not None):
             if self.seed is not None:
-                torch.manual_seed(self.seed + begin)  # the same whoever makes this call, and when
+                torch.manual_seed(self.seed + begin)  # the same in any process
             made = self.fn(given)
         if made is None and self.by_trajectory:
             return 0

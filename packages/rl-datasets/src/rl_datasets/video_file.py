@@ -97,7 +97,7 @@ class VideoFile:
     def _frame(self, place: int) -> Array:
         wanted = self._shown[place]
         keyframe = self._keyframes[max(0, np.searchsorted(self._keyframes, wanted, "right") - 1)]
-        # the decoder goes on where it is if there is no keyframe between it and the wanted frame
+        # the decoder continues from its place unless a keyframe comes before the wanted frame
         if self._place >= place or self._shown[self._place] < keyframe:
             self._container.seek(int(keyframe), stream=self._stream)
             self._decoded = self._container.decode(self._stream)

@@ -1,4 +1,4 @@
-"""Environments whose process raises, dies or hangs, and those that replace them."""
+"""Environments whose process raises, dies or hangs, and their replacements."""
 
 import multiprocessing
 import os

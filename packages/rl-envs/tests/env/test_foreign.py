@@ -45,7 +45,7 @@ def test_environments_of_gymnasium_are_refused_with_their_wrapper():
 
 
 class ListEnv(gymnasium.Env):
-    """Observations are lists; `reset` returns what it is told to."""
+    """Observations are lists; `reset` returns a prescribed value."""
 
     observation_space = spaces.Box(-1, 1, (2,), np.float32)
     action_space = spaces.Discrete(2)

@@ -121,7 +121,7 @@ class BatchRows:
             k: how many steps later, at least 1; or int64 ``[*R]``, for each row its own.
 
         Returns:
-            Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
+            Their index, int64 ``[*R]``, and whether it is in the segment, bool ``[*R]``.
         """
         return rows + k, _reaches(self._of(self._remaining, rows), k)
 
@@ -133,7 +133,7 @@ class BatchRows:
             k: how many steps earlier, at least 1; or int64 ``[*R]``, for each row its own.
 
         Returns:
-            Their index, int64 ``[*R]``, and where it is in the segment, bool ``[*R]``.
+            Their index, int64 ``[*R]``, and whether it is in the segment, bool ``[*R]``.
         """
         return rows - k, _reaches(self._of(self._preceding, rows), k)
 

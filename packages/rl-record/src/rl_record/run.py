@@ -130,7 +130,7 @@ def read_run(path: Path | str) -> Run:
 
 
 def _parsed(line: str) -> dict[str, Any] | None:
-    """A line; None where it is torn."""
+    """A line; None if it is torn."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

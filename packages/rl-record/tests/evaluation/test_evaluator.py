@@ -21,7 +21,7 @@ from rl_workers import WorkerDied
 
 
 class Right(nn.Module):
-    """Always takes the second of two actions, and keeps what it was asked."""
+    """Always takes the second of two actions, and records its inputs."""
 
     def __init__(self):
         super().__init__()
@@ -189,7 +189,7 @@ def test_evaluation_in_the_background_plays_the_weights_of_its_start(tmp_path):
 
 
 class Fragile(nn.Module):
-    """Ends its process where the weight is 1, raises where it is 2."""
+    """Ends its process if the weight is 1, raises if it is 2."""
 
     def __init__(self):
         super().__init__()

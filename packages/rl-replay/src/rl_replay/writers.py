@@ -61,7 +61,7 @@ class Writer:
             elements: Whether each is what `add` takes.
 
         Returns:
-            The position of each, int64 `[n]`; -1 where it is not stored.
+            The position of each, int64 `[n]`; -1 if it is not stored.
         """
         del elements
         span = storage.extend(rows)

@@ -41,7 +41,7 @@ from rl_replay.testing.linked_ring import linked
 
 
 class LinkedBuffers(BufferMachine):
-    """The links of the rows are those that their markers prove, too."""
+    """The links of the rows are the ones that their markers prove, too."""
 
     storages: ClassVar[dict[str, Callable[[int], Storage]]] = {
         "memory": LazyTensorStorage,
@@ -311,7 +311,7 @@ def test_pickle_refuses_a_buffer_that_is_not_shared(filled, steps) -> None:
         try:
             buffer.extend(steps(1))
         except RuntimeError as error:
-            os._exit(7 if "would reach nobody" in str(error) else 8)
+            os._exit(7 if "would be lost" in str(error) else 8)
         os._exit(9)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert len(buffer) == 5

@@ -70,7 +70,7 @@ def test_folders_and_files_of_others_stay(tmp_path, kind):
     one.dumps(tmp_path)
     assert all((folder / "notes").read_text() == "mine" for folder in kept)
     assert all(file.read_text() == "mine" for file in files)
-    assert len(list(tmp_path.glob("folder-*"))) == 3  # ours, and those that stay
+    assert len(list(tmp_path.glob("folder-*"))) == 3  # ours, and the two foreign ones
     two.loads(tmp_path)
     assert two.counts() == ([4, 2] if kind == "apart" else [4, 4])
 

@@ -224,7 +224,7 @@ def test_rows_alone_are_taken_by_a_buffer_that_samples_in_another_way(tmp_path, 
     one.dumps(tmp_path)
     two.loads(tmp_path, rows_only=True)
     assert_same(one, two)
-    # the dump says what it is: no checkpointer is needed to read it
+    # the dump names its format: no checkpointer is needed to read it
     two.storage.checkpointer = FlatStorageCheckpointer()
     two.loads(tmp_path, rows_only=True)
     assert_same(one, two)

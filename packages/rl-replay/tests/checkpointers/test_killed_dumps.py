@@ -111,7 +111,7 @@ class Stop(BaseException):
 
 
 def stop_after(monkeypatch, call, functions):
-    """Lets the call number `call` of some functions do its work, and raises `Stop` behind it."""
+    """Lets the call number `call` of some functions do its work, then raises `Stop`."""
     left = [call]
 
     def counted(function):
@@ -129,7 +129,7 @@ def stop_after(monkeypatch, call, functions):
 
 
 @pytest.mark.parametrize("kind", ["plain", "h5", "flat", "apart", "storages", "members"])
-def test_interrupt_behind_any_operation_on_files_leaves_one_of_two_dumps_whole(
+def test_interrupt_after_any_operation_on_files_leaves_one_of_two_dumps_whole(
     tmp_path, monkeypatch, kind
 ):
     former, newer, found = Case(kind, FORMER), Case(kind, NEWER), Case(kind, None)
@@ -170,7 +170,7 @@ def test_first_dump_that_is_killed_is_no_dump_and_the_next_one_is_whole(tmp_path
 
 
 class Failing(StorageCheckpointerBase):
-    """Keeps rows, and fails after it did what it was asked for, once `fails` says so."""
+    """Keeps rows, and once `fails` is set, fails after its work is done."""
 
     is_own = False
 

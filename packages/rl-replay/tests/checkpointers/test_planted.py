@@ -146,7 +146,7 @@ PLANTED_IN_H5 = {
 def test_an_altered_file_of_rows_is_refused_and_nothing_is_lost(tmp_path, kind, lossless):
     def make(name):
         planted_h5(name)
-        os.mkfifo(name.parent / "pipe")  # whoever opens it waits
+        os.mkfifo(name.parent / "pipe")  # a process that opens it waits
         with h5py.File(name, "a") as file:
             PLANTED_IN_H5[kind](file)
 

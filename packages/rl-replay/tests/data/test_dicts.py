@@ -136,5 +136,5 @@ def test_arrays_of_texts_are_named():
 
 def test_flags_of_two_batch_dimensions_are_refused_with_what_to_do():
     over = np.zeros((6, 5), bool)
-    with pytest.raises(ValueError, match=r"lay episodes or environments end to end"):
+    with pytest.raises(ValueError, match=r"concatenate episodes or environments"):
         TensorDictReplayBuffer(storage=LazyTensorStorage(90)).extend({"next": {"done": over}})

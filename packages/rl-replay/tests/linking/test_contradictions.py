@@ -80,7 +80,7 @@ def test_slices_of_a_vector_laid_along_the_batch_hold_one_episode_each(storage, 
         truth = sample["truth"]
         assert torch.equal(truth[1:][same], truth[:-1][same] + torch.tensor([0, 1]))
     lengths = buffer.storage.trajectories().lengths()
-    # every step of an episode is one again, but for those that the ring has cut into
+    # every step of an episode is one again, except the ones that the ring has cut into
     whole = buffer[:]["truth"][:, 0].unique(return_counts=True)[1]
     assert sorted(lengths.tolist()) == sorted(whole.tolist())
     assert len(said) == 1

@@ -312,7 +312,7 @@ def few_rows(draw: st.DrawFn) -> tuple[list[int], list[int], list[bool], list[bo
     ids, steps = [], []
     for number, length in enumerate(lengths):
         same, skip = draw(st.booleans()), draw(st.sampled_from([0, 0, 1]))
-        # the same trajectory goes on, perhaps after a hole, or another one begins
+        # the same trajectory continues, perhaps after a hole, or another one begins
         goes_on = steps and (same or draw(st.booleans()))
         start = steps[-1] + 1 + skip if goes_on else 0
         ids += [ids[-1] if same and ids else number] * length

@@ -12,7 +12,7 @@ from rl_replay.priorities.tree import MOST_ROOTS, PriorityTree, TreeLayout
 
 
 def loops():
-    """The loops in numpy, and those that numba compiles where it is installed."""
+    """The loops in numpy, and those that numba compiles if it is installed."""
     found = [numpy_tree]
     try:
         from rl_replay.priorities import numba_tree

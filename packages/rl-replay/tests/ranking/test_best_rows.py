@@ -1,4 +1,4 @@
-"""The rows with the highest ranks: those that a sorted list keeps."""
+"""The rows with the highest ranks: the ones that a sorted list keeps."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Two machines, for the second of which a second raylet on this one stands."""
+"""Two machines, the second played by another raylet on this one."""
 
 import pathlib
 import shutil

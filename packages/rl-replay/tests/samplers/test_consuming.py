@@ -93,5 +93,5 @@ def test_a_buffer_makes_such_a_sampler():
     assert sum(len(batch) for batch in buffer) == 6
     with pytest.raises(ValueError, match=r"and SamplerWithoutReplacement.* was given too"):
         ReplayBuffer(sampler=SamplerWithoutReplacement(), consume_after_n_samples=1)
-    with pytest.raises(ValueError, match="batches made ahead would count as drawn"):
+    with pytest.raises(ValueError, match="prefetched batches would count as drawn"):
         ReplayBuffer(prefetch=2, batch_size=2, consume_after_n_samples=1)

@@ -187,7 +187,7 @@ class Interrupt(BaseException):
 
 @contextmanager
 def interrupted_at(place, function=Lane.restart):
-    """Raise before a line of a function, by its number among those that run."""
+    """Raise before the n-th executed line of a function."""
     lines = []
 
     def trace(frame, event, _):

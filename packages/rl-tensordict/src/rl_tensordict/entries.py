@@ -23,7 +23,7 @@ def find(batch: TensorDictBase, key: tuple[str, ...]) -> Any:
 
     A plain tensordict is looked into without what `get` does besides, which takes longer than
     many a network on a small batch. Compiled code that was made where an entry was missing is made
-    again where it is there; of `get` it takes no note. The key is not checked.
+    again if it is there; of `get` it takes no note. The key is not checked.
 
     Args:
         batch: a tensordict of any kind.
@@ -183,7 +183,7 @@ def put_group(tensordict: TensorDictBase, name: str, group: TensorDictBase) -> N
 
 
 def put_leaves(tensordict: TensorDictBase, name: str, leaves_by_name: Entries) -> None:
-    """Write a group of leaves that are known to fit; where there is such a group, into it.
+    """Write a group of leaves that are known to fit; if there is such a group, into it.
 
     Arguments are not checked.
 

@@ -119,7 +119,7 @@ class PolicyState(NamedTuple):
 
     generators: list[Tensor]  # of torch, of the CPU first
     own: list[tuple[Generator, Tensor]]  # of modules, and their states
-    # of each module its live dictionary, and by name each buffer with a copy
+    # for each module: its live dictionary, and name -> (buffer, copy)
     buffers: list[tuple[str, dict[str, Any], dict[str, tuple[Any, Any]]]]
 
     @classmethod

@@ -123,7 +123,7 @@ class ModuleCalls:
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
-        """Inputs that the calls do not compute themselves; None where they are unknown."""
+        """Inputs that the calls do not compute themselves; None if they are unknown."""
         if len(self.calls) == 1:
             only = self.calls[0].in_keys
             return None if only is None else list(dict.fromkeys(only))
@@ -427,7 +427,7 @@ OPTIONS = (
 
 
 def _options_of(module: Any) -> tuple[Callable[[Any], Any], Any, tuple[str, ...], bool]:
-    """What the rule reads: how, what it is now, what is not set, and whether the step may refuse.
+    """Options that the rule reads: a reader, their values, unset names, whether a step may refuse.
 
     Lists are copied, as they may be changed in place.
     """

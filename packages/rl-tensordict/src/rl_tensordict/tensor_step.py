@@ -55,7 +55,7 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
         raise NotImplementedError
 
     def check_entries(self, entries: Mapping[KeyPath, Any]) -> None:
-        """Look at all entries of a first step before it is made, also at those that are not read.
+        """Check all entries before the first step, also the ones that are not read.
 
         Args:
             entries: tensors ``[*B, ...]`` by key.

@@ -1,4 +1,4 @@
-"""Private names of torch that the packages need, each behind a function of its own."""
+"""Private names of torch that the packages need, each wrapped in a function of its own."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class VerifiedCalls:
 
     @property
     def in_keys(self) -> list[KeyPath] | None:
-        """Inputs of the policy that it does not compute itself; None where they are unknown."""
+        """Inputs of the policy that it does not compute itself; None if they are unknown."""
         return self._calls.in_keys
 
     @property

@@ -22,8 +22,8 @@ class PromptGroupSampler(Sampler):
 
     Each group comes once an epoch, in a new order. The batch size is a number of tokens: groups are
     added as long as they fit, so a batch has at most that many rows, and rows of whole groups
-    alone. Groups of which a row was overwritten, and those that have fewer than `group_size`
-    conversations so far, are not drawn.
+    alone. Groups of which a row was overwritten, or with fewer than `group_size` conversations
+    so far, are not drawn.
 
     Args:
         num_groups: the most groups of a batch; None for as many as fit.

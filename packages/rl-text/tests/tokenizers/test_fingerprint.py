@@ -20,5 +20,5 @@ def test_another_vocabulary_end_token_or_template_is_another_tokenizer(trained):
 
 
 def test_tokenizer_that_does_not_say_what_it_is_is_refused():
-    with pytest.raises(TypeError, match="does not say what it is"):
+    with pytest.raises(TypeError, match="cannot be identified"):
         fingerprint(object())

@@ -149,7 +149,7 @@ def test_samples_that_end_at_lost_lives_keep_their_layout():
     assert not check_layout(ended).errors
     assert not check_layout(ended.exclude(("collector", "slice_ids"))).errors
     by_rows = check_layout(ended.exclude("index", ("collector", "slice_ids")))
-    assert by_rows.errors  # of stored rows that would be a trajectory that goes on after its end
+    assert by_rows.errors  # as stored rows they would be a trajectory that continues after its end
 
 
 def test_mark_done_is_refused_outside_a_buffer():

@@ -54,7 +54,7 @@ def test_calls_are_counted_for_rows_of_the_calling_producers():
     ids = torch.tensor([1 << 32, 2 << 32, 1 << 32])
     order = TrajectoryOrder.of({keys.TRAJ_IDS: ids, keys.TRAJ_STEP: torch.tensor([0, 0, 1])})
     assert calls_pending(order, np.array([3, 5])).tolist() == [4, 5, 0]
-    # ids that were given here are of one producer, also where a copy goes on under another number
+    # ids that were given here are of one producer, also if a copy continues under another number
     assert calls_pending(order, np.array([3, 5]), own=True).tolist() == [4, 6, 0]
 
 

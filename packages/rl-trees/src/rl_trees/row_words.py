@@ -10,10 +10,10 @@ from rl_tensordict.types import Words
 
 
 def bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
-    """The bytes of rows `[N, ...]` as uint8 `[N, W]`, without a copy where they are contiguous."""
+    """The bytes of rows `[N, ...]` as uint8 `[N, W]`, without a copy if they are contiguous."""
     flat = rows.detach().cpu().contiguous()
     width = flat.element_size() * flat[:1].numel() if len(flat) else 0
-    if not width:  # the shape says it where there are no elements
+    if not width:  # without elements reshape cannot infer the shape
         width = flat.element_size() * int(np.prod(flat.shape[1:], dtype=np.int64))
         return np.zeros((len(flat), width), np.uint8)
     flat_bytes: NDArray[np.uint8] = flat.reshape(-1).view(torch.uint8).numpy()

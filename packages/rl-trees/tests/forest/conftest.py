@@ -24,7 +24,7 @@ def rollout_of():
 
 @pytest.fixture(scope="session")
 def root_of():
-    """Makes the root that an observation stands for."""
+    """Makes the root of an observation."""
     return lambda observation: TensorDict({"observation": torch.tensor(observation)}, [])
 
 

@@ -133,7 +133,7 @@ def explain_distribution(actor: TensorDictModuleBase) -> str:
 
 
 def _way_of(calls: Sequence[Call]) -> str:
-    """What calls are made on, and why where it is a tensordict."""
+    """Whether calls are made on tensors or on a tensordict, and why."""
     others = [call for call in calls if not call.is_exact]
     if not others and not skip_existing():
         return "on tensors"
@@ -162,7 +162,7 @@ def noted(
 def note_failure(
     error: Exception, network: Any, calls: ModuleCalls, inputs: Mapping[KeyPath, Any]
 ) -> None:
-    """Add a note on the call that failed, or on the network where it is called as a whole."""
+    """Add a note on the call that failed, or on the network if it is called as a whole."""
     found = calls.find_failure(inputs) if calls.is_forward() else None
     given = {key: inputs.get(as_tuple(key)) for key in network.in_keys}
     failed, given = found or (network, given)

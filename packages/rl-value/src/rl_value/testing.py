@@ -231,7 +231,7 @@ def _check_discounts(
 
 
 def _check_own_rows(make: Callable[[], BootstrappedLoss], batch: TensorDictBase, kind: str) -> None:
-    """Targets of each segment alone, of all of its rows but the last, and those that are stored."""
+    """Check targets of each segment alone, of its rows without the last, and stored targets."""
     whole, lengths = _targets(make(), batch.clone()), Segments.of(batch).lengths.tolist()
     for alone, target in zip(batch.split(lengths), whole.split(lengths), strict=True):
         same = torch.allclose(_targets(make(), alone.clone()), target, atol=1e-6)

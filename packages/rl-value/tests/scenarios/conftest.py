@@ -119,7 +119,7 @@ def linear(size, seed):
 
 
 def _networks(group):
-    """Actor and critic that see each agent by itself; of one agent where there is no group."""
+    """Actor and critic that see each agent by itself; of one agent if there is no group."""
 
     def key(name):
         return ("agents", name) if group else name
@@ -195,7 +195,7 @@ def names():
 
 @pytest.fixture(scope="session")
 def networks():
-    """Actor and critic that see each agent by itself; of one agent where there is no group."""
+    """Actor and critic that see each agent by itself; of one agent if there is no group."""
     return _networks
 
 

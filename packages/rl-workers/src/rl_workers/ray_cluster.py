@@ -113,7 +113,7 @@ def wanted_by(config: Config) -> dict[str, float]:
 
 
 def require_resources(ray: Any, configs: Sequence[Config]) -> None:
-    """Raise where the cluster can never hold these actors; Ray would wait for ever."""
+    """Raise where the cluster can never hold these actors; Ray would wait without end."""
     nodes = [dict(node["Resources"]) for node in ray.nodes() if node["Alive"]]
     total: dict[str, float] = {}
     for config in configs:

@@ -120,7 +120,7 @@ class BatchAssembler:
         return self._stored(self._played()[0])
 
     def play_into(self, take: Take) -> TensorDictBase | None:
-        """Play a batch, and let its arrays be taken; the batch itself where they are not."""
+        """Play a batch, and let its arrays be taken; the batch itself if they are not."""
         is_decided_within = self.refresh is not None or self.is_enough is not None
         if not self._is_plain or is_decided_within:
             return self.play()

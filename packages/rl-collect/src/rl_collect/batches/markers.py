@@ -153,7 +153,7 @@ class TrajectoryIds:
         self._last, self._steps = last, self._steps + shape[-1]
         if b"\1" in over.tobytes():
             self._set_fresh(np.array(over[..., -1]))
-        # what is handed out belongs to the caller
+        # copies: the caller owns what it gets
         return Marks(last.is_init.copy(), last.ids.copy(), last.steps.copy())
 
     def _set_fresh(self, fresh: Flags) -> None:

@@ -40,7 +40,7 @@ class RandomActions(TensorStep):
         return list(dict.fromkeys([*(self._plan.out_keys or []), *self._actions]))
 
     def takes_tensors(self) -> bool:
-        """Tell whether the policy does, its calls listed anew where it was changed."""
+        """Tell whether the policy does, its calls listed anew if it was changed."""
         self._plan.refresh()  # each batch asks this before it compares the keys
         return self._plan.is_flat
 

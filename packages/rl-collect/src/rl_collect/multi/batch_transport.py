@@ -19,7 +19,7 @@ class BatchMessage(NamedTuple):
 
     frames: int  # steps that were played for it
     shape: tuple[int, ...]  # the batch size; () if there is none, since it went to a buffer
-    batch: TensorDictBase | PackedRows | None  # the batch, where it is not in shared memory
+    batch: TensorDictBase | PackedRows | None  # the batch, if it is not in shared memory
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
     warnings: list[WarningRecord]  # raised while it was played
 

@@ -20,7 +20,7 @@ class Carrier(Protocol):
 
     @property
     def pending(self) -> list[str | None]:
-        """The pending call of each worker, "starting" where it is not ready yet; else None."""
+        """The pending call of each worker, "starting" if it is not ready yet; else None."""
 
     def __len__(self) -> int: ...
 
@@ -55,7 +55,7 @@ class Carrier(Protocol):
         """Replace a worker; its start may be pending afterwards."""
 
     def close(self, *, timeout_s: float = 5.0) -> None:
-        """End all workers; those that take too long by force."""
+        """End all workers; kill the ones that take too long."""
 
 
 class Processes(WorkerPool):
@@ -76,4 +76,4 @@ class Processes(WorkerPool):
         return "memory"
 
     def offer_weights(self, weights: SharedWeights | None) -> None:
-        """Nothing: all workers read them where they are."""
+        """Nothing: all workers read them in place."""

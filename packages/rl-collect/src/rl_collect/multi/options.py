@@ -215,8 +215,8 @@ class MultiOptions:
         is_cut = bool(self.options.get("set_truncated"))
         if self._num_dims > 1 and count > 1 and not is_apart and not is_cut:
             msg = (
-                f"a storage with ndim={self._num_dims} lays the batches of {count} workers after "
-                "one another in the same columns: use ndim=1, a buffer for each worker, "
+                f"a storage with ndim={self._num_dims} writes the batches of {count} workers one "
+                "after the other into the same columns: use ndim=1, a buffer for each worker, "
                 'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
             )
             raise ValueError(msg)

@@ -51,7 +51,7 @@ class WorkerWarnings:
                 self._pending.append(one)
 
     def warn(self, stacklevel: int) -> None:
-        """Raise those that were not raised yet."""
+        """Raise the pending warnings."""
         while self._pending:
             category, text = self._pending.pop(0)
             warnings.warn(

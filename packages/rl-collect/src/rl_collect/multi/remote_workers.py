@@ -19,7 +19,7 @@ STARTING = "starting"
 class Transport(Protocol):
     """Brings calls to the hosts of workers, and their replies back."""
 
-    # a ticket stands for one reply that is to come; each worker has one at a time
+    # a ticket identifies one pending reply; each worker has one at a time
 
     node: str  # this machine, as hosts call theirs
     advice: str  # for a worker that does not start
@@ -33,7 +33,7 @@ class Transport(Protocol):
         """Call a method; `weights` holds the offer of a version, if the worker lacks it."""
 
     def offer(self, weights: PackedRows) -> Any:
-        """Make weights ready for whoever is told of them."""
+        """Make weights ready for the workers that are told of them."""
 
     def take(self, ticket: Any, timeout_s: float) -> Pickled:
         """Wait for a reply; raises `TimeoutError`, or `ConnectionError` where it cannot come."""
@@ -45,7 +45,7 @@ class Transport(Protocol):
         """What carries the rows of a worker on another machine, or calls of one on this."""
 
     def close(self, places: Sequence[HostInfo | None], timeout_s: float) -> Failure | None:
-        """Close all workers that have started; those that take too long by force."""
+        """Close all workers that have started; kill the ones that take too long."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class _Worker:
 
 
 class RemoteWorkers:
-    """Workers behind a transport; see `Carrier`."""
+    """Workers reached by a transport; see `Carrier`."""
 
     # A batch from another machine is one block, and workers on this machine attach to the memory of
     # this process. A worker is never restarted and no call repeated by the transport itself: a new
@@ -202,7 +202,7 @@ class RemoteWorkers:
         weights, worker = self._weights, self._workers[index]
         if weights is None or self.shares_memory(index):
             return -1, []
-        if weights.newest > self._offer[0]:  # packed once, whoever asks for it
+        if weights.newest > self._offer[0]:  # packed once for all workers
             version, packed = weights.packed()
             self._offer = version, [self._transport.offer(packed)]
         if worker.knows == self._offer[0]:

@@ -119,7 +119,7 @@ class WorkerGroup:
         *,
         timeout_s: float | None = None,
     ) -> tuple[BatchMessage | None, TensorDictBase | None]:
-        """Wait for what a worker has played; nothing where it was replaced or has started."""
+        """Wait for what a worker has played; nothing if it was replaced or has started."""
         if index in self._starting:
             self._finish_start(index, timeout_s=timeout_s)
             return None, None

@@ -21,9 +21,9 @@ class DistributedDataCollector(MultiCollector):
 
     For clusters on which torchrun or Slurm starts the script once for each rank, and Ray is not
     wanted. All ranks run the same script and construct the collector with the same arguments. The
-    first rank is the learner: it goes on behind the constructor. Every other one plays there until
-    the learner shuts the collector down, and **ends then**: no line behind is run in it. A script
-    has one such collector. It uses a gloo group of its own beside any that the script has.
+    first rank is the learner: its script continues after the constructor. Every other one plays in
+    the constructor until the learner shuts the collector down, and **ends then**: it runs no line
+    after it. A script has one such collector, which uses a gloo group of its own.
 
     Ranks on the learner's machine write batches into shared memory and read new weights there. One
     on another machine sends each batch as one block, and gets the newest weights when it begins a

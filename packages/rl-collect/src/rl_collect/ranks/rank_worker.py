@@ -14,7 +14,7 @@ from rl_collect.ranks.ranks import CALL, START
 
 
 def serve(group: RankGroup, make: Callable[[], Any]) -> None:
-    """Answer calls until the learner closes the worker; raises `RuntimeError` where it is gone."""
+    """Answer calls until the learner closes the worker; raises `RuntimeError` if it is gone."""
     host = WorkerHost()
     while True:
         kind, *parts = receive(0, group.handle, REQUEST).open()

@@ -167,7 +167,7 @@ class Actors:
         return started.reply
 
     def _ring(self, _: Any) -> None:
-        """Wake who waits; one byte does, and after the end there is nobody."""
+        """Wake who waits; one byte does, and after the end no thread waits."""
         with contextlib.suppress(OSError):
             self._rings.send(b"\0")
 

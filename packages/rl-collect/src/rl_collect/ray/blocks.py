@@ -37,13 +37,13 @@ class Announced(NamedTuple):
 class BlockSender:
     """The actor's side: arrays leave in the order of the replies that announce them."""
 
-    # sent aside: the learner reads what it was told of, and it is told when the call has returned
+    # sent by a thread: the learner reads a block once the call that announces it has returned
 
     def __init__(self, end: socket.socket) -> None:
         self._end, self._thread = end, ThreadPoolExecutor(1)
 
     def send(self, reply: Pickled) -> Pickled | Announced:
-        """What Ray is given to bring: the reply itself where it is short."""
+        """What Ray is given to bring: the reply itself if it is short."""
         sizes = [len(one) for one in reply.buffers]
         if sum(sizes) < _MIN_BYTES:
             return reply

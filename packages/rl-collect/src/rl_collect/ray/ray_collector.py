@@ -29,7 +29,7 @@ class RayCollector(MultiCollector):
     Workers on this machine write their batches into shared memory and read new weights there. One
     on another machine sends each batch as one block, and fetches the newest weights when it begins
     a batch; it skips versions that it had no time for. A session of Ray that this collector begins
-    goes on until the program ends, or `ray.shutdown()`.
+    lasts until the program ends, or `ray.shutdown()`.
 
     Args:
         create_env_fn: a function for each worker, which makes its environment there; or one

@@ -72,7 +72,7 @@ class Reception:
         return self._arrived.pop(invitation.token, None)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Close the listening sockets and all connections."""
         for found in (self._doors, self._unknown, self._arrived):
             for one in found.values():
                 one.close()
@@ -100,7 +100,7 @@ class Reception:
 
 
 def _listening(host: str, ports: Sequence[int]) -> socket.socket:
-    """A socket on the first port that is free; 0 stands for any."""
+    """A socket on the first port that is free; 0 means any."""
     for port in ports:
         with contextlib.suppress(OSError):
             return socket.create_server((host, port), backlog=128)

@@ -23,7 +23,7 @@ class WorkerWeights:
 
     @classmethod
     def like(cls, weights: Any, policy: Any, interval: int) -> WorkerWeights:
-        """Make the first version; nothing is shared where there are no weights.
+        """Make the first version; nothing is shared if there are no weights.
 
         The policy here is None where the workers have made theirs.
         """
@@ -32,7 +32,7 @@ class WorkerWeights:
 
     @property
     def version(self) -> int:
-        """The newest version; 0 where there are no weights."""
+        """The newest version; 0 if there are no weights."""
         if self._last_version is not None:
             return self._last_version
         return 0 if self.shared is None else self.shared.newest

@@ -105,7 +105,7 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
 
 
 def _published(hub: HubDataset) -> list[str]:
-    """The datasets of a namespace on the hub; none where there is no such namespace."""
+    """The datasets of a namespace on the hub; none if there is no such namespace."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             target = Path(folder, "namespace.json")

@@ -50,7 +50,7 @@ class AgentGroup:
         for mark in (MASK, keys.WAITING) if takes_turns else (MASK,):
             observation.set(mark, Binary(shape=(len(agents), 1), dtype=torch.bool))
         allowed = observation.get(ACTION_MASK, None)
-        if allowed is not None:  # PettingZoo's are integers, all 0 where it is not the agent's turn
+        if allowed is not None:  # PettingZoo's are integers, all 0 unless it is the agent's turn
             observation.set(ACTION_MASK, Binary(shape=allowed.shape, dtype=torch.bool))
         return cls(
             list(agents),
@@ -77,7 +77,7 @@ class AgentGroup:
     def shown(
         self, seen: Mapping[str, Any], acting: Sequence[str], going: Sequence[str]
     ) -> TensorDictBase:
-        """What the agents see, which of them act, and which of those that are in wait."""
+        """Observations of the agents, which of them act, and which others wait."""
         # Zeros for agents that saw nothing yet.
         # An action mask allows everything to agents that do not act, whose actions are ignored.
         leaves = {

@@ -28,9 +28,9 @@ class PettingZooEnv(EnvBase):
     action is ignored. The root is done when every agent is out, and terminated if all of them were.
 
     Where agents take turns (PettingZoo's AEC), a step is the turn of one agent, whom the mask
-    names, while `("agents", "waiting")` names the others that are in. Rewards are those that the
-    turn has given to each. Returns go through the steps that an agent waits, the critic learns from
-    them, and the actor from those in which the agent acts.
+    names, while `("agents", "waiting")` names the others that are in. Each agent's
+    reward is what the turn has given to it. Returns go through the steps that an agent waits, the
+    critic learns from them, and the actor from those in which the agent acts.
 
     An `"action_mask"` among the observations is bool `[A, n]` here. Agents that do not act are
     allowed everything, so that `ActionMask(("agents", "action"), ("agents", "action_mask"))` and

@@ -465,7 +465,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
             transform: a transform, or a callable on a tensordict.
 
         Returns:
-            A `TransformedEnv`; the environment itself, changed in place, where it is one.
+            A `TransformedEnv`; the environment itself, changed in place, if it is one.
 
         Raises:
             ValueError: the transform cannot sit in an environment.

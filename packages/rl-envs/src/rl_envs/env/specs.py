@@ -169,12 +169,12 @@ class EnvSpecs:
 
     @property
     def action_key(self) -> keys.NestedKey:
-        """Key of the action; a KeyError where there are several."""
+        """Key of the action; a KeyError if there are several."""
         return _only_key("action", self.action_keys)
 
     @property
     def reward_key(self) -> keys.NestedKey:
-        """Key of the reward, without `"next"`; a KeyError where there are several."""
+        """Key of the reward, without `"next"`; a KeyError if there are several."""
         return _only_key("reward", self.reward_keys)
 
     @property

@@ -9,7 +9,7 @@ from rl_tensordict.types import Array
 SWITCHES = (
     "A switch of the simulator gives them: compute_final_obs=True in Isaac Lab, "
     "capture_terminal_observations=True in mjlab, the wrapper AutoResetWrapper_final_obs in MuJoCo "
-    "Playground, autoreset_mode=AutoresetMode.NEXT_STEP where it is one of Gymnasium's."
+    "Playground, autoreset_mode=AutoresetMode.NEXT_STEP if it is one of Gymnasium's."
 )
 
 

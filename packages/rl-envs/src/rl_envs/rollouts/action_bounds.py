@@ -1,4 +1,4 @@
-"""Bounds of the actions that a policy draws, compared with those that the environment takes."""
+"""Bounds of the actions that a policy draws, compared with the ones that the environment takes."""
 
 from __future__ import annotations
 

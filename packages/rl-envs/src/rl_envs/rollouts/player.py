@@ -97,7 +97,7 @@ class SetUp(NamedTuple):
     steps: ColumnSteps
     deferred: list[Transform]
     waiting: list[Transform]  # for finished rows
-    # what it was made for
+    # the request that it was made for
     request: RolloutRequest
     goal: Goal | None  # of one that does not break, which is the same for each batch
     layout: EnvLayout
@@ -329,7 +329,7 @@ class RolloutPlayer:
 
     @property
     def arrays(self) -> Mapping[KeyPath, Array]:
-        """The columns `[*B, room, ...]` that the last batch is a copy of; none where it is none.
+        """The columns `[*B, room, ...]` that the last batch is a copy of; empty if it is no copy.
 
         Returns:
             Arrays by key, whose first steps are those of the batch. The next batch overwrites them.

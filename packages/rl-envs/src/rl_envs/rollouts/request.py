@@ -28,7 +28,7 @@ class RolloutRequest:
         break_when_any_done: stop as soon as a row is done.
         break_when_all_done: stop as soon as every row has been done once.
         set_truncated: mark the last step as truncated, unless it is terminated.
-        continues: begin with the surplus steps of the last rollout, where there are some.
+        continues: begin with the surplus steps of the last rollout, if there are some.
 
     Raises:
         TypeError: `max_steps` is no whole number.

@@ -185,7 +185,7 @@ class Flat2TED:
             out: a batch of the same leaves and shape to write to, in place.
 
         Returns:
-            `out` where it is given, else the TED tensordict that it was made of, with the names of
+            `out` if it is given, else the TED tensordict that it was made of, with the names of
             its dimensions and the batch sizes of its groups; the last dimension is named ``"time"``
             where nothing says so.
 
@@ -260,7 +260,7 @@ class Nested2TED(Flat2TED):
             out: a batch of the same leaves and shape to write to, in place.
 
         Returns:
-            `out` where it is given, else the TED tensordict that it was made of, with the names of
+            `out` if it is given, else the TED tensordict that it was made of, with the names of
             its dimensions and the batch sizes of its groups; the last dimension is named ``"time"``
             where nothing says so.
 

@@ -338,7 +338,7 @@ def _observations(batch: TensorDictBase) -> Iterator[tuple[NestedKey, tuple[Tens
 
 
 def _entry(batch: TensorDictBase, key: tuple[str, ...]) -> object:
-    """An entry, or None where it is missing or its rows differ in shape."""
+    """An entry, or None if it is missing or its rows differ in shape."""
     try:
         return find(batch, key)
     except (KeyError, ValueError, RuntimeError):  # another tree under "next", or a ragged stack

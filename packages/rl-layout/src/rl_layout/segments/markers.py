@@ -347,7 +347,7 @@ def cut_between(
 ) -> None:
     """Adds to `cut` which pairs of rows a marker cuts: the rule, for numpy and for torch."""
     # `cut` is bool ``[pairs]``; `pairs` select the earlier and the later rows from the columns,
-    # ``[N]`` each: those that must be equal, steps, first steps, and last steps.
+    # ``[N]`` each: columns that must be equal, steps, first steps, and last steps.
     earlier, later = pairs
     for column in alike:
         cut |= column[later] != column[earlier]

@@ -243,7 +243,7 @@ class Segments:
 
     @cached_property
     def num_real(self) -> int:
-        """Number of real rows, those that are in a segment."""
+        """Number of real rows, which are the rows in segments."""
         return int(self.lengths.sum()) if len(self) else 0
 
     @cached_property

@@ -25,7 +25,7 @@ def refuse_nan(scores: Tensor, mask: Tensor | None = None) -> None:
     if count:
         msg = (
             f"cannot draw from these logits: some are nan, in {count} of {wrong.numel()} rows. "
-            "Look at the weights of the policy, and at what it was given."
+            "Look at the weights of the policy, and at its inputs."
         )
         raise RuntimeError(msg)
 
@@ -57,7 +57,7 @@ def refuse_nan_actions(actions: Tensor) -> None:
     if count:
         msg = (
             f"cannot draw with these parameters: {count} of {actions.numel()} numbers of the "
-            "action are nan. Look at the weights of the network, and at what it was given."
+            "action are nan. Look at the weights of the network, and at its inputs."
         )
         raise RuntimeError(msg)
 

@@ -77,8 +77,8 @@ class DistributionalQValueActor(PolicySequence, TensorDictSequential):  # type: 
         action_space: `"one_hot"` or `"categorical"`; may be left out if there is a spec.
         action_value_key: where the log-probabilities go.
         action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
-        make_log_softmax: make log-probabilities of what the network returns; of those that are
-            some already it makes the same again.
+        make_log_softmax: apply log-softmax to what the network returns; log-probabilities stay
+            as they are.
 
     Raises:
         ValueError: the module does not write the values; and what the module of the choice refuses.

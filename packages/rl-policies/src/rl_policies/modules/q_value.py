@@ -101,7 +101,7 @@ def _refuse_nan(chosen: Tensor, scores: Tensor) -> None:
         wrong = scores.isnan().any(-1)
         msg = (
             f"action values are NaN in {int(wrong.sum())} of {wrong.numel()} rows, where none is "
-            "the highest. Look at the weights of the network, and at what it was given."
+            "the highest. Look at the weights of the network, and at its inputs."
         )
         raise ValueError(msg)
 

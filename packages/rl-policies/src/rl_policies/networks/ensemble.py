@@ -262,7 +262,7 @@ def _stacked(layers: Sequence[nn.Module]) -> nn.Module:
 
 
 def _layers(network: nn.Module) -> list[nn.Module]:
-    """The layers that a network calls in turn; itself where it is no plain sequence."""
+    """The layers that a network calls in turn; itself if it is no plain sequence."""
     if not isinstance(network, nn.Sequential) or type(network) not in (MLP, nn.Sequential):
         return [network]
     # a module that has several places is called in each; what an MLP shapes is no sequence

@@ -78,7 +78,7 @@ class Logger:
         """Log a number.
 
         Args:
-            name: what it is; a "/" groups names, as in ``"loss/critic"``.
+            name: name of the curve; a "/" groups names, as in ``"loss/critic"``.
             value: a number, or a tensor or an array of one element. NaN and infinite ones are kept,
                 and counted in `stats`.
             step: when it was; the step after the last one by default.
@@ -128,7 +128,7 @@ class Logger:
         """Log how numbers are distributed.
 
         Args:
-            name: what they are.
+            name: name of the curve.
             data: a tensor of any shape; it is copied.
             step: when they were; the step after the last one by default.
             bins: number of intervals of equal width between the least and the largest.

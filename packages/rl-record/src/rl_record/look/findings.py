@@ -54,7 +54,7 @@ class Findings:
 
 
 def flat_row(finding: Finding, shape: torch.Size) -> int | None:
-    """The flat row of a finding; None where it is about a whole leaf."""
+    """The flat row of a finding; None if it is about a whole leaf."""
     return int(np.ravel_multi_index(finding.row, tuple(shape))) if finding.row else None
 
 

@@ -1,4 +1,4 @@
-"""The buffer of a folder, whoever wrote it."""
+"""The buffer of a folder that any process wrote."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ShownBatch:
 
 
 def _leaves(batch: TensorDictBase) -> Iterator[tuple[LeafType, Tensor | None]]:
-    """Every leaf of a batch, with its tensor where it is a dense one."""
+    """Every leaf of a batch, with its tensor if it is a dense one."""
     dims = len(batch.batch_size)
     for key in sorted(map(_path, batch.keys(True, True, is_leaf=_is_leaf))):
         try:

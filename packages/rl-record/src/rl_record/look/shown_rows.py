@@ -34,7 +34,7 @@ class LeafType(NamedTuple):
 class SampledRows(NamedTuple):
     """What one `sample()` of a buffer drew."""
 
-    rows: Tensor  # int64 [n], the flat rows in the order of the sample; -1 where there is none
+    rows: Tensor  # int64 [n], the flat rows in the order of the sample; -1 if there is none
     slice_ids: Tensor | None  # int64 [n]
     title: str  # of the sampler
     problem: str = ""  # why nothing could be drawn

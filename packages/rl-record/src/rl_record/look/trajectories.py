@@ -135,7 +135,7 @@ def _sums(
 
 
 def _column(batch: TensorDictBase, key: object, size: int) -> NDArray[Any] | None:
-    """One number for each row, ``[N]``; None where there is not one."""
+    """One number for each row, ``[N]``; None if there is not one."""
     value = batch.get(key, None)
     if value is None or value.numel() != size or value.is_complex():
         return None

@@ -76,7 +76,7 @@ def _forward(
     pieces = plan.pieces(_piece_rows(width))
     rows = max((len(piece.rows) for piece in pieces), default=0)
     gates = x.new_empty(len(x) if keep else rows, width)
-    # h's share of n in a GRU, which backward needs next to the gates; of one step where it is not
+    # h's share of n in a GRU, which backward needs next to the gates; of one step if it is not
     has_share = keep and b_hn is not None
     scratch = x.new_empty(len(x) if has_share else plan.num_segments, size)
     # two of each, since a piece begins with the states that the one before ended with

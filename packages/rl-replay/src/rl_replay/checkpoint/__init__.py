@@ -1,6 +1,6 @@
 """Folders that are replaced as a whole: written alongside and swapped in, checked when read.
 
-Buffers are dumped by it, and other packages write what they keep beside a buffer.
+Buffers are dumped by it, and so is the state that other packages keep in addition to a buffer.
 """
 
 from rl_replay.checkpoint.parts import Chunks, Folder, Part

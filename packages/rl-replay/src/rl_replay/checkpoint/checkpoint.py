@@ -133,7 +133,7 @@ def _rows_loader(parts: BufferParts, archive: Archive) -> Callable[[], None]:
 def _load_changed(
     parts: BufferParts, archive: Archive, changed: ChangedRows, *, rows_only: bool
 ) -> None:
-    """Restores rows that hooks changed, and the rest if the rows are those that it is of."""
+    """Restores rows that hooks changed, and the other parts if they belong to these rows."""
     kinds = [type(getattr(parts, name)).__name__ for name in _PARTS[1:]]
     known = f"{_PARTS[1]}/kind" in archive.names()
     same = known and kinds == [archive.part(f"{name}/kind") for name in _PARTS[1:]]

@@ -46,7 +46,7 @@ def dump_rows(
 def changed_rows(
     storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]
 ) -> ChangedRows | None:
-    """The rows of a dump that hooks changed, changed back; None where it is no such dump."""
+    """The rows of a dump that hooks changed, changed back; None if it is no such dump."""
     with Archive(path) as archive:
         if f"{CHANGED}/batch_sizes" not in archive.names():
             return None
@@ -87,7 +87,7 @@ def put_rows(storage: Storage, found: ChangedRows) -> None:
 
 
 def load_rows(storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
-    """Fills a storage from a dump that hooks changed; False where it is no such dump."""
+    """Fills a storage from a dump that hooks changed; False if it is no such dump."""
     found = changed_rows(storage, path, hooks)
     if found is not None:
         put_rows(storage, found)

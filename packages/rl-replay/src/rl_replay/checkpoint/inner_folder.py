@@ -25,7 +25,7 @@ def is_name(name: str) -> bool:
 
 def described_folder(path: Path) -> dict[str, Any]:
     """What a manifest says of a folder, once all that is in it is on the disk."""
-    path.mkdir(exist_ok=True)  # where there was nothing to write
+    path.mkdir(exist_ok=True)  # a writer without files has made none
     for place, _, files in os.walk(path):
         for file in files:
             name = os.path.join(place, file)

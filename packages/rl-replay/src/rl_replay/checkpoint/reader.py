@@ -28,7 +28,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         The parts that `dump` was given, with tensors for `Chunks` and a path for each `Folder`,
-        whose files are as whoever filled it checks them.
+        whose files the part that wrote them checks itself.
 
     Raises:
         FileNotFoundError: There is no dump.

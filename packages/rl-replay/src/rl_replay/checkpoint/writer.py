@@ -110,7 +110,7 @@ def _replace(folder: Path, parts: list[tuple[str, Any]]) -> None:
         except OSError as error:  # what fills a folder says itself what went wrong
             raise _failed(error, folder) from error
     except BaseException:
-        # an interrupt behind the last step comes too late to undo it
+        # an interrupt after the last step comes too late to undo it
         if not is_named(folder, data.name):
             remove([data, draft, *others])
         raise

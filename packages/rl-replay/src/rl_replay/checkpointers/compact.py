@@ -14,7 +14,7 @@ class FlatStorageCheckpointer(StorageCheckpointerBase):
 
     A leaf that is at the root and under `"next"` is kept once for each step, and once more for the
     end of each trajectory. That the next value of a row is the value of the next row is checked
-    bit for bit for every row that continues another one; rows where it is not are kept with
+    bit for bit for every row that continues another one; rows that differ are kept with
     both. Nothing is assumed of done flags: trajectories are those of the links, and what comes back
     is bitwise what was stored, in the same places, with cursor, age and row ids.
 

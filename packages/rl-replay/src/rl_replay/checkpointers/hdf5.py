@@ -15,8 +15,8 @@ class H5StorageCheckpointer(StorageCheckpointerBase):
     """Keeps what `FlatStorageCheckpointer` keeps in an HDF5 file, which other programs can read.
 
     `lengths` in the file are the rows of each trajectory, `steps/...` the leaves of the steps, and
-    `shared/...` those that are kept once, with one row more for each trajectory. Needs the extra
-    `rl-replay[h5]`.
+    `shared/...` the leaves that are kept once, with one row more for each trajectory. Needs the
+    extra `rl-replay[h5]`.
 
     Args:
         checkpoint_file: The name of the file in the folder of the dump.

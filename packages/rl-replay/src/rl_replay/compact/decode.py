@@ -26,7 +26,7 @@ class CompactSource(Protocol):
 
     @property
     def order(self) -> Ints | None:
-        """The place of each row by age, `[N]`; None where it is the same."""
+        """The place of each row by age, `[N]`; None if it is the same."""
         ...
 
     @property

@@ -176,7 +176,7 @@ class H5Rows:
         return found
 
     def _found(self, name: str) -> Any:
-        """A dataset, None where there is none; nothing is opened that a link leads to."""
+        """A dataset, None if there is none; nothing is opened that a link leads to."""
         found, module = self._file, h5py()
         with _read_from(self._name):
             for part in name.split("/"):

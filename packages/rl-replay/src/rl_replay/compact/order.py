@@ -19,7 +19,7 @@ class CompactOrder:
     # flags: what is cut by the end of a ring is cut here.
 
     lengths: Ints  # Rows of each trajectory, int64 [S]
-    order: NDArray[np.int32] | None  # The place of each row by age; None where it is the same [N]
+    order: NDArray[np.int32] | None  # The place of each row by age; None if it is the same [N]
 
     @classmethod
     def of_links(cls, back: NDArray[np.int32], counts: Sequence[int]) -> CompactOrder:

@@ -89,7 +89,7 @@ def _flag(path: tuple[str, ...], leaf: torch.Tensor, dims: int) -> torch.Tensor:
         )
         if dims:
             cure = (
-                "lay episodes or environments end to end, reshape(-1, ...), or pass "
+                "concatenate episodes or environments, reshape(-1, ...), or pass "
                 "TensorDict(..., batch_size=[E, T], names=[None, 'time'])."
             )
         raise ValueError(

@@ -125,7 +125,7 @@ def _as_leaf(value: Any, path: KeyPath) -> torch.Tensor:
 
 
 def count_elements(data: Any, ndim: int) -> int:
-    """The number of elements of a call of `extend`; 1 where it is not known yet."""
+    """The number of elements of a call of `extend`; 1 if it is not known yet."""
     # A tensordict counts all its batch dimensions, as its rows are stored one by one.
     if isinstance(data, list):
         return len(data)

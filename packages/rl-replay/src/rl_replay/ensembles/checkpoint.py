@@ -45,7 +45,7 @@ class EnsembleState(Protocol):
 
 
 class _OwnState:
-    """What an ensemble has beside its buffers, as one of the parts that a load changes."""
+    """The state of an ensemble apart from its buffers, as one of the parts that a load changes."""
 
     def __init__(self, ensemble: EnsembleState) -> None:
         self._ensemble = ensemble

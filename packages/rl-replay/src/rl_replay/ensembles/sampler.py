@@ -27,8 +27,8 @@ class SamplerEnsemble(Members[Sampler]):
         generator: Source of randomness; torch's global one if None.
 
     Raises:
-        ValueError: No sampler, `p` of another length, negative or all 0, or beside
-            `sample_from_all`.
+        ValueError: No sampler, `p` of another length, negative or all 0, or together
+            with `sample_from_all`.
         TypeError: A member that is no sampler.
 
     Example:

@@ -41,7 +41,8 @@ class EndChecks:
     """The checks of all writes of this process; warns once of each fault."""
 
     def __init__(self) -> None:
-        self.compared = self.repeated = 0  # ended rows with a row after them; those that show it
+        # ended rows with a row after them; how many of these show its observation
+        self.compared = self.repeated = 0
         self.contradictory = 0  # rows whose flags contradict each other
         self._last = NO_ENDS
         self._warned_of_rows = self._warned_of_flags = False

@@ -55,7 +55,7 @@ class Predecessors(NamedTuple):
     # steps
     lasts: Sequence[Last] | Side = ()
     contradictions: Contradictions = NOTHING_COMPARED  # Neighbours whose observations were compared
-    marks: MarkerColumns | None = None  # The markers, where they were read as columns
+    marks: MarkerColumns | None = None  # The markers, if read as columns
     # Whether the rows are one run: each continues the one before, and all but the last are no ends
     is_run: bool = False
 

@@ -151,7 +151,7 @@ class Side:
         return Last(*name, bool(self.waits[-1]), [rows[-1].tobytes() for rows in self.following])
 
     def gap(self, count: int) -> Gap | None:
-        """What a next call of so many rows cuts; None where it is as long."""
+        """What a next call of so many rows cuts; None if it is as long."""
         cut = 0 if count == len(self.waits) else int(np.count_nonzero(self.waits))
         return Gap(len(self.waits), count, cut) if cut else None
 

@@ -37,7 +37,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, leaves: ValidatedLeaves, keys: MarkerKeys, count: int) -> Run | None:
-        """What rows with ids and steps are, where they are one run and no row says more."""
+        """What rows with ids and steps are, if they are one run and no row says more."""
         if not keys.numbered or keys.step is None or keys.mask is not None or keys.far is not None:
             return None
         (steps, *names), begun, ends = (

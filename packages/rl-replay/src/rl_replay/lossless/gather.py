@@ -149,7 +149,7 @@ class Gather:
             return SuccessorRows(
                 (words, take_known_rows(self._space, addresses)), arrays, addresses
             )
-        # any row where there is no next observation
+        # rows without a next observation read some row, which is dropped later
         nexts = take_known_rows(self._words, self._code.rows(addresses) % self._code.count)
         odd = (~self._code.in_rows(addresses)).nonzero()[0]
         if odd.size:
@@ -260,7 +260,7 @@ class _Nexts:
         self.absent = np.flatnonzero(addresses == 0)
         # what is copied first is copied for every row, so that it is the greater part
         self._slots_first = 2 * int(np.count_nonzero(in_slots)) > len(addresses)
-        # any row or slot where there is no next observation
+        # rows without a next observation read some row or slot, which is zeroed later
         rows, slots = (
             code.rows(addresses) % code.count,
             np.where(in_slots, code.slots(addresses), 0),

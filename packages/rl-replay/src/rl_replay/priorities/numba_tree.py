@@ -74,7 +74,7 @@ def descend(halves, sums, begin, nodes, left, probabilities):
 
 @njit(**_options)
 def find_roots(sums, begin, fractions, nodes, left, probabilities):
-    """The highest nodes of some fractions of all sums; False where there is no weight."""
+    """The highest nodes of some fractions of all sums; False if there is no weight."""
     size, total, room = len(sums) - begin, 0.0, 1
     while room < size:
         room *= 2
@@ -119,7 +119,7 @@ def draw(words, sums, begins, fractions):
 
 @njit(**_inside)
 def lane_among(standing, lane):
-    """A lane, the nearest one where there is none of that number."""
+    """A lane, the nearest one if there is none of that number."""
     return min(max(lane, 0), standing.shape[1] - 1)
 
 

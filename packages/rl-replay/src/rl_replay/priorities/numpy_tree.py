@@ -1,4 +1,4 @@
-"""The loops of a priority tree in numpy: the same numbers as those that numba compiles."""
+"""The loops of a priority tree in numpy: the same numbers as the compiled ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _of(rows: NDArray[np.floating], nodes: Ints | slice) -> NDArray[np.floating]
 def total_of(rows: Floats) -> Floats:
     """The sums of columns `[BLOCK, n]`: of the first children of groups, and so on, added up."""
     count = rows.shape[1]
-    # four numbers are added up in their order, also where there is one column
+    # four numbers are added up in their order, also if there is one column
     parts = np.add.reduce(rows.reshape(BLOCK // GROUP, GROUP * count), axis=0)
     total: Floats = np.add.reduce(parts.reshape(GROUP, count), axis=0)
     return total

@@ -21,7 +21,7 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
     if type(priority) is torch.Tensor and priority.dtype is torch.float32 and priority.is_cpu:
         alone = priority.detach() if priority.requires_grad else priority
         plain: NDArray[np.float32] = alone.numpy()
-        # as whole numbers those that are negative or not finite are larger than all others
+        # as uint32 bits, negative and non-finite numbers are larger than all others
         fits = plain.shape == (rows,) and rows
         if fits and np.maximum.reduce(plain.view(np.uint32)) < _INFINITE:
             return plain

@@ -135,7 +135,7 @@ class RowPriorities:
             old_end, end = old_first + old_count, first + count
             if self.candidates.keeps_heads:
                 self._note_heads(old_first, min(first, old_end))
-            # where rows go on, new ones overwrite those that are a revolution older
+            # where rows continue, new ones overwrite the rows of one revolution before
             goes_on = first <= old_end and not highest_of_stored
             self._drop(max(old_first, end - each) if goes_on else old_first, min(first, old_end))
         if highest_of_stored and self._saved is None:
@@ -310,7 +310,7 @@ class RowPriorities:
             self._least.note(self.tree, slice(place, place + stop - first))
 
     def _first_priorities(self, given: Singles | None, count: int) -> Singles:
-        """The priorities of so many new rows: those that they came with, or the highest."""
+        """The priorities of so many new rows: the given ones, or the highest."""
         if given is None:
             return np.full(count, self.memory.highest, np.float32)
         self.memory.raise_highest(float(given.max(initial=0.0)))

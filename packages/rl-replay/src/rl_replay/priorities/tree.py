@@ -32,7 +32,7 @@ class DrawnLeaves(NamedTuple):
     positions: Ints  # int64 [n]; -1 as in `Drawn`
     probabilities: NDArray[np.float64]  # [n]
     row_ids: Ints  # int64 [n]
-    good: Flags  # [n], whether the row stands
+    good: Flags  # [n], whether the row is still stored
     bad: int  # How many do not
 
 

@@ -119,7 +119,7 @@ class TensorDictMaxValueWriter(Writer):
             elements: Whether each is what `add` takes, perhaps a whole trajectory.
 
         Returns:
-            The position of each, int64 `[n]`; -1 where it is not stored.
+            The position of each, int64 `[n]`; -1 if it is not stored.
 
         Raises:
             TypeError: Something else than a tensordict.

@@ -33,8 +33,8 @@ class RayReplayBuffer:
     """A shared buffer in an actor of Ray; give it to workers, actors and tasks on any machine.
 
     Clients on the actor's machine attach to its memory: what they write and sample passes Ray by,
-    and they go on where the actor ends. Others send rows and receive samples as one block of bytes
-    each, and may ask for samples ahead of time. The actor lives until nobody has the buffer any
+    and they continue if the actor ends. Others send rows and receive samples as one block of bytes
+    each, and may ask for samples ahead of time. The actor lives until no process has the buffer any
     more, the program that made it ends, or `close()`.
 
     Args:

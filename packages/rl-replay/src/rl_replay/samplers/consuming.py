@@ -22,9 +22,9 @@ NOTHING = np.empty(0, np.int64)
 
 
 class ConsumingSampler(Sampler):
-    """Draws each row a number of times at most: uniformly among those that are left.
+    """Draws each row a number of times at most: uniformly among the rows that are left.
 
-    A batch holds no row twice, and is shorter where fewer are left. Rows stay where they are, and
+    A batch holds no row twice, and is shorter if fewer are left. Rows stay in the buffer, and
     can be indexed, until they are overwritten. Iterating over the buffer ends when none is left;
     counts are those of this process.
 
@@ -128,14 +128,14 @@ def consuming(count: int | None, sampler: Sampler | None, prefetch: int | None) 
         )
     if prefetch:
         raise ValueError(
-            f"consume_after_n_samples={count} with prefetch={prefetch}: batches made ahead would "
+            f"consume_after_n_samples={count} with prefetch={prefetch}: prefetched batches would "
             "count as drawn. Leave prefetch out."
         )
     return ConsumingSampler(count)
 
 
 class _Pool:
-    """Rows in no order, and how often each was drawn; to take some costs what they are."""
+    """Rows in no order, and how often each was drawn; the cost of a draw depends on its size."""
 
     def __init__(self) -> None:
         self._held = np.zeros((2, 0), np.int64)
@@ -170,14 +170,14 @@ class _Pool:
         kept = self._size - len(places)
         is_gone = np.zeros(len(places), bool)
         is_gone[places[places >= kept] - kept] = True
-        # the last ones that stay take the places of those that go
+        # the last kept rows move to the places of the removed ones
         self._held[:, places[places < kept]] = self._held[:, kept + np.flatnonzero(~is_gone)]
         self._size = kept
         return rows, drawn
 
 
 def _distinct(total: int, count: int, generator: torch.Generator | None) -> Ints:
-    """Draw distinct numbers below a total, all where they are fewer, in time of the count."""
+    """Draw distinct numbers below a total, all if they are fewer, in time of the count."""
     if 4 * count >= total:
         order: Ints = torch.randperm(total, generator=generator)[:count].numpy()
         return order

@@ -358,7 +358,7 @@ class PrioritizedSampler(Sampler):
         rows = (storage.session.table, self.priority_key)
         if self.priority_key is None or rows == self._without_leaf:
             return None
-        if isinstance(row_ids, range):  # a tensor only where there is a leaf to look for
+        if isinstance(row_ids, range):  # a tensor only if there is a leaf to look for
             row_ids = torch.arange(row_ids.start, row_ids.stop)
         leaf = storage.leaf_of(row_ids, self.priority_key)
         if leaf is None:

@@ -86,7 +86,7 @@ class Slices:
 
     lengths: Ints  # int64 [S], real rows of each
     padded_to: int | None = None  # Rows of each with its padding; None if there is none
-    probabilities: NDArray[np.float64] | None = None  # [S], where they were drawn by priority
+    probabilities: NDArray[np.float64] | None = None  # [S], if they were drawn by priority
 
     def __len__(self) -> int:
         return len(self.lengths)

@@ -102,12 +102,12 @@ class TrajectorySampler(Sampler):
 
     @property
     def slice_len(self) -> int | None:
-        """Rows of a slice, where they were given."""
+        """Rows of a slice, if they were given."""
         return self.shape.slice_len
 
     @property
     def num_slices(self) -> int | None:
-        """Slices of a batch, where they were given."""
+        """Slices of a batch, if they were given."""
         return self.shape.num_slices
 
     @property

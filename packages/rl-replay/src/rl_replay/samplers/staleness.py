@@ -131,7 +131,7 @@ class StalenessAwareSampler(Sampler):
         return {"version_runs": sum(len(runs.counts) for runs in self._runs.values())}
 
     def _weights(self, versions: Ints) -> NDArray[np.float64]:
-        """A weight for each run, 0 where it is too stale."""
+        """A weight for each run, 0 if it is too stale."""
         staleness = self.consumer_version - versions
         weights = self._weigh(torch.from_numpy(staleness)).double().numpy().copy()
         if weights.shape != staleness.shape or not (weights >= 0).all() or np.isinf(weights).any():
@@ -144,7 +144,7 @@ class StalenessAwareSampler(Sampler):
         return weights
 
     def _take_in(self, storage: Storage, window: Window) -> None:
-        """Reads the versions of new rows, and forgets those that were overwritten."""
+        """Reads the versions of new rows, and forgets the versions of overwritten rows."""
         for lane, numbers in self._arrivals.take(window):
             leaf = storage.leaf_of(torch.from_numpy(numbers), self._key)
             if leaf is None:

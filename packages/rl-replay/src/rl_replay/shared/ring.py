@@ -266,8 +266,8 @@ class SharedRing:
 
     def unchanged_since(self, snapshot: bytes) -> bool:
         """Whether no writer reserved, published or updated rows since a snapshot."""
-        # If writers take turns, rows are written in place by the one that has the turn; then nobody
-        # must have had it, since one who had it already may have gone on without another beat.
+        # If writers take turns, rows are written in place by the one that has the turn; then no
+        # writer may have had it, since one that had it may have continued without another beat.
         # Elsewhere links, and what they lead to, are never written in place.
         found = self._look()
         if found is None or (self.takes_turns and snapshot[:8] != _NOBODY):

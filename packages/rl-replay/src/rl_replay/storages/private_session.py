@@ -176,7 +176,7 @@ class PrivateSession(Session):
         if self._process != os.getpid():
             raise RuntimeError(
                 f"this storage belongs to process {self._process} and is not shared, so what "
-                f"process {os.getpid()} writes would reach nobody: make the buffer with "
+                f"process {os.getpid()} writes would be lost: make the buffer with "
                 "shared=True."
             )
 

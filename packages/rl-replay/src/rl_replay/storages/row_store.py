@@ -179,7 +179,7 @@ BackColumn = NDArray[np.int32]
 
 
 class Allocator(Protocol):
-    """Allocates rows for a session; `rl_replay.shared.files` has those that processes share."""
+    """Allocates rows for a session; `rl_replay.shared.files` has the ones for shared rows."""
 
     def rows(
         self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device

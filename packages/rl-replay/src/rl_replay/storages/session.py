@@ -163,10 +163,10 @@ class Session(WriteSession):
 
     @abstractmethod
     def index_state(self) -> dict[str, NDArray[np.generic]] | None:
-        """The contents of the index; None where there is none, or while writers change it."""
+        """The contents of the index; None if there is none, or while writers change it."""
 
     def keep_index(self, wanted: bool) -> None:
-        """Says whether rows are to be indexed as they are written, where they are not anyway."""
+        """Says whether rows are to be indexed as they are written, if they are not anyway."""
 
     @property
     def pending_rows(self) -> int:
@@ -187,7 +187,7 @@ class Session(WriteSession):
         }
 
     def explain(self) -> list[str]:
-        """How capacity is divided between writers, where there are several."""
+        """How capacity is divided between writers, if there are several."""
         return []
 
     @abstractmethod

@@ -263,7 +263,7 @@ class Storage(ABC):
         return self.read_live(positions_at(self, index))[1]
 
     def set(self, cursor: Any, data: Any) -> None:
-        """Replaces rows by index, or appends those that follow the last; `storage[cursor] = data`.
+        """Replaces rows by index, or appends the next ones; `storage[cursor] = data`.
 
         Args:
             cursor: A number, or several: of stored rows, or the next ones in order.
@@ -383,7 +383,7 @@ class Storage(ABC):
         """Raises if the storage belongs to the process that this one was forked from.
 
         Raises:
-            RuntimeError: It was forked from the one whose storage this is, and would reach nobody.
+            RuntimeError: Another process, which this one was forked from, owns the storage.
         """
         self.session.require_own()
 

@@ -121,7 +121,7 @@ class RowTable:
         marks: MarkerKeys | None = None,
         few: FewRows | None = None,
     ) -> Span:
-        """Writes rows after the newest ones, `few` those that it has read.
+        """Writes rows after the newest ones; `few` are their columns if they were read already.
 
         `marks` are their marker columns if not the usual.
         """

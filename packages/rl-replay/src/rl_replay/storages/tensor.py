@@ -482,7 +482,7 @@ class TensorStorage(Storage):
         return StorageLayout(structure, schema, columns, session.ids, session.ends, once, dim)
 
     def _schema(self, cells: TensorDictBase) -> RowSchema:
-        """The leaves of rows; the first ones decide the device where it is "auto"."""
+        """The leaves of rows; the first ones decide the device if it is "auto"."""
         if self.device == "auto":
             self.device = next(iter(leaves_of(cells).values())).device
         return RowSchema.from_tensordict(cells, packed_bytes=self._packed_bytes)

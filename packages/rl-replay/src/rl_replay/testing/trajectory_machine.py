@@ -24,7 +24,7 @@ WriterColumn = tuple[object, int]  # who writes, and the column of its rows
 class StorageTrajectoryMachine(RuleBasedStateMachine):
     """Rows of several producers, padding and stored samples, in batches of any shape.
 
-    After every call the trajectories of the storage are those that the markers of its rows tell.
+    After every call the trajectories of the storage are the ones that its markers tell.
     Derive from it and name your storages; `TestCase` of the derived class is what pytest runs. Rows
     have the keys of `rl_layout.testing.trajectories`.
 

@@ -338,7 +338,7 @@ class Slab:
             >>> slab.space.shape
             (1000006, 1)
         """
-        size = self.space.strides[0]  # which raises where there are none
+        size = self.space.strides[0]  # which raises if there are none
         assert self._memory is not None
         self._memory.secure(self._spare_at + start * size, self._spare_at + stop * size, wanted)
 

@@ -1,4 +1,4 @@
-"""Blocks of bytes for rows that travel; large ones are used again once nobody holds them."""
+"""Blocks of bytes for rows in transit; large ones are reused once nothing refers to them."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ done:
 # A block of rows is packed on the stack, then written by moves of 32 bytes that load no cache line
 # of the rows. Only whole lines are written so: what a block begins of its last line goes to the
 # front of the next block; words of 8 bytes fill the first line of all and the last one. The fence
-# lets nobody see the count of published rows before the rows.
+# keeps the count of published rows from being visible before the rows.
 _STREAMS = """
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)

@@ -44,7 +44,7 @@ def _machine(llvm: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _llvm() -> Any:
-    """The bindings of LLVM, ready for this machine; None where they are not installed."""
+    """The bindings of LLVM, ready for this machine; None if they are not installed."""
     try:
         llvm = import_module("llvmlite.binding")
         llvm.initialize_native_target()

@@ -70,8 +70,8 @@ class PackedRows(NamedTuple):
         """The rows, copied out of the block.
 
         Args:
-            copy: False leaves large leaves where they are: for a block that nobody else has. They
-                keep it alive.
+            copy: False leaves large leaves in the block, which nothing else may use. They keep
+                it alive.
 
         Example:
             >>> from tensordict import TensorDict
@@ -92,7 +92,7 @@ class PackedRows(NamedTuple):
 
 
 def _for_torch(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same bytes, aligned, as an array that says it can be written to; nobody may do so."""
+    """The same bytes, aligned, as an array that claims to be writable; do not write to it."""
     if block.ctypes.data % ALIGNMENT:  # a transport put it anywhere: torch needs whole numbers
         moved = aligned_bytes(block.nbytes)
         moved[:] = block

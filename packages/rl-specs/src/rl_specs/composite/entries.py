@@ -34,7 +34,7 @@ def require_entries(val: Any) -> None:
 
 
 def read_entry(val: Any, name: Any) -> Any:
-    """Read an entry, or raise where it is missing."""
+    """Read an entry, or raise if it is missing."""
     entry = val.get(name, MISSING)
     if entry is MISSING:
         msg = f"the entry {name!r} is missing: found {list(val.keys())}. Add it first."

@@ -339,7 +339,7 @@ class OneHot(Masked):
         flags = None if self.use_register else self._array(val)
         if flags is None or flags.dtype != np.bool_ or not flags.ndim:
             return self._from_positions(val)
-        # bools are vectors: taken for positions, they would be rows that nobody meant
+        # bools are vectors: taken for positions, they would become wrong rows
         out = torch.tensor(flags)
         if not (self._matches(out.shape) and self._chooses(out)):
             msg = (

@@ -17,8 +17,8 @@ from rl_specs.leaves.non_tensor import NonTensor
 class Choice(TensorSpec):
     """Data that fits one of several specs, or is one of several objects.
 
-    In front of the dimensions of a choice each row has a choice of its own: those of a sample, and
-    those that `expand` adds.
+    Dimensions in front of a choice's own are rows, each with its own choice: the dimensions of a
+    sample, and the ones that `expand` adds.
 
     Args:
         choices: specs of one class, shape, dtype and device; or `NonTensorData`.
@@ -176,7 +176,7 @@ def _as_spec(choice: Any) -> TensorSpec:
 
 
 def _has(spec: TensorSpec, row: Any) -> bool:
-    """Whether one value is a member of one choice; an object is only where it is equal."""
+    """Whether one value is a member of one choice; an object is only if it is equal."""
     if not isinstance(spec, NonTensor):
         return spec.is_in(row)
     held = row.data if is_tensor_collection(row) and is_non_tensor(row) else row

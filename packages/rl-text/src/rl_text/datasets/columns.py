@@ -1,4 +1,4 @@
-"""Arrays in a file that is mapped, with what they are in JSON: no pickle is written or read."""
+"""Arrays in a mapped file, described in JSON: no pickle is written or read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_columns(folder: Path, arrays: Mapping[str, NDArray[Any]], about: dict[
 
 
 def read_columns(folder: Path) -> tuple[NumpyColumns, dict[str, Any]] | None:
-    """Map the arrays of a folder, once their checksums are right; None where there are none."""
+    """Map the arrays of a folder, once their checksums are right; None if there are none."""
     try:
         archive = Archive(folder)
     except FileNotFoundError:

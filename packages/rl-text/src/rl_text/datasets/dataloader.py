@@ -190,7 +190,7 @@ def create_infinite_iterator(iterator: Iterable[Any]) -> Iterator[Any]:
         iterator: what can be iterated over several times, as a list or `TokenBatches`.
 
     Yields:
-        Its items, for ever.
+        Its items, endlessly.
 
     Raises:
         ValueError: it has no item, or none the second time.

@@ -23,7 +23,7 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
     Args:
         source: a list of mappings, a mapping of columns, a ``Dataset`` or ``DatasetDict`` of
             datasets, or a name: of a folder that ``save_to_disk`` wrote, or on the hub.
-        split: which part, where there are several.
+        split: which part, if there are several.
         from_disk: a name is that of a folder.
 
     Returns:

@@ -171,7 +171,7 @@ class TokenizedDatasetLoader:
 def tokenized(
     texts: ListColumns, process: Callable[[ListColumns], Any]
 ) -> tuple[NumpyColumns, int]:
-    """Tokenise examples, and leave out those that are not valid."""
+    """Tokenise examples, and leave out invalid ones."""
     count = len(next(iter(texts.values()), []))
     rows: list[list[int]] = []
     others: dict[str, list[Any]] = {}

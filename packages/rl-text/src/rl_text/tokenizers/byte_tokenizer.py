@@ -124,7 +124,7 @@ class ByteTokenizer:
         return [self.decode(one) for one in sequences]
 
     def fingerprint(self) -> str:
-        """Say what it is, for caches."""
+        """Identify the tokenizer, for caches."""
         return f"{type(self).__qualname__} {self.pad_token_id} {self.eos_token_id}"
 
 

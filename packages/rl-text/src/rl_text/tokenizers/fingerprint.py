@@ -19,7 +19,7 @@ def fingerprint(tokenizer: Any) -> str:
         32 hexadecimal digits, the same in each process.
 
     Raises:
-        TypeError: the tokenizer does not say what it is.
+        TypeError: the tokenizer cannot be identified.
 
     Example:
         >>> from rl_text import ByteTokenizer
@@ -38,7 +38,7 @@ def fingerprint(tokenizer: Any) -> str:
         said = [tokenizer.get_vocab(), repr(getattr(tokenizer, "init_kwargs", None))]
     else:
         msg = (
-            f"tokenizer: a {type(tokenizer).__name__} does not say what it is, so that "
+            f"tokenizer: a {type(tokenizer).__name__} cannot be identified, so "
             "a cache could not tell it from another one. Give it a method fingerprint() that "
             "returns a string."
         )

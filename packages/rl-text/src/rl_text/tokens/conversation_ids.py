@@ -1,4 +1,4 @@
-"""Ids of conversations that no other producer of trajectories hands out."""
+"""Ids of conversations that no other producer of trajectories gives."""
 
 from __future__ import annotations
 

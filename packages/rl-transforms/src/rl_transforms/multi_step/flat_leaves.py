@@ -35,7 +35,7 @@ class FlatRows:
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> FlatRows:
-        """Flatten the leaves of a batch; views where they are contiguous."""
+        """Flatten the leaves of a batch; views if they are contiguous."""
         shape, ndim = batch.batch_size, batch.ndim
         count = shape.numel()
         flat, tails = {}, {}

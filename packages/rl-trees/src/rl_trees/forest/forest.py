@@ -39,8 +39,8 @@ class MCTSForest:
     Args:
         max_size: The most different steps; a million unless given.
         done_keys: Entries of `"next"` that end an episode; `done`, `terminated` and `truncated`
-            unless given, where they are there.
-        reward_keys: Entries of `"next"` that are added up; `reward` unless given, if it is there.
+            unless given, if present.
+        reward_keys: Entries of `"next"` that are added up; `reward` unless given, if present.
         observation_keys: The entries that make an observation; `observation` unless given.
         action_keys: The entries that make an action; `action` unless given.
         excluded_keys: Entries of `"next"` that are not stored.
@@ -126,7 +126,7 @@ class MCTSForest:
             A tree, if asked for.
 
         Raises:
-            KeyError: An entry that is named is missing; the message lists those that are there.
+            KeyError: An entry that is named is missing; the message lists the ones that exist.
             ValueError: Observations or actions of another dtype or shape than the first ones.
             RuntimeError: More steps than `max_size`; nothing is written.
         """

@@ -16,7 +16,7 @@ class EdgeLinks:
     """The edges that leave each node, in the order in which they came."""
 
     # A node has its first and last edge and how many there are, an edge the one that follows it at
-    # the same node. So new edges cost what they are, and so do the edges of some nodes.
+    # the same node. So the cost depends on how many edges are added or read, not on how many exist.
     # first: int64 `[nodes]`, -1 if no edge leaves a node.
     # degree: int64 `[nodes]`, how many do.
     # sibling: int64 `[edges]`, the next edge of the same node, or -1.

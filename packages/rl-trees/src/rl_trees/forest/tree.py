@@ -328,7 +328,7 @@ class Tree:
             NotImplementedError: Another backend or figure.
             ImportError: matplotlib is missing.
             TypeError: `info` is no sequence of names, or `make_labels` no function.
-            ValueError: a tree has no such property; the message lists those that there are.
+            ValueError: a tree has no such property; the message lists the ones that exist.
         """
         if backend != "matplotlib" or figure != "tree":
             raise NotImplementedError(

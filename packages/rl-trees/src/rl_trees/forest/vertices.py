@@ -49,7 +49,7 @@ def vertices_from(graph: Graph, node: int, *, max_depth: int | None, compact: bo
     if compact and graph.links.degree[node] == 1:
         root_path, _ = _runs(graph, graph.links.of(root)[0], compact=True)
         places, terminal = graph.child[root_path[-1:]], graph.done[root_path[-1:]]
-    # a node that ends an episode and goes on in another one is two vertices
+    # a node where one episode ends and another continues is two vertices
     known = np.full(2 * len(graph.nodes), -1, np.int64)
     levels, arcs, lengths, paths, targets = [places * 2 + terminal], [], [], [], []
     known[levels[0]] = 0
@@ -92,7 +92,7 @@ def _joined(parts: list[Ints]) -> Ints:
 
 def _runs(graph: Graph, edges: Ints, *, compact: bool) -> tuple[Ints, Ints]:
     """The edges of arcs that begin with some edges, end to end, and how many each arc has."""
-    # All arcs go on by one edge at a time. An arc that goes round in a circle ends where it is at a
+    # All arcs grow by one edge at a time. An arc that runs in a cycle ends where it reaches a
     # node for the second time.
     if not compact:
         return edges, np.ones(len(edges), np.int64)
@@ -116,7 +116,7 @@ def _runs(graph: Graph, edges: Ints, *, compact: bool) -> tuple[Ints, Ints]:
 
 
 def _without_rounds(graph: Graph, path: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Arcs cut where they are at a node for the second time."""
+    """Arcs cut where they reach a node for the second time."""
     arc = np.repeat(np.arange(len(sizes)), sizes)
     begin = np.cumsum(sizes) - sizes
     visits = np.stack([arc, graph.child[path]], 1)

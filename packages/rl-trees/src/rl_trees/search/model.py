@@ -52,7 +52,7 @@ def step_of(given: Any) -> SearchStep[Any]:
 
 
 class NodeStates(ABC, Generic[S]):
-    """The states of the nodes of B trees, and those that the model is given next."""
+    """The states of the nodes of B trees, and the inputs of the next call of the model."""
 
     first: S  # those of the roots
 

@@ -56,7 +56,7 @@ def results_of(  # noqa: PLR0913 - what a model gives, entry by entry
 
 
 def require_legal(legal: Flags, done: Flags) -> None:
-    """Raises where an episode goes on without a legal action."""
+    """Raises where an episode continues without a legal action."""
     if len(stuck := np.argwhere(~legal.any(-1) & ~done)):
         raise ValueError(
             f"the node at {tuple(stuck[0].tolist())} has no legal action and is not done: pass "

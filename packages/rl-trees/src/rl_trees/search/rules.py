@@ -153,7 +153,7 @@ class GumbelHalving(SelectionRule):
     the better half of them by noise + logits + s(Q), and so on. Elsewhere the action with the
     greatest P'(a) - n(a) / (1 + N) is chosen, with P' = softmax(logits + s(Q)) and
     s(Q) = (visit_offset + max n) value_scale Q, where Q is mapped to [0, 1] in each node and is
-    the mixed value where there are no visits.
+    the mixed value if there are no visits.
 
     Args:
         num_simulations: Simulations of a search.

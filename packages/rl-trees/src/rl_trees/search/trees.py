@@ -30,7 +30,7 @@ class SearchLeaves(NamedTuple):
 class MCTSTrees:
     """Monte-Carlo tree search in B independent trees, whose states the caller keeps.
 
-    A simulation is three calls: `select` walks down each tree to an edge where it is to grow, the
+    A simulation is three calls: `select` walks down each tree to the edge to expand, the
     caller steps an environment or a model in all trees at once, `expand` adds the results as
     nodes, and `backup` adds their values to all edges above. Everything is in flat arrays of
     B trees, N nodes and A actions, allocated once; tensors share their memory.
@@ -173,7 +173,7 @@ class MCTSTrees:
         Raises:
             RuntimeError: A tree has too few nodes left; nothing is written.
             ValueError: Another shape, an action out of range, numbers that are not finite, or no
-                legal action where an episode goes on; nothing is written.
+                legal action where an episode continues; nothing is written.
         """
         nodes, actions = self._edges(leaves)
         shape = tuple(leaves.node.shape)
@@ -209,8 +209,8 @@ class MCTSTrees:
 
         Args:
             model: From states `[B, ...]` and actions, int64 `[B]`, to a `SearchStep`.
-            states: Those of the roots `[B, ...]`, a tensor or an array of numpy; the model is
-                given what they are, and returns states of their dtype.
+            states: Those of the roots `[B, ...]`, a tensor or an array of numpy; the model gets
+                the same kind, and returns states of their dtype.
             simulations: How many.
 
         Raises:
@@ -353,7 +353,7 @@ class MCTSTrees:
                 c.pending[tree, node, action] -= 1
 
     def _children(self, nodes: Ints, actions: Ints) -> NDArray[np.int32]:
-        """The children of edges `[B, k]`, -1 where there is none."""
+        """The children of edges `[B, k]`, -1 if there is none."""
         rows = np.arange(len(nodes))[:, None]
         children: NDArray[np.int32] = self.columns.child[rows, nodes, actions]
         return children

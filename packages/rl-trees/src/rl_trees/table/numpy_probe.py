@@ -91,7 +91,7 @@ def insert(
 def _equal(
     content: Ints, stored: Words, stored_hashes: Words, words: Words, hashes: Words, places: Ints
 ) -> Flags:
-    """Whether the keys in slots, or those that claim them, are the keys of the batch."""
+    """Whether the keys in slots, or the keys that claim them, equal the batch's."""
     same = np.empty(len(content), np.bool_)
     for claimed in (False, True):
         chosen = ((content < 0) == claimed).nonzero()[0]

@@ -401,7 +401,7 @@ class ValueEstimator(NamedModule):
         return UnrolledValues(now, following, steps.missing, None, None)
 
     def _calls_of(self, network: TensorDictModuleBase) -> ModuleCalls:
-        """The calls of the network, listed anew where it was changed."""
+        """The calls of the network, listed anew if it was changed."""
         bound: tuple[TensorDictModuleBase, ModuleCalls] | None = self._bound
         if bound is None or bound[0] is not network or bound[1].is_stale():
             self._bound = bound = network, ModuleCalls(network).bind()

@@ -65,7 +65,7 @@ class StaticTransitions(Transitions):
         names = [under_next(entries[purpose]) for purpose in PURPOSES]
         reward = require(batch, names[0])
         usual = [as_tuple(key) for key, _, _ in FIELDS.values()]
-        # rows that were drawn one by one have an index: nobody warns that they are no neighbours
+        # rows that were drawn one by one have an index: no warning says that they are no neighbours
         others = [(*names[1][:-1], keys.TRUNCATED), keys.NEXT_MISSING, (keys.INDEX,)]
         wanted = dict.fromkeys([*names, *usual, *others, *_compared(batch)])
         leaves = {key: find(batch, key) for key in wanted}

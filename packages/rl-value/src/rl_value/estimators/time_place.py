@@ -128,7 +128,7 @@ def _look_for_time(batch: TensorDictBase) -> None:
 def time_last(
     tensordict: TensorDictBase, explicit: int | None
 ) -> tuple[TensorDictBase, int | None]:
-    """Transpose time to the last dimension; returns also where it was, None if it was last.
+    """Transpose time to the last dimension; also returns its former one, None if it was last.
 
     Time is the given dimension, which is named so, or the one of that name, or the last.
     """

@@ -187,7 +187,7 @@ def mask_key_of(network: TensorDictModuleBase) -> NestedKey | None:
 def stored_index(
     seen: TensorDictBase, key: NestedKey, values: Tensor, space: str, counted: Tensor | None
 ) -> Tensor:
-    """Number of the stored action of each step, int64 ``[*B, T, 1]``; raises where it is none."""
+    """Number of the stored action of each step, int64 ``[*B, T, 1]``; raises if it chooses none."""
     action = require(seen, key)
     index = action_index(action, values, space)
     if space == "one_hot":

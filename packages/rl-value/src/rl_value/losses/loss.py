@@ -91,7 +91,7 @@ class LossModule(NamedModule):
     that count: real ones, that have a next observation or terminated, that show what the policy
     saw, and that ``"shifted_valid"`` does not exclude. Where rewards and flags are those of a
     group, as ``set_keys(terminated=("agents", "terminated"))`` says, members that are out do not
-    count: those that are done at the root, or False in the group's ``"mask"``. Members that wait
+    count: members that are done at the root, or False in the group's ``"mask"``. Members that wait
     for their turn (True in the group's ``"waiting"``) count for values, and not for an actor.
 
     Args:
@@ -291,7 +291,7 @@ class LossModule(NamedModule):
         return reduce(values, counted, self.reduction)
 
     def _collected(self, results: dict[str, Tensor], batch: TensorDictBase) -> TensorDict:
-        """Losses and statistics of a batch; those that were selected, in their order, or all."""
+        """Losses and statistics of a batch: the selected ones, in their order, or all."""
         bad = [] if self.check_finite is False else not_finite(results, bool(self.check_finite))
         if bad:
             counted = self.counted(batch)

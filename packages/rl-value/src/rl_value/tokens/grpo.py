@@ -185,7 +185,7 @@ class GRPOLoss(LossModule):
         if chosen.shape != shape:
             msg = f"{action!r}: expected {[*shape]}, one number a token, got {[*chosen.shape]}."
             raise UnfitValue(msg)
-        # rows of prompts have logits too: only those that count are normalised
+        # rows of prompts have logits too: only the counted ones are normalised
         rows = slice(None) if counted is None else counted.reshape(-1).nonzero().squeeze(-1)
         wide = logits.flatten(0, -2)[rows]
         index = chosen.reshape(-1, 1)[rows]

@@ -261,7 +261,7 @@ def _sample(view: View, slices: SampledSlices | None) -> Iterator[Markup]:
 
 def _frames(view: View) -> Iterator[Markup]:
     if view.films:
-        said = "Evenly spaced frames of evenly spaced trajectories, made smaller where they are "
+        said = "Evenly spaced frames of evenly spaced trajectories, made smaller if they are "
         yield tag("p", said + "large.", class_="quiet")
         yield tag("div", map(_film, view.films), class_="films")
 

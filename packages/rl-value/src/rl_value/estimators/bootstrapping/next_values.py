@@ -132,7 +132,7 @@ class ValueCalls:
     config: ValueCallConfig
     params: TensorDictBase | None = None  # in place of its own
     target_params: TensorDictBase | None = None  # for next observations
-    bound: ModuleCalls | None = None  # its calls, where they are listed already
+    bound: ModuleCalls | None = None  # its calls, if they are listed already
 
     @property
     def share_values(self) -> bool:

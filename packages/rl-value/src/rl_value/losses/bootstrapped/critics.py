@@ -50,7 +50,7 @@ class CriticList(TensorDictModuleBase):  # type: ignore[misc]
 
 
 def critics_of(network: Any, num: int | None, default: int) -> TensorDictModuleBase:
-    """Critics in one module: those that are given, or `num` of the architecture that is given."""
+    """Critics in one module: the given ones, or `num` of the given architecture."""
     if num is not None:
         check_whole("num_qvalue_nets", num, 1)
     if isinstance(network, list | tuple | nn.ModuleList):

@@ -12,7 +12,7 @@ from rl_tensordict.arguments import check_flags, check_number
 
 
 class Temperature(nn.Module):
-    """The weight α of an entropy: exp of a parameter, or of a constant where it is fixed."""
+    """The weight α of an entropy: exp of a parameter, or of a constant if it is fixed."""
 
     log_alpha: Tensor
     target_entropy: Tensor

@@ -32,7 +32,7 @@ class DiscreteSACLoss(SoftActorCriticsLoss):
 
     Args:
         actor_network: has ``get_dist``, a distribution of choices with `probs` ``[*B, n]``.
-        qvalue_network: writes ``"action_value"`` ``[*B, n]``, or ``[*B, num, n]`` where it is an
+        qvalue_network: writes ``"action_value"`` ``[*B, n]``, or ``[*B, num, n]`` if it is an
             ensemble; or a list of critics of one architecture.
         action_space: ``"one_hot"`` or ``"categorical"``; by default what a network says.
         num_actions: how many choices there are, for the automatic target entropy; by default as
@@ -132,7 +132,7 @@ class DiscreteSACLoss(SoftActorCriticsLoss):
 
 
 def _choices(actor: TensorDictModuleBase, rows: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Probabilities of all actions ``[*B, n]``, and their logarithms; 0 of those that cannot be."""
+    """Probabilities of all actions ``[*B, n]``, and their logarithms; 0 for impossible actions."""
     dist: Any = distribution_of(actor, rows)
     logits = getattr(dist, "logits", None)
     if not isinstance(logits, Tensor):

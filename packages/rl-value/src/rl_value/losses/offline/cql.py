@@ -41,11 +41,11 @@ class CQLLoss(SACLoss):
         deterministic_backup: targets have no entropy in them.
         num_random: actions of each kind for each step.
         with_lagrange: learn a factor of ``loss_cql``.
-        lagrange_thresh: where it is held then.
+        lagrange_thresh: the value at which the factor holds it.
         settings: what `SACLoss` takes besides; the spec of the action has finite bounds.
 
     Raises:
-        ValueError: as `SACLoss`, and where there are no bounds of actions.
+        ValueError: as `SACLoss`, and if there are no bounds of actions.
         TypeError: a network is no tensordict module, or an argument belongs elsewhere.
 
     Example:

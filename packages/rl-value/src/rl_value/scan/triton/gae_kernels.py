@@ -1,7 +1,7 @@
 """Generalised advantages of rows, scanned as `scan_kernels` does, without arrays in between.
 
-The factor and the term of a step are made where they are read. The last row of every row of time is
-a cut.
+The factor and the term of a step are computed in registers, as they are used. The last row of every
+row of time is a cut.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-incomplete-defs
