@@ -26,11 +26,7 @@ def make_env():
     return env
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("batched", [SerialEnv, ParallelEnv])
-def test_a2c_with_a_shared_trunk(batched):
-    options = {"mp_start_method": "fork"} if batched is ParallelEnv else {}
-    env = TransformedEnv(batched(2, EnvCreator(make_env), **options), Compose())
+def make_operators(env):
     num_actions = env.action_spec.shape[-1]
     common = TensorDictModule(
         MLP(in_features=4, out_features=16, num_cells=[16], activate_last_layer=True),
@@ -53,7 +49,15 @@ def test_a2c_with_a_shared_trunk(batched):
         MLP(in_features=16, out_features=1, num_cells=[]), in_keys=["common_features"]
     )
     actor_critic = ActorValueOperator(common, policy, value)
-    actor, critic = actor_critic.get_policy_operator(), actor_critic.get_value_operator()
+    return actor_critic.get_policy_operator(), actor_critic.get_value_operator()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("batched", [SerialEnv, ParallelEnv])
+def test_a2c_with_a_shared_trunk(batched):
+    options = {"mp_start_method": "fork"} if batched is ParallelEnv else {}
+    env = TransformedEnv(batched(2, EnvCreator(make_env), **options), Compose())
+    actor, critic = make_operators(env)
     with torch.no_grad():
         td = env.rollout(max_steps=4, break_when_any_done=False)
         actor(td)

@@ -82,6 +82,18 @@ def of_distributions(env):
     return actor, DistributionalDQNLoss(actor, gamma=0.99, delay_value=True)
 
 
+def make_buffer():
+    return TensorDictPrioritizedReplayBuffer(
+        alpha=0.7,
+        beta=0.5,
+        pin_memory=False,
+        prefetch=None,
+        storage=LazyTensorStorage(1000),
+        batch_size=32,
+        priority_key="td_error",
+    )
+
+
 @pytest.mark.parametrize("make", [of_values, of_distributions])
 def test_dqn_with_priorities(make):
     env, eval_env = (
@@ -102,15 +114,7 @@ def test_dqn_with_priorities(make):
         init_random_frames=50,
         split_trajs=False,
     )
-    replay_buffer = TensorDictPrioritizedReplayBuffer(
-        alpha=0.7,
-        beta=0.5,
-        pin_memory=False,
-        prefetch=None,
-        storage=LazyTensorStorage(1000),
-        batch_size=32,
-        priority_key="td_error",
-    )
+    replay_buffer = make_buffer()
     target_net_updater = SoftUpdate(loss_module, eps=0.98)
     optimizer = torch.optim.Adam(loss_module.parameters(), lr=1e-3)
     losses = []

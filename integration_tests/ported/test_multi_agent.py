@@ -24,12 +24,14 @@ class Central(nn.Module):
         return self.net(seen.flatten(-2)).unsqueeze(-1)
 
 
-def test_ppo_of_several_agents():
+def make_env():
     base = MultiAgentEnv(3, [(5, "terminated"), (4, "truncated")], batch_size=(2,))
-    env = TransformedEnv(
+    return TransformedEnv(
         base, RewardSum(in_keys=[("agents", "reward")], out_keys=[("agents", "episode_reward")])
     )
-    check_env_specs(env)
+
+
+def make_modules(env):
     observation = ("agents", "observation")
     width = env.observation_spec[observation].shape[-1]
     spec = env.full_action_spec[env.action_key]
@@ -49,10 +51,10 @@ def test_ppo_of_several_agents():
     critic = TensorDictModule(
         Central(3, width), in_keys=[observation], out_keys=[("agents", "state_value")]
     )
-    collector = SyncDataCollector(env, policy, frames_per_batch=60, total_frames=120)
-    replay_buffer = ReplayBuffer(
-        storage=LazyTensorStorage(60), sampler=SamplerWithoutReplacement(), batch_size=20
-    )
+    return policy, critic
+
+
+def make_loss(env, policy, critic):
     loss_module = ClipPPOLoss(
         actor_network=policy, critic_network=critic, clip_epsilon=0.2, entropy_coeff=1e-3
     )
@@ -67,6 +69,18 @@ def test_ppo_of_several_agents():
         value_target=("agents", "value_target"),
     )
     loss_module.make_value_estimator(ValueEstimators.GAE, gamma=0.9, lmbda=0.9)
+    return loss_module
+
+
+def test_ppo_of_several_agents():
+    env = make_env()
+    check_env_specs(env)
+    policy, critic = make_modules(env)
+    collector = SyncDataCollector(env, policy, frames_per_batch=60, total_frames=120)
+    replay_buffer = ReplayBuffer(
+        storage=LazyTensorStorage(60), sampler=SamplerWithoutReplacement(), batch_size=20
+    )
+    loss_module = make_loss(env, policy, critic)
     assert loss_module.value_estimator.tensor_keys.reward == ("agents", "reward")
     optim = torch.optim.Adam(loss_module.parameters(), 1e-3)
     for data in collector:

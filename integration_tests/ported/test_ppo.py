@@ -27,17 +27,7 @@ def make_env(device):
     )
 
 
-def test_ppo_on_continuous_actions():
-    device = "cpu"
-    env = make_env(device)
-    env.set_seed(0)
-    env.transform[0].init_stats(num_iter := 50, reduce_dim=0, cat_dim=0)
-    assert env.transform[0].loc.shape == (3,)
-    assert num_iter == 50
-    check_env_specs(env)
-    eval_env = make_env(device)  # of its own: one that a collector plays is not stepped elsewhere
-    eval_env.transform[0].load_state_dict(env.transform[0].state_dict())
-
+def make_modules(env, device):
     actor_net = nn.Sequential(
         nn.LazyLinear(16, device=device),
         nn.Tanh(),
@@ -59,9 +49,44 @@ def test_ppo_on_continuous_actions():
         module=nn.Sequential(nn.LazyLinear(16, device=device), nn.Tanh(), nn.LazyLinear(1)),
         in_keys=["observation"],
     )
-    policy_module(env.reset())
+    policy_module(env.reset())  # makes the lazy layers
     value_module(env.reset())
+    return policy_module, value_module
 
+
+def make_loss(policy_module, value_module):
+    return ClipPPOLoss(
+        actor_network=policy_module,
+        critic_network=value_module,
+        clip_epsilon=0.2,
+        entropy_bonus=True,
+        entropy_coeff=1e-4,
+        critic_coeff=1.0,
+        loss_critic_type="smooth_l1",
+    )
+
+
+def step(loss_module, optim, subdata):
+    loss_vals = loss_module(subdata)
+    loss_value = loss_vals["loss_objective"] + loss_vals["loss_critic"] + loss_vals["loss_entropy"]
+    loss_value.backward()
+    torch.nn.utils.clip_grad_norm_(loss_module.parameters(), 1.0)
+    optim.step()
+    optim.zero_grad()
+
+
+def test_ppo_on_continuous_actions():
+    device = "cpu"
+    env = make_env(device)
+    env.set_seed(0)
+    env.transform[0].init_stats(num_iter := 50, reduce_dim=0, cat_dim=0)
+    assert env.transform[0].loc.shape == (3,)
+    assert num_iter == 50
+    check_env_specs(env)
+    eval_env = make_env(device)  # of its own: one that a collector plays is not stepped elsewhere
+    eval_env.transform[0].load_state_dict(env.transform[0].state_dict())
+
+    policy_module, value_module = make_modules(env, device)
     collector = SyncDataCollector(
         env,
         policy_module,
@@ -74,15 +99,7 @@ def test_ppo_on_continuous_actions():
         storage=LazyTensorStorage(max_size=FRAMES), sampler=SamplerWithoutReplacement()
     )
     advantage_module = GAE(gamma=0.99, lmbda=0.95, value_network=value_module, average_gae=True)
-    loss_module = ClipPPOLoss(
-        actor_network=policy_module,
-        critic_network=value_module,
-        clip_epsilon=0.2,
-        entropy_bonus=True,
-        entropy_coeff=1e-4,
-        critic_coeff=1.0,
-        loss_critic_type="smooth_l1",
-    )
+    loss_module = make_loss(policy_module, value_module)
     optim = torch.optim.Adam(loss_module.parameters(), 3e-4)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optim, ROUNDS, 0.0)
     before = [one.clone() for one in loss_module.parameters()]
@@ -94,16 +111,7 @@ def test_ppo_on_continuous_actions():
             replay_buffer.extend(data_view.cpu())
             for _ in range(FRAMES // ROWS):
                 subdata = replay_buffer.sample(ROWS)
-                loss_vals = loss_module(subdata.to(device))
-                loss_value = (
-                    loss_vals["loss_objective"]
-                    + loss_vals["loss_critic"]
-                    + loss_vals["loss_entropy"]
-                )
-                loss_value.backward()
-                torch.nn.utils.clip_grad_norm_(loss_module.parameters(), 1.0)
-                optim.step()
-                optim.zero_grad()
+                step(loss_module, optim, subdata.to(device))
         assert tensordict_data["next", "reward"].mean().isfinite()
         if i % 10 == 0:
             with set_exploration_type(ExplorationType.DETERMINISTIC), torch.no_grad():

@@ -45,10 +45,9 @@ def value_of(critic, observation, action):
     return critic.module(torch.cat([observation, action], -1))
 
 
-def test_sac_by_hand():
-    env = make_env()
+def make_actor(env):
     high = env.action_spec.space.high
-    actor = ProbabilisticActor(
+    return ProbabilisticActor(
         TensorDictModule(
             nn.Sequential(MLP(3, 2, num_cells=[16]), NormalParamExtractor()),
             in_keys=["observation"],
@@ -60,6 +59,29 @@ def test_sac_by_hand():
         distribution_kwargs={"low": -high, "high": high},
         return_log_prob=False,
     )
+
+
+def losses_of_sac(batch, actor, pair, late, alpha):
+    """Losses of the critics and of the actor, and log-probabilities of its actions."""
+    with torch.no_grad():
+        ahead = actor.get_dist(batch["next"])
+        action = ahead.rsample()
+        values = torch.stack([value_of(net, batch["next", "observation"], action) for net in late])
+        soft = values.min(0).values - alpha * ahead.log_prob(action).unsqueeze(-1)
+        alive = ~batch["next", "terminated"]
+        target = batch["next", "reward"] + 0.99 * alive * soft
+    found = [value_of(net, batch["observation"], batch["action"]) for net in pair]
+    loss_q = sum(nn.functional.smooth_l1_loss(one, target) for one in found)
+    now = actor.get_dist(batch)
+    action = now.rsample()
+    log_prob = now.log_prob(action).unsqueeze(-1)
+    best = torch.stack([value_of(net, batch["observation"], action) for net in pair]).min(0)
+    return loss_q, (alpha * log_prob - best.values).mean(), log_prob
+
+
+def test_sac_by_hand():
+    env = make_env()
+    actor = make_actor(env)
     pair = critics(2)
     late = copy.deepcopy(pair)
     updaters = [SoftUpdate(net, target, tau=0.05) for net, target in zip(pair, late, strict=True)]
@@ -79,22 +101,7 @@ def test_sac_by_hand():
         buffer.extend(data)
         batch = buffer.sample()
         alpha = log_alpha.exp().detach()
-        with torch.no_grad():
-            ahead = actor.get_dist(batch["next"])
-            action = ahead.rsample()
-            values = torch.stack(
-                [value_of(net, batch["next", "observation"], action) for net in late]
-            )
-            soft = values.min(0).values - alpha * ahead.log_prob(action).unsqueeze(-1)
-            alive = ~batch["next", "terminated"]
-            target = batch["next", "reward"] + 0.99 * alive * soft
-        found = [value_of(net, batch["observation"], batch["action"]) for net in pair]
-        loss_q = sum(nn.functional.smooth_l1_loss(one, target) for one in found)
-        now = actor.get_dist(batch)
-        action = now.rsample()
-        log_prob = now.log_prob(action).unsqueeze(-1)
-        best = torch.stack([value_of(net, batch["observation"], action) for net in pair]).min(0)
-        loss_actor = (alpha * log_prob - best.values).mean()
+        loss_q, loss_actor, log_prob = losses_of_sac(batch, actor, pair, late, alpha)
         optim.zero_grad()
         (loss_q + loss_actor).backward()
         optim.step()
