@@ -4,7 +4,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from rl_layout.testing import trajectories
+from rl_layout.testing import EndKind, environments, trajectories
 from rl_replay import (
     ImmutableDatasetWriter,
     LazyTensorStorage,
@@ -14,6 +14,7 @@ from rl_replay import (
     RoundRobinWriter,
     SliceSampler,
     TensorStorage,
+    Writer,
 )
 
 
@@ -188,3 +189,48 @@ def test_a_dataset_that_was_taken_for_room_is_told_its_writer(sampler):
     assert "writer=ImmutableDatasetWriter()" in told.value.__notes__[0]
     buffer.set_writer(ImmutableDatasetWriter())
     assert buffer.sample().shape == (4,)
+
+
+@pytest.mark.parametrize("part", ["storage", "sampler", "writer"])
+def test_buffer_names_a_part_of_the_wrong_kind(part: str) -> None:
+    with pytest.raises(TypeError, match=f"{part} must be a {part.capitalize()}, got int"):
+        ReplayBuffer(**{part: 3})
+
+
+def test_buffer_refuses_a_writer_that_keeps_old_rows_of_lossless_storage() -> None:
+    class Best(Writer):
+        overwrites_oldest = False
+
+    with pytest.raises(ValueError, match="Best does not overwrite the oldest row first"):
+        ReplayBuffer(storage=LazyTensorStorage(9, lossless=True), writer=Best())
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9, lossless=True))
+    with pytest.raises(ValueError, match="Best does not overwrite"):
+        buffer.set_writer(Best())
+    assert isinstance(buffer.writer, RoundRobinWriter)
+
+
+class CountedWriter(Writer):
+    """Notes how many rows each call brings."""
+
+    def __init__(self):
+        self.counts = []
+
+    def check(self, count):
+        self.counts.append(count)
+
+
+@pytest.mark.parametrize(
+    ("data", "count"),
+    [
+        pytest.param(trajectories([3, 4]), 7, id="flat"),
+        pytest.param(environments(2, 5, [5], [EndKind.CUT]), 10, id="batch of trajectories"),
+        pytest.param([1, 2, 3], 3, id="list"),
+        pytest.param(torch.arange(6), 6, id="tensor"),
+        pytest.param({"a": torch.zeros(4, 2)}, 4, id="dict"),
+        pytest.param((torch.zeros(5), torch.zeros(5, 3)), 5, id="tuple"),
+    ],
+)
+def test_writer_is_told_how_many_rows_a_call_brings(data, count):
+    writer = CountedWriter()
+    ReplayBuffer(storage=LazyTensorStorage(50), writer=writer).extend(data)
+    assert writer.counts == [count]

@@ -110,12 +110,6 @@ def test_parts_can_be_exchanged(filled, steps) -> None:
     assert buffer.set_rng(None) is generator
 
 
-@pytest.mark.parametrize("part", ["storage", "sampler", "writer"])
-def test_buffer_names_a_part_of_the_wrong_kind(part: str) -> None:
-    with pytest.raises(TypeError, match=f"{part} must be a {part.capitalize()}, got int"):
-        ReplayBuffer(**{part: 3})
-
-
 def test_sampler_and_writer_of_the_caller_are_asked(filled, steps) -> None:
     class Newest(Sampler):
         def sample(self, storage, batch_size):
@@ -134,18 +128,6 @@ def test_sampler_and_writer_of_the_caller_are_asked(filled, steps) -> None:
     buffer.set_writer(Limited())
     with pytest.raises(ValueError, match="full"):
         buffer.extend(steps(1))
-
-
-def test_buffer_refuses_a_writer_that_keeps_old_rows_of_lossless_storage() -> None:
-    class Best(Writer):
-        overwrites_oldest = False
-
-    with pytest.raises(ValueError, match="Best does not overwrite the oldest row first"):
-        ReplayBuffer(storage=LazyTensorStorage(9, lossless=True), writer=Best())
-    buffer = ReplayBuffer(storage=LazyTensorStorage(9, lossless=True))
-    with pytest.raises(ValueError, match="Best does not overwrite"):
-        buffer.set_writer(Best())
-    assert isinstance(buffer.writer, RoundRobinWriter)
 
 
 def test_explicit_keys_cut_trajectories_also_of_stored_rows() -> None:
@@ -339,30 +321,3 @@ def test_tensorclasses_that_are_defined_in_a_function_are_stored_and_read(shared
     assert isinstance(buffer[:], Local)
     assert buffer[:].a.tolist() == [0, 1, 2, 3]
     assert isinstance(buffer.sample(), Local)
-
-
-class CountedWriter(Writer):
-    """Notes how many rows each call brings."""
-
-    def __init__(self):
-        self.counts = []
-
-    def check(self, count):
-        self.counts.append(count)
-
-
-@pytest.mark.parametrize(
-    ("data", "count"),
-    [
-        pytest.param(trajectories([3, 4]), 7, id="flat"),
-        pytest.param(environments(2, 5, [5], [EndKind.CUT]), 10, id="batch of trajectories"),
-        pytest.param([1, 2, 3], 3, id="list"),
-        pytest.param(torch.arange(6), 6, id="tensor"),
-        pytest.param({"a": torch.zeros(4, 2)}, 4, id="dict"),
-        pytest.param((torch.zeros(5), torch.zeros(5, 3)), 5, id="tuple"),
-    ],
-)
-def test_writer_is_told_how_many_rows_a_call_brings(data, count):
-    writer = CountedWriter()
-    ReplayBuffer(storage=LazyTensorStorage(50), writer=writer).extend(data)
-    assert writer.counts == [count]
