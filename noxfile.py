@@ -30,10 +30,9 @@ HEAVY: list[str] = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["house
 # files whose examples need an extra, which they name
 OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
 OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
-OF_EXTRAS += ["rl_recurrent/backends/compiled/numba_loops"]
-OF_EXTRAS += ["rl_replay/testing/machines", "rl_replay/testing/*_machine"]
-OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_datasets/minari/*"]
-OF_EXTRAS += ["rl_replay/checkpointers/hdf5", "rl_transforms/observations/vec_norm"]
+OF_EXTRAS += ["rl_replay/testing/*machine*", "rl_replay/checkpointers/hdf5", "rl_datasets/minari/*"]
+OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_recurrent/backends/compiled/numba_loops"]
+OF_EXTRAS += ["rl_transforms/observations/vec_norm"]
 
 BY_FILE = ["-n", "2", "--dist", "loadfile"]  # tests in two processes
 BY_TEST = ["-n", "2", "--dist", "worksteal"]
@@ -422,20 +421,21 @@ def docs(session: nox.Session) -> None:
 @each_package
 def bench(session: nox.Session, package: str) -> None:
     """Print the speed of one package next to its peers; take the machine for yourself."""
-    install(session, *work("bench", package))
-    for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
-        path = path.relative_to(ROOT)
-        session.run("python", str(path), *session.posargs, env={"PYTHONPATH": "tools"})
+    run_benchmarks(session, package)
 
 
 @nox.session(name="bench-compare", default=False)
 @each_package
 def bench_compare(session: nox.Session, package: str) -> None:
     """Hold benchmarks against the last record of such a machine; `-- --keep` keeps the new one."""
+    run_benchmarks(session, package, "tools/bench_compare.py")
+
+
+def run_benchmarks(session: nox.Session, package: str, *tool: str) -> None:
+    """Run each benchmark of a package, by a tool where one is given."""
     install(session, *work("bench", package))
-    for path in sorted(ROOT.glob(f"packages/{package}/benchmarks/*.py")):
-        command = ["python", "tools/bench_compare.py", str(path.relative_to(ROOT))]
-        session.run(*command, *session.posargs, env={"PYTHONPATH": "tools"})
+    for path in sorted(Path("packages", package, "benchmarks").glob("*.py")):
+        session.run("python", *tool, str(path), *session.posargs, env={"PYTHONPATH": "tools"})
 
 
 @nox.session(default=False)
@@ -470,7 +470,7 @@ def wheels(session: nox.Session) -> None:
 
 @nox.session(default=False, venv_backend="none")
 def versions(session: nox.Session) -> None:
-    """List the packages, their versions, their layers and what they stand on."""
+    """List the packages, their versions, their layers and the ones that they depend on."""
     for name, project in PACKAGES.items():
         row = [name, project["project"]["version"], str(project["tool"]["house"]["layer"])]
         sys.stdout.write("  ".join([*row, ", ".join(closure(name)[:-1]) or "-"]) + "\n")
