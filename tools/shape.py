@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -63,12 +64,17 @@ def code_and_comments(text: str, tree: ast.Module) -> tuple[int, int]:
 
 
 def exported(package: Path) -> set[str]:
-    """The names that a package exports."""
-    tree = ast.parse((package / "src" / module_of(package) / "__init__.py").read_text())
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return set()
+    """The names that a package exports, and those of its documented public modules."""
+    module, sources = module_of(package), package / "src"
+    page = (ROOT / "docs/api" / f"{package.name}.md").read_text(encoding="utf-8")
+    modules = {module, *re.findall(r"automodule:: (\S+)", page), *contracts.public_modules()}
+    return set().union(
+        *(
+            contracts.offered(contracts.file_of(name, sources))
+            for name in modules
+            if name.split(".")[0] == module
+        )
+    )
 
 
 def module_of(package: Path) -> str:
