@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -43,8 +44,6 @@ MODULE = """## {module}
    :members:{imported}
 ```
 """
-# modules that are used by their own name
-ALSO = ["checkpoint", "functional", "keys", "reference", "synthetic", "testing"]
 
 
 def section(of: str, folder: Path) -> str:
@@ -78,6 +77,8 @@ def draw(page: Path, into: Path) -> None:
 
 
 here = Path(__file__).parent
+# modules that are used by their own name
+ALSO = tomllib.loads((here.parent / "pyproject.toml").read_text())["tool"]["house"]["documented"]
 draw(here / "conventions.md", here / "_drawn")
 (here / "api").mkdir(exist_ok=True)
 for declared in sorted((here.parent / "packages").glob("*/pyproject.toml")):

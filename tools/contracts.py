@@ -27,10 +27,10 @@ DOCUMENTED |= {"_repr_html_", "_repr_png_"}
 OF_OTHERS = "rl_tensordict"  # reads what torch and tensordict keep to themselves, for all others
 
 
-def public_modules() -> set[str]:
-    """The modules that siblings may import, in addition to the packages themselves."""
+def house(name: str) -> set[str]:
+    """A list of modules in the root's pyproject.toml: `public` for siblings, `documented`."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        return set(tomllib.load(file)["tool"]["house"]["public"])
+        return set(tomllib.load(file)["tool"]["house"][name])
 
 
 def file_of(module: str, sources: Path) -> Path:
@@ -128,7 +128,7 @@ def circles(packages: dict[str, Path]) -> list[list[str]]:
 
 def main() -> None:
     """Print every import that breaks a rule."""
-    problems = unoffered(PACKAGES, public_modules())
+    problems = unoffered(PACKAGES, house("public"))
     problems += private(PACKAGES)
     problems += [f"a circle of imports: {', '.join(part)}" for part in circles(PACKAGES)]
     if problems:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -66,15 +65,10 @@ def code_and_comments(text: str, tree: ast.Module) -> tuple[int, int]:
 def exported(package: Path) -> set[str]:
     """The names that a package exports, and those of its documented public modules."""
     module, sources = module_of(package), package / "src"
-    page = (ROOT / "docs/api" / f"{package.name}.md").read_text(encoding="utf-8")
-    modules = {module, *re.findall(r"automodule:: (\S+)", page), *contracts.public_modules()}
-    return set().union(
-        *(
-            contracts.offered(contracts.file_of(name, sources))
-            for name in modules
-            if name.split(".")[0] == module
-        )
-    )
+    own = [f"{module}.{name}" for name in contracts.house("documented")]
+    files = {contracts.file_of(name, sources) for name in (*own, *contracts.house("public"))}
+    init = sources / module / "__init__.py"
+    return set().union(*(contracts.offered(path) for path in {init, *files} if path.is_file()))
 
 
 def module_of(package: Path) -> str:
