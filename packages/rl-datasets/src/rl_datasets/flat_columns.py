@@ -25,6 +25,7 @@ def require_length(columns: Mapping[Any, Any], rows: int, of: object, place: obj
 
 def bounds_of(ends: Flags) -> Ints:
     """Where episodes begin, and where the last one ends, int64 `[episodes + 1]`."""
+    # a flag at the last row ends the last episode: no empty one follows
     found = np.flatnonzero(ends) + 1
     bounds: Ints = np.concatenate([[0], found[found < len(ends)], [len(ends)]])
     return bounds
@@ -37,6 +38,7 @@ def parts(
     number = first
     while number < len(bounds) - 1:
         begin = int(bounds[number])
+        # as many whole episodes as fit into a block, at least one
         stop = max(number + 1, int(np.searchsorted(bounds, begin + BLOCK_ROWS, "right")) - 1)
         block = {key: column[begin : int(bounds[stop])] for key, column in columns.items()}
         for one in range(number, stop):

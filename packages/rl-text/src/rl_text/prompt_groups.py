@@ -112,6 +112,7 @@ class PromptGroupSampler(Sampler):
         self.ran_out = self._place >= len(self._order)
         runs = np.concatenate(chosen)
         ends = runs[:, 1].cumsum()
+        # row j of a run that begins at `ends - rows` of the sample has id first + j
         rows = np.repeat(runs[:, 0] - ends + runs[:, 1], runs[:, 1]) + np.arange(ends[-1])
         return torch.from_numpy(rows), {}
 
@@ -137,10 +138,12 @@ class PromptGroupSampler(Sampler):
         live = storage.ring.is_live(torch.from_numpy(runs[:, 0])).numpy()
         broken = np.unique(runs[~live, 2])  # the oldest row of a run is overwritten first
         self._runs = runs[~np.isin(runs[:, 2], broken)]
+        # runs of one group next to each other, in the order in which they were written
         order = self._runs[np.argsort(self._runs[:, 2], kind="stable")]
         cuts = np.flatnonzero(np.diff(order[:, 2])) + 1
         groups = np.split(order, cuts) if len(order) else []
         self._groups = [one for one in groups if self._is_whole(one)]
+        # places in `_groups` have changed, so the epoch begins anew
         self._order, self._place = self._order[:0], 0
 
     def _is_whole(self, runs: Ints) -> bool:
@@ -157,6 +160,7 @@ class PromptGroupSampler(Sampler):
             found.append(leaf.reshape(len(rows)).cpu().numpy())
         group, conversation = found
         is_first = np.ones(len(rows), bool)
+        # a conversation that is written in two calls has two runs
         is_first[1:] = (np.diff(group) != 0) | (np.diff(conversation) != 0)
         starts = np.flatnonzero(is_first)
         lengths = np.diff(starts, append=len(rows))

@@ -86,7 +86,9 @@ class WholeTrajectories:
         env = torch.arange(self._num_envs).repeat_interleave(num_steps)
         env = torch.cat([self._env, env])
         rows = self._joined({key: leaf.flatten(0, batch.ndim - 1) for key, leaf in _of(batch)})
+        # held rows come before new ones, and the sort is stable: order of time in each environment
         order = torch.argsort(env, stable=True)
+        # rows with an end at or after them are complete, the others are held
         left = _ends_left(ends[order], env[order])
         return self._hand_out(rows, env, order[left > 0], order[left == 0])
 

@@ -32,6 +32,7 @@ def crc32c(data: bytes) -> int:
             np.zeros(lanes, np.uint32), rows[: lanes * _LANE].reshape(lanes, _LANE).T
         )
         first, second, third, fourth = shifts
+        # crc(a + b) = crc(a advanced over len(b) zeros) ^ crc(b from state 0)
         for lane in states.tolist():
             moved = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255]
             crc = moved ^ fourth[crc >> 24] ^ lane

@@ -44,6 +44,7 @@ class H5Split:
         lengths = flat["lengths"]
         parts: list[dict[str, TensorDict]] = [{} for _ in lengths]
         for group, more in (("steps", 0), ("shared", 1)):
+            # a trajectory of j steps has j + 1 observations
             sizes = (lengths + more).tolist()
             found = tensors(flat[group])
             wrong = [key for key, leaf in found.items() if len(leaf) != sum(sizes)]

@@ -78,6 +78,7 @@ def _pieces(width: int) -> list[tuple[slice, np.dtype[Any]]]:
 
 def same_rows(left: Array, rows: Ints, right: Array, others: Ints) -> NDArray[np.bool_]:
     """`same_bits` of selected rows of two arrays, gathered in cache-sized pieces."""
+    # at least a row, and rows of no bytes do not divide by 0
     step = max(1, _CHUNK_BYTES // max(1, left.itemsize * prod(left.shape[1:])))
     equal = np.empty(len(rows), dtype=np.bool_)
     for start in range(0, len(rows), step):

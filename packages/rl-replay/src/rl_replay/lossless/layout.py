@@ -71,6 +71,7 @@ class LosslessLayout:
 
     def require_addresses(self, rows: int) -> None:
         """Raises if `SUCCESSOR` cannot address so many rows and as many slots."""
+        # one int32 addresses rows and slots, next to each other in one space
         most = torch.iinfo(torch.int32).max // 2
         if rows > most:
             raise ValueError(

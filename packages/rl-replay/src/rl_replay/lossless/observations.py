@@ -131,6 +131,7 @@ def successors(back: NDArray[np.integer[Any]], steps: Ints | None = None) -> Int
     following = np.full(count, -1, dtype=np.int64)
     if count < 2:
         return following
+    # `back` is the distance to the predecessor: row `later - back` is followed by row `later`
     later = np.arange(count)
     earlier = later - back
     inside = (back > 0) & (earlier >= 0)
@@ -139,6 +140,7 @@ def successors(back: NDArray[np.integer[Any]], steps: Ints | None = None) -> Int
         return following
     reached, found = following, np.full(count, -1, dtype=np.int64)
     for step in range(1, min(int(steps.max()), count) + 1):
+        # `reached[i]` is the row `step` steps after row i; each round moves one further
         here = steps == step
         found[here] = reached[here]
         if step < count:

@@ -48,6 +48,7 @@ class LosslessOneRow:
         if owned is None:
             side.make_room(lane, 1, self._addresses)
         self._touched.touches += 1
+        # a slot of the overwritten row is free before the new row takes one
         if owned is not None:
             single.release(lane, position, owned)
         slot = side.take_one(lane)

@@ -43,6 +43,7 @@ def update_rows(
     if nexts and observed.size:
         _require_all(layout, addresses, nexts, positions[observed])
         linker.materialize(positions[observed], numbers[observed])
+        # after `materialize` every address is a slot of its own, no row
         slots = addresses.slots(addresses.values[positions[observed]])
         linker.observations.overwrite(slots, nexts, leaves, observed)
     stored = [path for path in leaves if path in layout.stored]
@@ -60,6 +61,7 @@ def _observed(addresses: Addresses, positions: Ints, mark: torch.Tensor | None) 
     if mark is None:
         return np.arange(len(positions))
     missing = mark.cpu().numpy().reshape(-1)
+    # an address of 0 means no next observation
     if (missing & (addresses.values[positions] != 0)).any():
         raise ValueError(
             f"{NEXT_MISSING} is True in rows that have a next observation, which cannot be "

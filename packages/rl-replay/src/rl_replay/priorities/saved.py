@@ -39,6 +39,7 @@ class Saved(NamedTuple):
             first, count = self.window.first[lane], self.window.counts[lane]
             begin = max(first, now.first[lane])
             end = min(first + count, now.first[lane] + now.counts[lane])
+            # `place` is where the lane begins in `priorities`; its row ids begin at `first`
             if begin < end:
                 yield begin, self.priorities[place + begin - first : place + end - first]
             place += count

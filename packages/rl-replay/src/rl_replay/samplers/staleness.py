@@ -99,6 +99,7 @@ class StalenessAwareSampler(Sampler):
             for name in ("firsts", "counts", "versions")
         )
         weights = self._weights(versions)
+        # one entry a run of rows of one version: [runs]; rows of a run weigh the same
         mass = counts * weights
         if not mass.sum() > 0:
             oldest = f"the newest of {len(window)} rows is of version {versions.max(initial=-1)}"
@@ -108,9 +109,11 @@ class StalenessAwareSampler(Sampler):
             )
         ends = mass.cumsum()
         drawn = torch.rand(batch_size, generator=self.generator, dtype=torch.float64).numpy()
+        # the cumulated mass is a line on which runs follow each other: a point finds run and row
         drawn *= ends[-1]
         run = np.minimum(ends.searchsorted(drawn, "right"), np.flatnonzero(mass)[-1])
         place = (drawn - (ends - mass)[run]) / weights[run]
+        # rounding may put a point at the end of its run
         inside = np.minimum(place.astype(np.int64), counts[run] - 1)
         return torch.from_numpy(firsts[run] + inside), {}
 
@@ -172,6 +175,7 @@ class _Runs:
 
     def append(self, numbers: Ints, versions: Ints) -> None:
         """Add rows with consecutive ids."""
+        # a run begins at row 0 and wherever the version changes
         cuts = np.flatnonzero(np.diff(versions)) + 1
         begins = np.concatenate([[0], cuts])
         counts = np.diff(np.append(begins, len(numbers)))
@@ -188,6 +192,7 @@ class _Runs:
     def drop_before(self, first: int | None) -> None:
         """Drop rows of lower ids; all where None."""
         ends = self.firsts + self.counts
+        # `first` inside a run shortens it; a run that ends before has begin == end, and goes
         begins = ends if first is None else np.clip(first, self.firsts, ends)
         kept = begins < ends
         self.firsts, self.counts = begins[kept], (ends - begins)[kept]

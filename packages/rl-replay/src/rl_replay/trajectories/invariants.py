@@ -66,10 +66,12 @@ def check_invariants(index: Queries, back: NDArray[np.integer]) -> None:
         _require("single rows", numbers.tolist(), singly.tolist())
         _require(
             "places",
+            # a trajectory names its place in the list of live ones
             list(range(base, base + len(slots))),
             index.tables.trajectories[slots, PLACE].tolist(),
         )
         places = positions_of(numbers, index.capacity, index.lanes)
+        # pieces that no row refers to are free, whatever they hold
         used = np.unique(index.tables.piece_of[places])
         pieces = index.tables.pieces[used]
         _require("pieces", len(used), int(words[PIECES]))
@@ -85,6 +87,7 @@ def walk_predecessors(index: Queries, lane: int, back: NDArray[np.integer]) -> l
     words = index.tables.words[lane]
     for number in range(first + int(words[LOW]), first + int(words[INDEXED])):
         distance = int(back[lane * index.capacity + (number - first) % index.capacity])
+        # -1 is padding, 0 a row without a predecessor
         if distance >= 0:
             chain = found.pop(number - distance, []) if distance else []
             found[number] = [*chain, number]

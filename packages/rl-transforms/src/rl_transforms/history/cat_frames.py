@@ -187,6 +187,7 @@ class CatFrames(Transform):
         # frame of step t is at t + N - 1. A row never reads past its reset, age steps back.
         steps = torch.arange(batch.shape[-1], device=age.device)
         back = torch.arange(oldest, -1, -1, device=age.device)
+        # `back` is N - 1 ... 0, oldest first; frames before the reset repeat the first one
         held = torch.minimum(back, age.unsqueeze(-1))  # [*B, T, N]
         length = batch.shape[-1] + oldest
         env = torch.arange(age[..., 0].numel(), device=age.device) * length
@@ -307,6 +308,7 @@ class CatFrames(Transform):
         if self.padding == "constant" and bool(is_pad.any()):
             where = is_pad.reshape(*is_pad.shape, *[1] * (frames.ndim - 2))
             frames = frames.masked_fill(where, self._constant(frames.dtype))
+        # `dim` is negative; a frame has one dimension fewer than `frames`
         place = frames.ndim - 1 + self.dim
         merged: Tensor = frames.movedim(1, place).flatten(place, place + 1)
         return merged

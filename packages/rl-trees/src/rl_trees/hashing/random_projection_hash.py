@@ -106,6 +106,7 @@ class RandomProjectionHash(SipHash):
         places = torch.arange(shape[0] * shape[1])
         key = (self.seed % 2**128).to_bytes(16, "little")
         hashes = SipHash(key=key)(places)
+        # 53 bits fit the mantissa of a double: nothing is rounded
         bits = np.asarray(hashes).view(np.uint64) >> np.uint64(11)
         return torch.from_numpy(bits * 2.0**-52 - 1).reshape(shape)
 
@@ -140,6 +141,7 @@ def _projected(rows: torch.Tensor, transform: torch.Tensor) -> torch.Tensor:
         products = rows * direction
         while products.shape[1] > 1:
             half = products.shape[1] // 2
+            # the last column of an odd number waits for the next round
             odd = products[:, 2 * half :]
             products = torch.cat([products[:, :half] + products[:, half : 2 * half], odd], 1)
         columns.append(products)

@@ -53,6 +53,7 @@ class KeyLayout:
     @property
     def width(self) -> int:
         """Words of a key."""
+        # rounded up: the last word is filled with zeros
         return -(-sum(entry.width for entry in self.entries) // 8)
 
     def encode(self, columns: Sequence[torch.Tensor]) -> Words:

@@ -68,6 +68,7 @@ def fill_row(c, tree, node, logits, legal, value):
         totals[a], weights[a] = 0.0, 0.0
         shifted[a] = logits[a] if legal[a] else -np.inf
         top = max(top, shifted[a])
+    # no action is legal: all are -inf, and -inf - -inf would be NaN
     if not np.isfinite(top):
         top = 0.0
     for a in range(len(shifted)):
@@ -277,11 +278,13 @@ def drawn(c, rule, tree, node, chances):
     mixed = (mixed ^ every) * _MIX
     mixed ^= mixed >> np.uint64(32)
     mixed *= _MIX
+    # the upper 53 bits, as many as a double holds
     uniform, passed = np.float64(mixed >> np.uint64(11)) * 2.0**-53, 0.0
     for a in range(len(chances)):
         passed += chances[a]
         if passed > uniform:
             return np.int64(a)
+    # rounding may leave a sum below `uniform`: then the last legal action
     return last
 
 

@@ -52,6 +52,7 @@ def select(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
             child = c.child[here, node, action].astype(np.int64)
             ends = (child < 0) | c.done[here, child]
             nodes[here[ends], turn], actions[here[ends], turn] = node[ends], action[ends]
+            # trees whose walk has ended drop out; `here` are the others [m]
             here, node = here[~ends], child[~ends]
 
 
@@ -59,6 +60,7 @@ def fill(
     c: SearchColumns, trees: Ints, nodes: Ints, logits: Floats, legal: Any, value: Floats
 ) -> None:
     """Writes the rows of new nodes `[m]`."""
+    # softmax over legal actions; all are illegal in a node that is done, whose top is -inf
     masked = np.where(legal, logits, -np.inf)
     top = masked.max(1, initial=-np.inf, keepdims=True)
     shifted = masked - np.where(np.isfinite(top), top, 0.0)
@@ -78,6 +80,7 @@ def expand(c: SearchColumns, nodes: Ints, actions: Ints, results: Results, child
     trees, r = np.arange(len(nodes)), results
     for turn in range(nodes.shape[1]):
         node, action = nodes[:, turn], actions[:, turn]
+        # edges of one tree may be equal: its later turns find the child of the earlier ones
         new = c.child[trees, node, action] < 0
         t, n, a = trees[new], node[new], action[new]
         added = c.size[t]
@@ -100,6 +103,7 @@ def backup(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
         returns = np.where(c.done[here, leaf], 0.0, c.value[here, leaf])
         while len(here):
             at = (here, node, action)
+            # the value of the child becomes the return of the edge above it
             returns = c.reward[at] + c.discount[at] * returns
             if rule.kind == EXP3_RULE:
                 learn(c, rule, here, node, action, returns)
@@ -109,6 +113,7 @@ def backup(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
             mean = c.totals[at] / c.visits[at]
             c.bounds[here, 0] = np.minimum(c.bounds[here, 0], mean)
             c.bounds[here, 1] = np.maximum(c.bounds[here, 1], mean)
+            # an edge that leaves the root, node 0, is the last of its walk
             below = node > 0
             here, node, returns = here[below], node[below], returns[below]
             action = c.action[here, node].astype(np.int64)
@@ -121,6 +126,7 @@ def choose(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Ints:
     if rule.kind == EXP3_RULE:
         return drawn(c, rule, trees, nodes)
     count = (c.visits[at] + c.pending[at]).astype(np.float64)
+    # walks that are not backed up yet count as visits with a virtual loss
     totals = c.totals[at] - rule.parameters[LOSS] * c.pending[at]
     means = np.divide(totals, count, out=np.zeros_like(totals), where=count > 0)
     legal = c.legal[at]
@@ -130,6 +136,7 @@ def choose(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Ints:
         every = count.sum(1, keepdims=True)
         with np.errstate(divide="ignore", invalid="ignore"):
             scores = means + rule.parameters[0] * np.sqrt(np.log(every) / count)
+        # 0 / 0 and log(N) / 0: every action is tried once first
         scores[count == 0] = np.inf
     else:
         scores = gumbel(c, rule, trees, nodes, count, means)
@@ -164,6 +171,7 @@ def gumbel(
     every = count.sum(1)
     share, visit = 1.0 / weights.sum(1, keepdims=True), 1.0 / (1.0 + every[:, None])
     scores: Floats = weights * share - count * visit
+    # at a root with plan left, only actions with as many visits as the plan says compete
     simulation = every.astype(np.int64)
     considered = np.minimum(legal.sum(1), int(rule.parameters[0]))
     halving = (nodes == 0) & (simulation < c.plan.shape[1])
@@ -184,6 +192,7 @@ def advantage(
     tried = np.where(visited, prior, 0.0).sum(1)
     weighted = np.where(visited, prior * means, 0.0).sum(1)
     average = np.divide(weighted, tried, out=np.zeros_like(tried), where=tried > 0)
+    # the mixed value: the node's own estimate, and N times the mean by the priors of tried actions
     mixed = (c.value[trees, nodes] + every * average) / (every + 1.0)
     completed = np.where(visited, means, mixed[:, None])
     legal = c.legal[trees, nodes]
@@ -210,10 +219,12 @@ def drawn(c: SearchColumns, rule: Rule, trees: Ints, nodes: Ints) -> Ints:
     chances = probabilities(c, rule, trees, nodes)
     every = (c.visits[at] + c.pending[at]).sum(1).astype(np.uint64)
     mixed = c.seeds[trees]
+    # seed, node and visits name the draw, so no state of a generator is kept
     for word in (nodes.astype(np.uint64), every):
         mixed = (mixed ^ word) * np.uint64(MIX)
         mixed = mixed ^ (mixed >> np.uint64(32))
     mixed = mixed * np.uint64(MIX)
+    # the upper 53 bits, as many as a double holds
     uniform = (mixed >> np.uint64(11)) * 2.0**-53
     passed = np.cumsum(chances, 1) > uniform[:, None]
     # where rounding leaves a little over, the last legal action

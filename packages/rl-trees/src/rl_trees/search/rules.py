@@ -209,6 +209,7 @@ class GumbelHalving(SelectionRule):
         plan: list[int] = []
         visits = 0
         while len(plan) < self.num_simulations:
+            # each halving gets an equal share of the simulations, spread over its actions
             for _ in range(max(1, self.num_simulations // (halvings * considered))):
                 plan += [visits] * considered
                 visits += 1

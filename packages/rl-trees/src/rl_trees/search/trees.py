@@ -253,6 +253,7 @@ class MCTSTrees:
             except BaseException:
                 self._unselect(*leaves)
                 raise
+            # after the last simulation no leaf is selected: its walks would stay pending
             following = np.empty((2, self.num_trees, int(turn < simulations)), np.int64)
             copies = kept.taken(after)
             loops.advance(c, self._rule, leaves, results, copies, children, following)

@@ -42,6 +42,7 @@ def _shift(slots):
 def _slot(slots, stored, stored_hashes, key, key_hash, shift):
     """The slot that holds a key, or the empty one where it belongs."""
     mask = len(slots) - 1
+    # Fibonacci hashing: the upper bits of the product are the slot
     place = np.int64((key_hash * _SPREAD) >> shift)
     while True:
         row = slots[place]
@@ -55,6 +56,7 @@ def _slot(slots, stored, stored_hashes, key, key_hash, shift):
                     break
             if same:
                 return place
+        # linear probing; slots are a power of two, and some are empty
         place = (place + 1) & mask
 
 

@@ -65,6 +65,7 @@ def _ends(view: View, rows: range) -> list[Markup]:
         return []
     lasts = np.append(found.owners[1:] != found.owners[:-1], True)
     kinds = np.where(lasts, found.kinds[found.owners], EndKind.CUT)
+    # the last row of each piece, counted from the first row of the strip
     at = found.starts + found.piece_lengths - 1 - rows.start
     inside = (at >= 0) & (at < len(rows))
     bins = min(BINS, len(rows))
@@ -74,6 +75,7 @@ def _ends(view: View, rows: range) -> list[Markup]:
     )
     most, shapes = max(1, int(counts.sum(0).max())), []
     for i in counts.sum(0).nonzero()[0].tolist():
+        # bin i holds the rows r with r * bins // rows == i: it begins at ceil(i * rows / bins)
         begin, end = (rows.start + -(-n * len(rows) // bins) for n in (i, i + 1))
         told = ", ".join(f"{counts[k, i]:,} {ENDS[k]}" for k in EndKind if counts[k, i])
         label, top = f"rows {begin:,} to {end - 1:,}: {told}", float(HEIGHT)

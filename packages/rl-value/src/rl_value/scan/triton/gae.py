@@ -37,6 +37,7 @@ def gae(
     counts = rows, steps, chunks, float(factors[0]), float(factors[0] * factors[1])
     with torch.cuda.device_of(reward):  # where Triton launches; nothing changes on a CPU
         many = chunks > 1
+        # with one tile nothing enters it: totals and carries are not launched
         if many:
             totals, entering = reward.new_empty(2 * chunks), reward.new_empty(chunks + 1)
             tiles: dict[str, int] = {"ROWS": sizes.rows, "BLOCK": sizes.block, "num_warps": 1}
