@@ -106,7 +106,7 @@ BY_CHANCE = (  # what rows that hypothesis draws may be warned of
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let warnings pass that drawn rows, or a thread of the test runner, may cause."""
-    if "PYTEST_XDIST_WORKER" in os.environ:  # Python 3.12 warns of a fork beside that thread
+    if "PYTEST_XDIST_WORKER" in os.environ:  # Python 3.12 warns of a fork while that thread runs
         item.add_marker(pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"))
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         for message in BY_CHANCE:

@@ -121,7 +121,7 @@ def see_all_extras(session: nox.Session) -> None:
 
 
 def bring_kernels(session: nox.Session) -> None:
-    """Put what numba compiled in sessions before beside the same sources of this one.
+    """Copy what numba compiled in earlier sessions next to the same sources of this one.
 
     It is loaded only where the bytes of its source file are the same.
     """

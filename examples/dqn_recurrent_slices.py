@@ -90,7 +90,7 @@ def make_env(name: str, num_envs: int) -> TransformedEnv:
 
 
 class Run:
-    """A training run: whatever a checkpoint holds, and what makes it go on."""
+    """A training run: whatever a checkpoint holds, and what resumes it."""
 
     def __init__(self, settings: Settings) -> None:
         torch.manual_seed(settings.seed)
@@ -189,7 +189,7 @@ class Run:
         os.replace(out / "checkpoint.part", out / "checkpoint.pt")
 
     def load(self, out: Path) -> dict[str, Any]:
-        """Go on from a checkpoint, and return the state of its log; reading it runs no code."""
+        """Continue from a checkpoint, and return the state of its log; reading it runs no code."""
         path = out / "checkpoint.pt"
         if not path.exists():
             refuse(f"there is no checkpoint {path}: leave --resume out to begin")
@@ -284,7 +284,7 @@ def main() -> None:
     parser.add_argument("--device", default=Settings.device, help="where to learn: cpu, cuda, ...")
     parser.add_argument("--steps", type=int, default=300_000, help="most steps to train")
     parser.add_argument("--out", type=Path, default=Path("runs/dqn_recurrent_slices"))
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--resume", action="store_true", help="resume the checkpoint of --out")
     options, interrupts = parser.parse_args(), []
     # Ctrl-C lets the batch under way be finished; a second one stops at once
     signal.signal(signal.SIGINT, lambda *_: interrupts.append(signal.signal(*AT_ONCE)))

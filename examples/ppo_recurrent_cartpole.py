@@ -99,7 +99,7 @@ def recurrent(name: str, hidden_size: int, num_outputs: int, out_key: str) -> Te
 
 
 class Run:
-    """A training run: whatever a checkpoint holds, and what makes it go on."""
+    """A training run: whatever a checkpoint holds, and what resumes it."""
 
     def __init__(self, settings: Settings) -> None:
         torch.manual_seed(settings.seed)
@@ -202,7 +202,7 @@ class Run:
         os.replace(path.with_suffix(".part"), path)
 
     def load(self, path: Path) -> dict[str, Any]:
-        """Go on from a checkpoint, and return the state of its log; reading it runs no code."""
+        """Continue from a checkpoint, and return the state of its log; reading it runs no code."""
         if not path.exists():
             refuse(f"there is no checkpoint {path}: leave --resume out to begin")
         try:
@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--ray", type=int, default=0, metavar="N", help="play in N actors of Ray")
     parser.add_argument("--steps", type=int, default=300_000, help="most steps to train")
     parser.add_argument("--out", type=Path, default=Path("runs/ppo_recurrent_cartpole"))
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
+    parser.add_argument("--resume", action="store_true", help="resume the checkpoint of --out")
     options, interrupt = parser.parse_args(), Interrupt()
     torch.set_num_threads(1)  # tensors as small as these are slower on several
     settings = Settings(options.env, options.seed, options.device, options.ray)

@@ -22,7 +22,7 @@ MAY_ADD = (
 
 
 def recorded(value: Any, *, may_add: bool, where: str = "") -> Iterator[Callable[[], str | None]]:
-    """Yield checks that name what has changed since, or None where nothing has."""
+    """Yield checks that name what has changed since, or None if nothing has."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield _unchanged(value, where)
     elif is_tensor_collection(value):

@@ -75,7 +75,7 @@ class DumpScenario:
         return case
 
     def loaded(self, folder: Path) -> Any:
-        """The state of another buffer that loads a folder; None where there is no dump."""
+        """The state of another buffer that loads a folder; None if there is no dump."""
         other = self.fill()
         try:
             other.loads(folder)

@@ -393,7 +393,7 @@ class Collector(CollectorInterface):
 
     @between_batches
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the collector that was saved would have, bit for bit, ids included.
+        """Continue as the collector that was saved would have, bit for bit, ids included.
 
         Args:
             state: what `state_dict` of a collector over the same environments returned.

@@ -60,7 +60,7 @@ class EnvRunner:
 
     @property
     def root(self) -> TensorDictBase | None:
-        """The root that the next step starts from; None where that is a reset."""
+        """The root that the next step starts from; None if that is a reset."""
         if self._holder is not None:
             self._root, self._holder = self._holder.next_root(), None
         return self._root
@@ -86,7 +86,7 @@ class EnvRunner:
         return batch
 
     def play_in_columns(self, num_steps: int) -> Mapping[KeyPath, Array] | None:
-        """Play a batch whose steps stay in arrays `[*B, T, ...]`; None where none was played."""
+        """Play a batch whose steps stay in arrays `[*B, T, ...]`; None if none was played."""
         request, player = _request(num_steps, self._is_playing), self._player
         if player is not self._holder or not player.can_continue(request):
             return None

@@ -141,7 +141,7 @@ class Episodes:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved one stopped.
+        """Continue where a saved one stopped.
 
         Args:
             state: what `state_dict` returned.

@@ -40,7 +40,7 @@ last_known = functools.partial(between_batches, needs_open=False)
 
 
 class CollectorInterface:
-    """A collection under way: iterated, asked for one more batch, or going on by itself.
+    """A collection under way: iterated, asked for one more batch, or running in the background.
 
     Args:
         total_frames: steps to play in all; -1 for no end.
@@ -172,7 +172,7 @@ class CollectorInterface:
             self._buffer.first_rows_timeout, self._has_set_timeout = timeout_s, True
 
     def _let_samples_fail(self) -> None:
-        """Nobody writes any more: an empty buffer stays empty."""
+        """The writer has ended: an empty buffer stays empty."""
         if self._has_set_timeout:
             self._buffer.first_rows_timeout, self._has_set_timeout = 0.0, False
 

@@ -80,13 +80,13 @@ class CollectorOptions:
 
     @property
     def devices(self) -> dict[str, Any]:
-        """What was said of devices, by the names of the arguments."""
+        """The given devices, by the names of the arguments."""
         names = ("device", "env_device", "policy_device", "storing_device")
         return {name: getattr(self, name) for name in names}
 
     @property
     def named_device(self) -> torch.device | None:
-        """The device that batches name as their own; None where nothing was said."""
+        """The device that batches name as their own; None if none was given."""
         said = self.storing_device if self.storing_device is not None else self.device
         return None if said is None else torch.device(said)
 

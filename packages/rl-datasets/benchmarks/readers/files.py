@@ -19,7 +19,7 @@ LENGTHS = (3, 4, 2)  # steps of the episodes: the first ends by the task, the ot
 
 
 class Row(NamedTuple):
-    """A transition; the next observation is None where the files do not have it."""
+    """A transition; the next observation is None if the files do not have it."""
 
     observation: int
     action: int

@@ -182,7 +182,7 @@ class _Conversion:
 
 
 def _chunks(source: EpisodeSource, first: int) -> Generator[tuple[list[Episode], Chunk | None]]:
-    """Groups of episodes, and their rows; None where none of them has a step."""
+    """Groups of episodes, and their rows; None if none of them has a step."""
     for group in chunks(source.episodes(first)):
         full = [episode for episode in group if len(episode)]
         yield group, Chunk.of(full) if full else None

@@ -84,7 +84,7 @@ class HubDataset:
         return HubDataset(self.name, str(found["sha"]), self.endpoint)
 
     def siblings(self) -> list[str]:
-        """The names of the datasets that its owner has on the hub; none where it has no owner."""
+        """The names of the datasets that its owner has on the hub; none if it has no owner."""
         owner = urllib.parse.quote(self.name.partition("/")[0])
         try:
             entries, _ = _answer(f"{self.endpoint}/api/datasets?author={owner}&limit=1000")
@@ -190,7 +190,7 @@ def _receive(url: str, part: Path, count: Callable[[int], object]) -> None:
             if attempts >= _ATTEMPTS:
                 raise ConnectionError(
                     f"{url}: the connection was cut {attempts} times at byte {have}: {error}. "
-                    "Call again to go on there."
+                    "Call again to continue there."
                 ) from error
 
 

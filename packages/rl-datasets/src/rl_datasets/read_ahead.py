@@ -14,8 +14,8 @@ _LOOK_S = 0.05
 
 def read_ahead(items: Generator[Item]) -> Generator[Item]:
     """The items in their order, one of which is ready and one in the making at most."""
-    # What the generator raises comes after the items before. Whoever stops early closes this one,
-    # which ends the thread and closes the generator.
+    # What the generator raises comes after the items before. Stopping early closes this generator,
+    # which ends the thread and closes the given one.
     ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(1)
     stopped = threading.Event()
 

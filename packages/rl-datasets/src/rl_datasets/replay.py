@@ -175,7 +175,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
     @classmethod
     def known_ids(cls) -> Sequence[str]:
-        """The ids that there are; none where anybody can publish one."""
+        """The ids that there are; none if any user can publish one."""
         return []
 
     @ClassProperty

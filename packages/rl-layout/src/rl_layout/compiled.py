@@ -31,7 +31,7 @@ def run_compiled(module: str, name: str, *arrays: Any) -> bool:
 
 
 def load_compiled(module: str) -> ModuleType | None:
-    """A module of loops that numba compiles; None where they cannot be run or kept."""
+    """A module of loops that numba compiles; None if they cannot be run or kept."""
     return None if module in _unkept else _imported(module)
 
 

@@ -28,7 +28,7 @@ def recurrent_mode() -> bool | None:
     """Tell the mode of the innermost `set_recurrent_mode` of this thread.
 
     Returns:
-        True for whole sequences, False for one step, None where no mode is set, or it was set
+        True for whole sequences, False for one step, None if no mode is set, or it was set
         to None: modules then use their own default.
 
     Example:

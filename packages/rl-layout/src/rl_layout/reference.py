@@ -89,7 +89,7 @@ def contradictions(batch: TensorDictBase) -> list[bool] | None:
         batch: a TED tensordict ``[N]`` or ``[*B, T]``.
 
     Returns:
-        One for each row of the flattened batch, or None where nothing can be told.
+        One for each row of the flattened batch, or None if nothing can be told.
 
     Example:
         >>> from rl_layout.synthetic import trajectories

@@ -88,7 +88,7 @@ class LSTM(_CheckedNetwork):
             input: ``[T, I]`` or ``[B, T, I]``; ``[*B, T, I]`` with segments.
             hx: h and c that sequences start from, ``[L, H]`` or ``[L, B, H]``; ``[L, S, H]``, one
                 for each segment, with segments. Zeros if None.
-            segments: where trajectories begin and end; None where every sequence is one.
+            segments: where trajectories begin and end; None if every sequence is one.
 
         Returns:
             Outputs in the shape of the input, and h and c at the end of every sequence or segment.
@@ -156,7 +156,7 @@ class GRU(_CheckedNetwork):
             input: ``[T, I]`` or ``[B, T, I]``; ``[*B, T, I]`` with segments.
             hx: the state that sequences start from, ``[L, H]`` or ``[L, B, H]``; ``[L, S, H]``, one
                 for each segment, with segments. Zeros if None.
-            segments: where trajectories begin and end; None where every sequence is one.
+            segments: where trajectories begin and end; None if every sequence is one.
 
         Returns:
             Outputs in the shape of the input, and h at the end of every sequence or segment.

@@ -1,4 +1,4 @@
-"""Errors of torch, numpy and Python at the public edges of a buffer: they say what was given."""
+"""Errors of torch, numpy and Python at the public edges of a buffer: they show the arguments."""
 
 from __future__ import annotations
 

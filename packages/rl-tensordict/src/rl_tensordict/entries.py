@@ -110,7 +110,7 @@ call in Python would cost more than the attribute; `torch.compile` does not foll
 
 
 def names_of(tensordict: TensorDictBase) -> list[str | None] | None:
-    """List the names of the batch dimensions, None where no dimension was ever named.
+    """List the names of the batch dimensions, None if no dimension was ever named.
 
     The argument is not checked.
 

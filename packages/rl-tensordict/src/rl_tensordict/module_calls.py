@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """One call of a module: on tensors, or on a tensordict, where `reason` says why."""
 
     function: Callable[..., Any]
-    in_keys: Sequence[KeyPath] | None  # None where it takes and returns a tensordict
+    in_keys: Sequence[KeyPath] | None  # None if it takes and returns a tensordict
     out_keys: Sequence[KeyPath] | None  # ("_",) is dropped
     is_exact: bool = False  # computes what `forward` does in every mode, not only when acting
     reason: str = ""
@@ -54,7 +54,7 @@ class Call(NamedTuple):
     module: Any = None  # the module, which is called on a tensordict where the call is not exact
 
     def listing(self) -> list[Any]:
-        """List the calls that `step` makes, as the module does; none where it lists none."""
+        """List the calls that `step` makes, as the module does; none if it lists none."""
         return [] if self.listed is None else list(self.listed())
 
     def steps(self, listing: Iterable[Any] | None = None) -> list[KeyedCall]:
@@ -138,7 +138,7 @@ class ModuleCalls:
 
     @property
     def out_keys(self) -> list[KeyPath] | None:
-        """What the calls write; None where that is unknown."""
+        """What the calls write; None if that is unknown."""
         written: dict[KeyPath, None] = {}
         for call in self.calls:
             if call.out_keys is None:
@@ -269,7 +269,7 @@ class ModuleCalls:
             values: tensors by key. They are not changed.
 
         Returns:
-            The call and its inputs; None where no call on tensors fails.
+            The call and its inputs; None if no call on tensors fails.
         """
         check_type("values", values, Mapping, "tensors by key")
         scope = dict(values)

@@ -63,7 +63,7 @@ class StepSequence(TensorStep):
         """List the modules that `step` runs one after another.
 
         Returns:
-            The modules; None where a subclass has a step or forward of its own.
+            The modules; None if a subclass has a step or forward of its own.
         """
         kind = type(self)
         is_own = kind.step is not StepSequence.step or kind.forward is not TensorStep.forward

@@ -73,7 +73,7 @@ class TensorStep(TensorDictModuleBase):  # type: ignore[misc]
         """List the modules that `step` runs one after another.
 
         Returns:
-            The modules; None where `step` is one call.
+            The modules; None if `step` is one call.
         """
         return None
 

@@ -157,7 +157,7 @@ class VerifiedCalls:
 
     @property
     def out_keys(self) -> list[KeyPath] | None:
-        """What the policy writes; None where that is unknown."""
+        """What the policy writes; None if that is unknown."""
         return self._calls.out_keys
 
     def may_share(self, group: str) -> bool:
@@ -218,7 +218,7 @@ class VerifiedCalls:
 
         Returns:
             A function that makes all calls: it takes tensors by key, and adds to them what the
-            policy writes. It is the same one until the calls change. None where the policy was
+            policy writes. It is the same one until the calls change. None if the policy was
             not verified yet, or needs a tensordict.
         """
         calls = self._calls

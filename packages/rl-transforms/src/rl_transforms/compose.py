@@ -144,7 +144,7 @@ class Compose(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root of the next step.

@@ -134,7 +134,7 @@ class Transform(nn.Module):
 
         Args:
             request: ``[*B]``, the tensordict that the caller passed to the reset, or an empty one.
-            mask: bool ``[*B]``, the rows to be reset; None where all are.
+            mask: bool ``[*B]``, the rows to be reset; None if all are.
 
         Returns:
             The new request.
@@ -151,7 +151,7 @@ class Transform(nn.Module):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root of the next step. In keys that a reset does not return are skipped.
@@ -194,7 +194,7 @@ class Transform(nn.Module):
         Args:
             batch: ``[*B, T]`` in the order in which they were collected.
             last: ``[*B]``, the last column of the rows before these as this method returned
-                it; None where the first column follows a reset.
+                it; None if the first column follows a reset.
 
         Returns:
             The transformed rows.

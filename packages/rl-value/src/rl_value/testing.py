@@ -88,7 +88,7 @@ def check_loss(make: Callable[[], nn.Module], batch: TensorDictBase) -> None:
 def check_bootstrapped_loss(make: Callable[[], BootstrappedLoss], batch: TensorDictBase) -> None:
     """Check that a loss with targets of next states keeps the promises of such losses.
 
-    Beside what `check_loss` checks: the state after a termination is worth nothing, a truncation
+    In addition to `check_loss`: the state after a termination is worth nothing, a truncation
     bootstraps; targets are r + γᵏ V(s'), with k from ``"steps_to_next_obs"``; a segment's targets
     depend on its own rows alone, a row's on no later one; rows whose next observation or history
     is missing change neither losses nor gradients and have the error 0; equal

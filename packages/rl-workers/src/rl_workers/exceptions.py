@@ -79,7 +79,7 @@ def _parts(error: BaseException) -> bytes | None:
 
 
 def _construct(make: Any, args: Any, attributes: Any, text: str) -> BaseException | None:
-    """Rebuild an exception; None where the result differs from the original."""
+    """Rebuild an exception; None if the result differs from the original."""
     error = make(*args)
     if not isinstance(error, BaseException):
         return None

@@ -146,7 +146,7 @@ class WorkerPool:
 
     @property
     def pending(self) -> list[str | None]:
-        """The pending call of each worker; None where it waits for a call.
+        """The pending call of each worker; None if it waits for a call.
 
         Example:
             >>> with WorkerPool([list], start_method="fork") as pool:
@@ -346,7 +346,7 @@ class WorkerPool:
 
         Args:
             name: The method.
-            arguments: For each worker; none where None.
+            arguments: For each worker; none if None.
 
         Raises:
             CallOutOfOrder: A worker has a call pending, or the pool is closed.

@@ -98,7 +98,7 @@ def limit_threads(count: int) -> None:
 
 
 def _make_target(channel: Channel, make: Callable[[], Any]) -> Any:
-    """Make the target and report to the parent; None where it raised."""
+    """Make the target and report to the parent; None if it raised."""
     try:
         target = make()
     except Exception as error:

@@ -163,7 +163,7 @@ class BatchAssembler:
             self._begin_trajectories(too_long.reshape(self._env.batch_size))
 
     def pop(self, count: int | None = None) -> TensorDictBase | None:
-        """Hand out trajectories that wait."""
+        """Return trajectories that wait."""
         return self._queue.pop(count)
 
     def cut_unfinished(self) -> None:
@@ -219,7 +219,7 @@ class BatchAssembler:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a saved one stopped."""
+        """Continue where a saved one stopped."""
         check_state(state, self.state_dict(), "Collector")
         self._ids.load_state_dict(state["ids"])
         self._groups.load_state_dict(state["groups"])

@@ -93,7 +93,7 @@ class WholeTrajectories:
         return self._hand_out(rows, env, order[left > 0], order[left == 0])
 
     def cut(self, rows: Tensor | None = None) -> TensorDict:
-        """Hand out pieces that have not ended; their last rows become truncations.
+        """Return pieces that have not ended; their last rows become truncations.
 
         Args:
             rows: bool `[B]`, of which environments; of all unless given.

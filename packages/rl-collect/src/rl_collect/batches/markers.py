@@ -46,7 +46,7 @@ class Marks(NamedTuple):
 
 
 class TrajectoryIds:
-    """Hands out trajectory ids, and counts the steps of the trajectories under way.
+    """Gives trajectory ids, and counts the steps of the trajectories under way.
 
     An id is 31 bits of a producer's number and 32 of its counter, so producers never ask each
     other. The number is drawn when a producer starts, and saved with it. Ids follow the order in
@@ -192,7 +192,7 @@ class TrajectoryIds:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved one stopped, under its number.
+        """Continue where a saved one stopped, under its number.
 
         Args:
             state: what `state_dict` returned.
@@ -318,5 +318,5 @@ class GroupStarts:
         return {number: flag.clone() for number, flag in self._over.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a saved one stopped."""
+        """Continue where a saved one stopped."""
         self._over = {number: flag.clone() for number, flag in state.items()}

@@ -112,7 +112,7 @@ def _is_on(data: Any, device: torch.device) -> bool:
 
 
 def synchroniser(device: torch.device) -> Callable[[], None] | None:
-    """What makes sure that copies to a device have arrived; None where nothing is needed."""
+    """What makes sure that copies to a device have arrived; None if nothing is needed."""
     if device.type in ("cuda", "meta"):
         return None
     if device.type not in ("cpu", "mps", "npu"):

@@ -305,7 +305,7 @@ class MultiCollector(CollectorInterface):
 
     @between_batches
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the collector that was saved would have, bit for bit, ids included.
+        """Continue as the collector that was saved would have, bit for bit, ids included.
 
         Args:
             state: what `state_dict` of a collector of as many workers returned.

@@ -151,7 +151,7 @@ class MultiOptions:
 
     @property
     def named_device(self) -> torch.device | None:
-        """The device that batches name as their own; None where nothing was said."""
+        """The device that batches name as their own; None if none was given."""
         names = ("storing_device", "device")
         said = {name: self.options[name] for name in names if self.options.get(name) is not None}
         return local_device(*next(iter(said.items()))) if said else None

@@ -39,7 +39,7 @@ class Transport(Protocol):
         """Wait for a reply; raises `TimeoutError`, or `ConnectionError` where it cannot come."""
 
     def ready(self, tickets: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait for one that `take` would not wait for; all of these, none where it takes longer."""
+        """Wait for one that `take` would not wait for; all of these, none if it takes longer."""
 
     def route(self, index: int) -> str:
         """What carries the rows of a worker on another machine, or calls of one on this."""

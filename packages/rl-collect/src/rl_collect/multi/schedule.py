@@ -17,7 +17,7 @@ Batches = list[TensorDictBase]
 class Schedule(Protocol):
     """The order in which batches of workers are taken."""
 
-    # shared memory that tells workers to end their batch early; None where nothing does
+    # shared memory that tells workers to end their batch early; None if nothing does
     stop: Slab | None
 
     @property

@@ -99,7 +99,7 @@ class CollectorWorker:
         return self._collector.frames_of_batch
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights of the policy; none where it has none."""
+        """The weights of the policy; none if it has none."""
         acting = self._collector.weights.acting
         return dict(acting.state_dict()) if has_weights(acting) else {}
 
@@ -133,7 +133,7 @@ class CollectorWorker:
         return self._collector.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as a saved collector would have."""
+        """Continue as a saved collector would have."""
         self._collector.load_state_dict(state)
 
     def close(self) -> None:

@@ -112,7 +112,7 @@ def _listening(host: str, ports: Sequence[int]) -> socket.socket:
 
 
 def connect(invitation: Invitation, node: str) -> socket.socket | None:
-    """Follow an invitation; None where the learner cannot be reached."""
+    """Follow an invitation; None if the learner cannot be reached."""
     # an actor in a container of its own, or behind a firewall, does without
     end: socket.socket | None = None
     try:

@@ -38,7 +38,7 @@ class PolicyWeights:
         load_weights(wrapped if is_wrapped else self.acting, policy_or_weights)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights to save; none where the policy has none."""
+        """The weights to save; none if the policy has none."""
         return self.acting.state_dict() if isinstance(self.acting, nn.Module) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

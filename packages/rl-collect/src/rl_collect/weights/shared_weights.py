@@ -18,8 +18,8 @@ KEPT = 4
 class SharedWeights:
     """The newest weights of a policy, for processes that act with it."""
 
-    # Its first version are those it was made of; each publish makes the next one. Nobody waits: a
-    # reader takes the newest version that is whole.
+    # The first version are the weights it was made of; each publish makes the next one. No process
+    # waits: a reader takes the newest version that is whole.
 
     def __init__(self, slab: Slab, first: int = 0) -> None:
         self._slab, self._lanes, self._first = slab, Lanes(slab), first

@@ -43,7 +43,7 @@ class UnpublishedWeights:
 
 
 def _changes(policy: Any) -> int | None:
-    """How often weights were written to; None where workers see that, or there are none."""
+    """How often weights were written to; None if workers see that, or there are none."""
     weights = list(policy.parameters()) if isinstance(policy, nn.Module) else []
     if not weights or any(one.is_inference() or one.is_shared() for one in weights):
         return None

@@ -25,7 +25,7 @@ class WorkerWeights:
     def like(cls, weights: Any, policy: Any, interval: int) -> WorkerWeights:
         """Make the first version; nothing is shared if there are no weights.
 
-        The policy here is None where the workers have made theirs.
+        The policy here is None if the workers have made theirs.
         """
         shared = SharedWeights.like(weights) if has_weights(weights) else None
         return cls(policy, shared, interval)

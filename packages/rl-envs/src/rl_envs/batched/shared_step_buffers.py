@@ -37,7 +37,7 @@ class SharedStepBuffers:
 
 
 def schema_of(env: Environment) -> RowSchema | None:
-    """The schema of one environment's row; None where its entries do not fit into shared rows."""
+    """The schema of one environment's row; None if its entries do not fit into shared rows."""
     # shared rows need a fixed shape, a dtype that numpy has, and the CPU; specs are [N, *B, ...],
     # a row is [*B, ...]
     shown = env.layout.shown

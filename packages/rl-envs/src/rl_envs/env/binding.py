@@ -70,7 +70,7 @@ class RowBinding:
 class OneColumn:
     """An environment bound to a batch of one step, through which its steps by hand go."""
 
-    # everything that can be is prepared once: what is left at a step is to copy rows
+    # everything that can be is prepared once: a step only copies rows
 
     def __init__(
         self, env: Environment, bind: Binds | None = None, *, actions_only: bool = False

@@ -40,7 +40,7 @@ class EnvRows:
     @explain_arguments
     def split(self, in_keys: Sequence[tuple[str, ...]] | None) -> tuple[Environment, Compose]:
         """Split into the environment to bind or step, and the transforms of its finished rows."""
-        # `in_keys` is what the policy reads, None where that is not known. `apply_deferred` applies
+        # `in_keys` is what the policy reads, None if that is not known. `apply_deferred` applies
         # the transforms, without rows that are only reset.
         return cast("Environment", self), Compose()
 

@@ -170,8 +170,8 @@ def entry_of(info: Any, path: KeyPath) -> Any:
 
 
 def batch_entry_of(info: Any, path: KeyPath) -> Any:
-    """Read an entry `[B, ...]` of a vector's info, and its mask `[B]`; None where no row has it."""
-    # the mask is None where all rows have the entry
+    """Read an entry `[B, ...]` of a vector's info, and its mask `[B]`; None if no row has it."""
+    # the mask is None if all rows have the entry
     entry = entry_of(info, path)
     return None if entry is None else (entry, entry_of(info, (*path[:-1], f"_{path[-1]}")))
 

@@ -199,7 +199,7 @@ class RolloutPlayer:
 
         Returns:
             The steps as arrays `[*B, T, ...]` by key, which the next batch overwrites;
-            `copy_columns` makes a batch of them. None where nothing was played, and `play` is to be
+            `copy_columns` makes a batch of them. None if nothing was played, and `play` is to be
             called: of the first batches, or where transforms wait for the batch.
 
         Raises:

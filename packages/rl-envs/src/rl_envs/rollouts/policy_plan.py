@@ -144,7 +144,7 @@ def failure_note(policy: Any, values: Mapping[KeyPath, Any], batch_size: torch.S
 
 
 def device_of(policy: Any) -> torch.device | None:
-    """Device of a policy's first parameter or buffer; None where it has neither."""
+    """Device of a policy's first parameter or buffer; None if it has neither."""
     if not isinstance(policy, nn.Module):
         return None
     owned = chain(policy.parameters(), policy.buffers())

@@ -123,7 +123,7 @@ def _drawn_alone(batch: TensorDictBase) -> bool:
 
 
 def _lives(batch: TensorDictBase, key: NestedKey) -> Tensor | None:
-    """Steps of a sample that cost a life, bool ``[N]``; None where rows are stored ones."""
+    """Steps of a sample that cost a life, bool ``[N]``; None if rows are stored ones."""
     value: Tensor | None = batch.get(keys.next_key(key), None)
     if value is None or batch.get(keys.INDEX, None) is None or value.numel() != batch.numel():
         return None

@@ -26,7 +26,7 @@ class Finding:
 
     Attributes:
         severity: ``"error"`` where the contract is broken, ``"note"`` where data is right but
-            perhaps not what was meant.
+            perhaps not as intended.
         key: the key that shows it.
         row: index of the first row in the batch, one number per batch dimension; empty where
             the whole leaf is meant.

@@ -128,7 +128,7 @@ def contradictions(batch: TensorDictBase, dim: int = -1) -> Tensor | None:
 
     Returns:
         bool ``[*B, T]``, True at row i where row i + 1 along the dimension does not continue it;
-        None where nothing can be told: `must_compare_observations` is False, or no observation is
+        None if nothing can be told: `must_compare_observations` is False, or no observation is
         stored both ways.
 
     Example:
@@ -152,7 +152,7 @@ def compare_neighbours(batch: TensorDictBase, dim: int = -1) -> Comparison | Non
         dim: the dimension that time may lie along.
 
     Returns:
-        What was found; None where nothing can be told.
+        What was found; None if nothing can be told.
 
     Example:
         >>> from rl_layout.synthetic import trajectories

@@ -75,7 +75,7 @@ class Markers:
 
     Attributes:
         batch_shape: ``[N]`` or ``[*B, T]``, time last.
-        is_init: bool ``[N]``, first step of a trajectory or of a slice; None where absent.
+        is_init: bool ``[N]``, first step of a trajectory or of a slice; None if absent.
         done: bool ``[N]``, terminated or truncated.
         terminated: bool ``[N]``, the task ended.
         truncated: bool ``[N]``, the data ends and the task continues.
@@ -115,7 +115,7 @@ class Markers:
                 another shape than the batch.
             TypeError: a marker has the wrong dtype.
         """
-        # in the order of FIELDS, None where absent
+        # in the order of FIELDS, None if absent
         leaves = [batch.get(field[0], None) for field in FIELDS.values()]
         return cls.of_leaves(batch_shape(batch), leaves)
 

@@ -76,7 +76,7 @@ class DistributionalQValueActor(PolicySequence, TensorDictSequential):  # type: 
         safe: keep to the mask of the spec as well; see `QValueModule`.
         action_space: `"one_hot"` or `"categorical"`; may be left out if there is a spec.
         action_value_key: where the log-probabilities go.
-        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None if all are.
         make_log_softmax: apply log-softmax to what the network returns; log-probabilities stay
             as they are.
 

@@ -250,7 +250,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         return sample, log_prob
 
     def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-        """The outputs of `step`, drawn without a distribution object; None where one is needed."""
+        """The outputs of `step`, drawn without a distribution object; None if one is needed."""
         if self._fits(tensors):
             pair = draw(*tensors)
             return pair if self.return_log_prob else pair[:1]

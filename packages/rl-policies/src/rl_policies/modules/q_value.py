@@ -129,7 +129,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         action_space: `"one_hot"` or `"categorical"`; may be left out if there is a spec, and is
             not enough for several choices at once.
         action_value_key: what it reads; `"action_value"` where None.
-        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None if all are.
         out_keys: the action, the values again, the value of the action.
         spec: spec of the action, or a `Composite` that holds it; gives the dtype.
         safe: keep to the mask of the spec as well: the best choice that it allows is taken.
@@ -216,7 +216,7 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         return action, values, chosen
 
     def _own_mask(self, values: Tensor) -> Tensor | None:
-        """The mask of the spec, for values `[*B, n]`; None where all is allowed."""
+        """The mask of the spec, for values `[*B, n]`; None if all is allowed."""
         assert self._form is not None
         tail = self._form.tail if self.action_space.startswith("multi") else values.shape[-1:]
         tail = torch.Size([]) if self.action_space == "categorical" else tail
@@ -243,7 +243,7 @@ class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
         action_value_key: where the values go; `"action_value"` where None.
         action_key: where the action goes.
         chosen_action_value_key: where the value of the action goes.
-        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None where all are.
+        action_mask_key: bool `[*B, n]`, True where a choice is allowed; None if all are.
         safe: keep to the mask of the spec as well; see `QValueModule`.
 
     Raises:
@@ -293,7 +293,7 @@ class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
 
     @property
     def action_mask_key(self) -> NestedKey | None:
-        """Where the mask of allowed choices is; None where all are."""
+        """Where the mask of allowed choices is; None if all are."""
         key: NestedKey | None = self.module[-1].action_mask_key
         return key
 

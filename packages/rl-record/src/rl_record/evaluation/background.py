@@ -99,7 +99,7 @@ class BackgroundEvaluator:
             timeout_s: seconds to wait at most; None for as long as it takes.
 
         Returns:
-            The evaluation; None where none was begun, or it takes longer.
+            The evaluation; None if none was begun, or it takes longer.
 
         Raises:
             WorkerDied: the process has ended.

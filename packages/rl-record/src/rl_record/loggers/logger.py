@@ -229,7 +229,7 @@ class Logger:
         return {"last_step": self.last_step, "last_of": dict(self._last_of)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint: what was logged after its step is void for readers of the run.
+        """Continue from a checkpoint: events logged after its step are void for readers of the run.
 
         Args:
             state: what `state_dict` returned.

@@ -28,7 +28,7 @@ class Trajectories:
     lengths: Whole  # int64 [S], rows of each trajectory, which are in the order of first rows
     kinds: NDArray[np.uint8]  # uint8 [S], `EndKind` of each
     begins: NDArray[np.bool_]  # bool [S], whether the first row is the first step of its trajectory
-    ids: Whole | None  # int64 [S]; None where no ids are stored
+    ids: Whole | None  # int64 [S]; None if no ids are stored
     # float64 [S], sums of rewards; None unless each row has exactly one reward
     returns: NDArray[np.float64] | None
     num_contradicted: int  # how many cuts only contradicting observations made

@@ -20,7 +20,7 @@ class View:
     title: str  # what holds them
     num_rows: int  # how many there are, padding included
     findings: Findings  # of `rl_layout.check_layout`
-    trajectories: Trajectories | None  # none where no marker tells them apart
+    trajectories: Trajectories | None  # none if no marker tells them apart
     problem: str  # why there are no trajectories
     leaves: list[LeafSummary]  # the summary of each leaf, of the first 200
     left_out: int  # how many leaves have none

@@ -141,7 +141,7 @@ class PixelRenderTransform(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with the frame. Rows that were not reset keep theirs.

@@ -84,7 +84,7 @@ class VideoRecorder(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The same root.

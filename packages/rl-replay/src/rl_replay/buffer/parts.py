@@ -122,7 +122,7 @@ class BufferParts:
         return former
 
     def rng_state(self) -> torch.Tensor | None:
-        """The state of the generator; None where samples are drawn from torch's own."""
+        """The state of the generator; None if samples are drawn from torch's own."""
         return None if self.generator is None else self.generator.get_state()
 
     def _exchange(self, **parts: Any) -> None:

@@ -230,7 +230,7 @@ class ReplayBuffer:
                 leaves have these dimensions in front.
 
         Returns:
-            Their indices, int64 `[n]` or `[n, ndim]`, in the order of the data; none where a
+            Their indices, int64 `[n]` or `[n, ndim]`, in the order of the data; none if a
             transform holds all of them back, -1 where the writer refuses one.
 
         Raises:

@@ -42,7 +42,7 @@ class BufferTransforms(Compose):
         return batch
 
     def store(self, storage: Storage, data: Any, *, elements: bool = False) -> Span | None:
-        """Stores what the inverse transforms make of data; None where they hold all of it back."""
+        """Stores what the inverse transforms make of data; None if they hold all of it back."""
         # With `elements` the data are stacked along the dimension that grows, and each may be a
         # whole trajectory. After a failed write the transforms hold what they held before it.
         held = self.write_state()

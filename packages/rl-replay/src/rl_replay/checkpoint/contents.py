@@ -110,7 +110,7 @@ class Contents:
     floor: Sequence[int] | None = None
     # The lanes, the one that was written longest ago first; by number unless given
     order: Sequence[int] | None = None
-    # The rows that get other row ids or lanes; None where all keep theirs
+    # The rows that get other row ids or lanes; None if all keep theirs
     moved: Sequence[Move] | None = None
     joins: bool = False  # Whether rows move from several lanes into one, or from one into several
 
@@ -245,7 +245,7 @@ def order_of(window: Window, each: int) -> list[int]:
 def join(
     runs: Sequence[Move], store: RowStore, keys: MarkerKeys, back: NDArray[np.int32], lanes: int
 ) -> None:
-    """Let runs that lie in one lane now go on in each other, where the markers of rows say so."""
+    """Joins runs that are in one lane now, where the markers of rows say so."""
     each = len(store) // lanes
     for lane, group in groupby(sorted(runs, key=_number), lambda run: _number(run) >> LANE_SHIFT):
         inside = list(group)

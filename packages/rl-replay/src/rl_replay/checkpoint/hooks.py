@@ -25,7 +25,7 @@ class ChangedRows(NamedTuple):
     """Rows as load hooks restored them, and what the dump says of the others that it holds."""
 
     rows: TensorDictBase  # [N] or [*B, T], the oldest first
-    first: int | None  # The row id of the oldest one; None where rows were left out or added
+    first: int | None  # The row id of the oldest one; None if rows were left out or added
     capacity: int  # Of the storage that was dumped
     lanes: int  # Of that storage
 

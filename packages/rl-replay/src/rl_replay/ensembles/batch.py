@@ -39,7 +39,7 @@ class BlockGather:
     def batch(
         self, buffers: Sequence[ReplayBuffer], parts: Parts
     ) -> tuple[TensorDict, Info] | None:
-        """A batch; None where rows of some buffer want more than copying, or differ in kind."""
+        """A batch; None if rows of some buffer want more than copying, or differ in kind."""
         drawn_from = [buffers[number] for number in parts.numbers]
         with ExitStack() as locks:
             for buffer in buffers:  # in the same order in every thread

@@ -180,7 +180,7 @@ class Extent:
         return cls(count, count // shape[-1] if time_first else 1, shape[-1], named)
 
     def inside(self) -> NDArray[np.bool_] | None:
-        """For each pair of rows i and i + stride whether both are in one run; None where all do."""
+        """For each pair of rows i and i + stride whether both are in one run; None if all do."""
         if self.stride * self.length == self.count:
             return None
         rows = np.arange(max(self.count - self.stride, 0))
@@ -199,7 +199,7 @@ class MarkerColumns:
     # Flags of last steps, bool [n] each; on n-step rows only one step away from the end
     ends: tuple[NDArray[np.bool_], ...]
     real: NDArray[np.bool_] | None  # bool [n]
-    # Rows whose next observation is one step away, bool [n]; None where that of every row is
+    # Rows whose next observation is one step away, bool [n]; None if that of every row is
     near: NDArray[np.bool_] | None = None
 
     @classmethod

@@ -18,7 +18,7 @@ class Run(NamedTuple):
     """Rows of which each continues the one before."""
 
     ids: tuple[int, ...]
-    step: int | None  # Of the first row; None where rows have none
+    step: int | None  # Of the first row; None if rows have none
     begins: bool  # Whether the first row is a first step
     ends: bool  # Whether the last row ends a trajectory
     is_near: bool = True  # Whether the next observation of the last row is one step away

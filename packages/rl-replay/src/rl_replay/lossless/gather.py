@@ -116,7 +116,7 @@ class Gather:
         self._side, self._code = side, AddressCode(len(rows))
         self._packed = rows.packed
         self._width = layout.stored.row_bytes // 8
-        # None where rows that were gathered say it themselves
+        # None if rows that were gathered say it themselves
         self._links = links if layout.apart else None
         self._place = 0 if layout.apart else (layout.stored[SUCCESSOR].offset or 0) // 4
         self._runs = _runs(layout)

@@ -218,7 +218,7 @@ class SuccessorLinker:
     def _observed_in(
         self, leaves: dict[KeyPath, Any], count: int, observes: bool
     ) -> NDArray[np.bool_] | None:
-        """Which rows of a batch have a next observation, bool `[n]`; None where all have one."""
+        """Which rows of a batch have a next observation, bool `[n]`; None if all have one."""
         if not observes:
             return np.zeros(count, dtype=np.bool_)
         mark = None if self.layout.has_mark else leaves.get(NEXT_MISSING)

@@ -354,7 +354,7 @@ class PrioritizedSampler(Sampler):
     def _written_with(
         self, storage: Storage, row_ids: torch.Tensor | range
     ) -> NDArray[np.float32] | None:
-        """The priorities that rows were written with; None where they have none."""
+        """The priorities that rows were written with; None if they have none."""
         rows = (storage.session.table, self.priority_key)
         if self.priority_key is None or rows == self._without_leaf:
             return None

@@ -124,7 +124,7 @@ class Slices:
 
     @cached_property
     def _each(self) -> int | None:
-        """Rows of each slice in the sample; None where they differ."""
+        """Rows of each slice in the sample; None if they differ."""
         return even_length(self.lengths) if self.padded_to is None else self.padded_to
 
     @cached_property

@@ -59,7 +59,7 @@ class InPlaceUpdateLock:
     @contextmanager
     def left(self) -> Iterator[None]:
         """Retires the files for all processes, unless the block raises."""
-        # Whoever publishes rows meanwhile is either seen from inside, or refused by look_back.
+        # A writer that publishes meanwhile is either seen from inside, or refused by look_back.
         with self.closed():
             self.require_current()
             self._words[LEFT] = _PERHAPS

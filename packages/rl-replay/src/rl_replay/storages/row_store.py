@@ -40,7 +40,7 @@ class RowStore(Protocol):
 
     @property
     def linker(self) -> SuccessorLinker | None:
-        """What finds next observations in other rows; None where each row has its own."""
+        """What finds next observations in other rows; None if each row has its own."""
         ...
 
     def write(

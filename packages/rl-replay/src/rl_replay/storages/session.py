@@ -30,7 +30,7 @@ RowsAfter: TypeAlias = tuple[Ints, NDArray[np.bool_]]
 
 
 Look: TypeAlias = Callable[[], float | None]
-"""Seconds that are left to wait; None where what is waited for is there."""
+"""Seconds that are left to wait; None if the condition holds."""
 
 
 class RowSampler(Protocol):
@@ -231,7 +231,7 @@ class Session(WriteSession):
         """Copies leaves of rows that may be overwritten meanwhile, and says which are whole."""
 
     def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
-        """A leaf of rows `[N]`; None where no such leaf is stored."""
+        """A leaf of rows `[N]`; None if no such leaf is stored."""
         table, path = self.table, as_tuple(key)
         if table is None or all(field.path != path for field in table.layout.schema.fields):
             return None

@@ -235,7 +235,7 @@ class Storage(ABC):
         return self.session.read_live(self, positions, some=some)
 
     def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
-        """A leaf of some rows; None where no such leaf is stored.
+        """A leaf of some rows; None if no such leaf is stored.
 
         Args:
             row_ids: int64 `[N]`.

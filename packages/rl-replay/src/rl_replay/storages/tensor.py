@@ -431,7 +431,7 @@ class TensorStorage(Storage):
     def stand(self, contents: Contents, fill: FillRows) -> None:
         """Replaces the contents with restored rows; the former rows are dropped first.
 
-        Nobody can read a row before all of them are there; where that fails there is none.
+        No row can be read before all of them are there; where that fails there is none.
 
         Args:
             contents: The rows, and the state of the ring.

@@ -68,7 +68,7 @@ class ListModel:
         self.rows[position] = row
 
     def empty(self) -> None:
-        """Drop every row; the next one is at position 0, and row ids go on."""
+        """Drop every row; the next one is at position 0, and row ids continue."""
         self.rows, self.row_ids = {}, {}
         self.written = -(-self.written // self.capacity) * self.capacity
 

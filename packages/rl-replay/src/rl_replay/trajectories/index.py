@@ -654,7 +654,7 @@ def numbers_of(pieces: Ints, newest: Ints, first: Ints, counts: Ints) -> Ints:
 
 
 def even_length(counts: Ints) -> int | None:
-    """The common value of all counts; None where they differ, or are many or none."""
+    """The common value of all counts; None if they differ, or are many or none."""
     if not 0 < len(counts) <= _MANY:
         return None
     plain = counts.tolist()  # quicker than numpy on the few slices of a sample

@@ -78,7 +78,7 @@ class Owner:
 
 
 def start_time(thread: int, threads: str) -> int | None:
-    """When a thread started, in ticks since boot; None where it does not run any more."""
+    """When a thread started, in ticks since boot; None if it does not run any more."""
     # A killed process that was not reaped keeps its entry, as a zombie: it does not run.
     try:
         line = Path(threads, str(thread), "stat").read_text()

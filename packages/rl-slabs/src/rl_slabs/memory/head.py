@@ -19,8 +19,8 @@ class Head(NamedTuple):
 
     magic: bytes
     version: int  # Raised whenever the layout of the file changes
-    absent: str  # What is said of a file that does not begin so, as "is no slab"
-    format: str  # What is said of one with another version, as "slab format {}"
+    absent: str  # The error for a file that does not begin so, as "is no slab"
+    format: str  # The error for one with another version, as "slab format {}"
 
     def pack(self, plain: dict[str, object]) -> bytes:
         """The bytes of a head that describes its file by a JSON object, unpadded."""

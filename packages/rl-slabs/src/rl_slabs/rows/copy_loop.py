@@ -55,7 +55,7 @@ class CopyLoop:
         rows: int,
         index: slice | NDArray[np.int64],
     ) -> Callable[[], None] | None:
-        """The copy of the packed leaves into rows that exist; None where numpy is to copy them.
+        """The copy of the packed leaves into rows that exist; None if numpy is to copy them.
 
         `rows` is the address of row 0. `tensors` are the same leaves, if they are known to fit.
         """

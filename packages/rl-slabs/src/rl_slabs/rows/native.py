@@ -18,7 +18,7 @@ _compiling = threading.RLock()
 
 @lru_cache(maxsize=256)
 def compile_loop(source: str) -> Loop | None:
-    """The function `loop` of some LLVM source, of four words; None where LLVM is not installed."""
+    """The function `loop` of some LLVM source, of four words; None if LLVM is not installed."""
     # Compiled once in a process for each source; a forked child has what its parent compiled.
     with _compiling:
         llvm = _llvm()

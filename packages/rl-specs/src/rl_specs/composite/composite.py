@@ -38,7 +38,7 @@ class Composite(SpecTree):
     Args:
         *args: at most one dictionary or `Composite` of specs.
         shape: sizes that every spec begins with, -1 where dynamic.
-        device: device of every spec, or None where they may differ.
+        device: device of every spec, or None if they may differ.
         data_cls: class of the data; None for `TensorDict`.
         step_mdp_static: whether a step of an environment leaves this part alone.
         names: names of the dimensions, or None.

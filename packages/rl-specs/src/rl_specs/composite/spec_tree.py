@@ -161,7 +161,7 @@ class SpecTree(Lockable, TensorSpec):
             default: set if the key is missing; None to skip it.
 
         Returns:
-            The new tree, or None where nothing was moved.
+            The new tree, or None if nothing was moved.
         """
         found = {as_tuple(key): self.pop(key, default) for key in keys}
         found = {key: spec for key, spec in found.items() if spec is not None}

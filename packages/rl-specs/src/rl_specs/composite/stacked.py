@@ -137,7 +137,7 @@ class Stack(TensorSpec):
         return self._join([make(spec, sizes) for spec in self.specs], self.dim + len(sizes))
 
     def _parts_of(self, val: Any) -> Sequence[Any] | None:
-        """Take a value apart; None where it has not as many parts as there are specs."""
+        """Take a value apart; None if it has not as many parts as there are specs."""
         if isinstance(val, list | tuple):
             return val if self.dim == 0 and len(val) == len(self.specs) else None
         if not is_tensor_collection(val) and not _is_dense(val):

@@ -88,7 +88,7 @@ class TensorSpec(Shaped):
         return self._filled(draw, shape)
 
     def _filled(self, make: Callable[[TensorSpec, torch.Size], Any], shape: Any) -> Any:
-        """Put together what is made of the specs that this one holds."""
+        """Combine the results of the specs that this one holds."""
         raise NotImplementedError
 
     def _drawn(self, shape: Any = None) -> Any:

@@ -14,7 +14,7 @@ COUNTER_BITS = 32
 
 
 class ConversationIds:
-    """Hands out ids: 31 bits drawn when a process starts, and a counter of 32."""
+    """Makes ids: 31 bits drawn when a process starts, and a counter of 32."""
 
     def __init__(self) -> None:
         self.restart()

@@ -55,7 +55,7 @@ class DTypeCastTransform(Transform):
                 raise TypeError(msg)
         self.dtype_in, self.dtype_out = dtype_in, dtype_out
         self.casts_all, self._all_in = in_keys is None, in_keys_inv is None
-        # actions and states to cast; None where no spec was seen, as in a buffer
+        # actions and states to cast; None if no spec was seen, as in a buffer
         self._inputs: set[NestedKey] | None = None
 
     def forward(self, batch: TensorDictBase) -> TensorDictBase:

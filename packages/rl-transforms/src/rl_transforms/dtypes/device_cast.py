@@ -18,7 +18,7 @@ class DeviceCastTransform(Transform):
 
     Args:
         device: outside.
-        orig_device: inside; None where nothing is to be moved back.
+        orig_device: inside; None if nothing is to be moved back.
 
     Example:
         >>> from rl_layout.testing import trajectories

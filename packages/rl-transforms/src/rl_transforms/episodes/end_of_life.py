@@ -106,7 +106,7 @@ class EndOfLife(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with the flag; rows outside the mask keep theirs.

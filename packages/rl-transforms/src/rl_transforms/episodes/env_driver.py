@@ -91,7 +91,7 @@ class Driver(Transform):
         Args:
             env: the environment.
             root: ``[*B]``, after its reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The first root; rows outside the mask are unchanged.

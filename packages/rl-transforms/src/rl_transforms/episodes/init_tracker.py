@@ -43,7 +43,7 @@ class InitTracker(GroupTransform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with ``is_init`` ``[*B, 1]``; rows outside the mask keep theirs, or have False.
@@ -76,7 +76,7 @@ class InitTracker(GroupTransform):
 
         Args:
             batch: ``[*B, T]`` in the order of collection.
-            last: ``[*B]``, the column before these; None where the first follows a reset.
+            last: ``[*B]``, the column before these; None if the first follows a reset.
 
         Returns:
             The rows with ``is_init`` ``[*B, T, 1]``, at the root only.

@@ -61,7 +61,7 @@ class NoopReset(Driver):
         Args:
             env: the environment.
             root: ``[*B]``, after its reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root after these steps.

@@ -123,7 +123,7 @@ class TensorDictPrimer(Transform):
 
         Args:
             request: ``[*B]``.
-            mask: bool ``[*B]``, the rows to be reset; None where all are.
+            mask: bool ``[*B]``, the rows to be reset; None if all are.
 
         Returns:
             The request with every primed entry; rows outside the mask keep theirs.
@@ -140,7 +140,7 @@ class TensorDictPrimer(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with every primed entry; rows outside the mask keep theirs.

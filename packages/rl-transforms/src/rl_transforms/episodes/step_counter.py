@@ -79,7 +79,7 @@ class StepCounter(GroupTransform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with int64 ``step_count`` ``[*B, 1]``, 0 in those rows.
@@ -131,7 +131,7 @@ class StepCounter(GroupTransform):
 
         Args:
             batch: ``[*B, T]`` in the order of collection.
-            last: ``[*B]``, the column before these as this method returned it; None where the
+            last: ``[*B]``, the column before these as this method returned it; None if the
                 first follows a reset.
 
         Returns:

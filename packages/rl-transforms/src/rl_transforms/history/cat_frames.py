@@ -132,7 +132,7 @@ class CatFrames(Transform):
 
         Args:
             root: ``[*B]`` with frames, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with stacks; rows outside the mask keep theirs.
@@ -171,7 +171,7 @@ class CatFrames(Transform):
 
         Args:
             batch: ``[*B, T]`` in the order of collection.
-            last: ``[*B]``, the column before these as this method returned it; None where the
+            last: ``[*B]``, the column before these as this method returned it; None if the
                 first follows a reset.
 
         Returns:

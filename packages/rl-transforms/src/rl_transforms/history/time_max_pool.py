@@ -101,7 +101,7 @@ class TimeMaxPool(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with the frames; rows outside the mask keep their pooled ones.

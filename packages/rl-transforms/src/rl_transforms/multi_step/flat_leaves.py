@@ -31,7 +31,7 @@ class FlatRows:
     leaves: dict[LeafPath, Tensor]  # by key, [N] or [N, ...]
     tails: dict[LeafPath, torch.Size]  # what follows the batch size in the shape of each leaf
     shape: torch.Size  # the batch size, N in all, time last
-    device: torch.device | None  # that of the batch, None where it has none
+    device: torch.device | None  # that of the batch, None if it has none
 
     @classmethod
     def of(cls, batch: TensorDictBase) -> FlatRows:

@@ -74,7 +74,7 @@ class MultiStepTransform(Transform):
         producer: high bits of the ids that rows without any are given; drawn where None.
 
     Attributes:
-        held: rows that are held back, ``[K]`` or ``[*B, T]``; None where none is.
+        held: rows that are held back, ``[K]`` or ``[*B, T]``; None if none is.
 
     Raises:
         ValueError: a number is out of range.
@@ -117,7 +117,7 @@ class MultiStepTransform(Transform):
 
     @property
     def held(self) -> TensorDictBase | None:
-        """Rows that are held back, ``[K]`` or ``[*B, T]``; None where none is."""
+        """Rows that are held back, ``[K]`` or ``[*B, T]``; None if none is."""
         held = self._pending.rows if self._columns is None else self._columns.all()
         return None if held is None else held.batch()
 
@@ -132,7 +132,7 @@ class MultiStepTransform(Transform):
             batch: TED rows ``[N]`` or ``[*B, T]``, one step each.
 
         Returns:
-            n-step rows ``[K]``, or ``[*B, T]`` with `columns`; None where none is complete yet.
+            n-step rows ``[K]``, or ``[*B, T]`` with `columns`; None if none is complete yet.
             `multi_step` says what they hold.
 
         Raises:
@@ -179,7 +179,7 @@ class MultiStepTransform(Transform):
 
         Returns:
             n-step rows ``[K]``, or ``[*B, T]`` with `columns`, that reach as far as there are
-            rows; None where none is held.
+            rows; None if none is held.
         """
         if self._columns is not None:
             blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
@@ -261,7 +261,7 @@ class MultiStepTransform(Transform):
     ) -> TensorDictBase:
         """The n-step rows that begin at some rows, with the ids that they were given."""
         made = self._horizon.n_step_rows(rows, order, chosen, *width)
-        # rows of one step are told apart by their observations; no row is held to go on from
+        # rows of one step are told apart by their observations; no row is held to continue from
         return (made if self.n_steps == 1 else made.numbered()).batch()
 
     def _check(self, batch: TensorDictBase, fresh: FlatRows) -> None:

@@ -52,7 +52,7 @@ class TrajectoryNumbers:
         return {"producer": self._producer, "begun": self._begun}
 
     def load(self, state: Mapping[str, int | None]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self._producer, self._begun = state["producer"], int(state["begun"] or 0)
         self._process = os.getpid()
 

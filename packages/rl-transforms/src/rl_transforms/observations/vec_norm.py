@@ -108,7 +108,7 @@ class VecNorm(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root; rows outside the mask are not counted, and keep their values.

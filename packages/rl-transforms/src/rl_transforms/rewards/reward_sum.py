@@ -61,7 +61,7 @@ class RewardSum(Transform):
 
         Args:
             root: ``[*B]``, after the reset.
-            mask: bool ``[*B]``, the rows that were reset; None where all were.
+            mask: bool ``[*B]``, the rows that were reset; None if all were.
 
         Returns:
             The root with sums, 0 in those rows. Without a reward spec the shape of a nested
@@ -108,7 +108,7 @@ class RewardSum(Transform):
 
         Args:
             batch: ``[*B, T]`` in the order of collection.
-            last: ``[*B]``, the column before these as this method returned it; None where the
+            last: ``[*B]``, the column before these as this method returned it; None if the
                 first follows a reset.
 
         Returns:

@@ -20,7 +20,7 @@ class RandomCropTensorDict(Transform):
         sub_seq_len: steps of a window.
         sample_dim: the batch dimension to crop along; the last one by default.
         mask_key: bool ``[*B, T]``, real steps, True up to a row's end; windows hold real steps
-            only. None where all are.
+            only. None if all are.
         generator: where random numbers come from; torch's default one if None.
 
     Raises:

@@ -73,12 +73,12 @@ class PolicyAgeFilter(Transform):
         return found
 
     def inv(self, batch: TensorDictBase) -> TensorDictBase | None:
-        """Leave out old rows of what is stored; None where all are."""
+        """Leave out old rows of what is stored; None if all are."""
         found = self.forward(batch)
         return found if found is batch or len(found) else None
 
     def _fresh(self, batch: TensorDictBase) -> Tensor | None:
-        """Which rows are recent, bool ``[*B]``; None where nothing says so."""
+        """Which rows are recent, bool ``[*B]``; None if nothing says so."""
         versions = find(batch, as_tuple(self.policy_version_key))
         if versions is None:
             if self.strict:

@@ -16,7 +16,7 @@ DEFAULT_COMPONENTS = 16
 
 
 class RandomProjectionHash(SipHash):
-    """Projects wide rows onto a few random directions, rounds, and hashes what is left by SipHash.
+    """Projects wide rows onto a few random directions, rounds, and hashes the result by SipHash.
 
     Rows that are nearly equal often have the same hash, as rounding to `dtype_cast` leaves out
     the low bits: that merges states that differ by noise. Where keys are compared in full, as in a

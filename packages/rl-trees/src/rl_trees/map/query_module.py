@@ -187,7 +187,7 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
 def _one_each(
     hash_module: HashFunction | Sequence[HashFunction] | None, names: list[NestedKey]
 ) -> list[HashFunction]:
-    """A hash function for each entry; none where the key is hashed at once."""
+    """A hash function for each entry; none if the key is hashed at once."""
     if hash_module is None:
         return []
     if not isinstance(hash_module, Sequence):

@@ -33,18 +33,18 @@ class Transitions:
     segments: Segments  # its segments
     reward: Tensor  # [M, *G, C]
     terminated: Tensor  # bool [M, *G, 1]
-    # bool [M, *G, 1], not terminated, and the next observation could not be had; None where the
+    # bool [M, *G, 1], not terminated, and the next observation could not be had; None if the
     # batch does not say so
     missing: Tensor | None
     # int64 [M], distance to the next observation; None if it is one step
     ahead: Tensor | None
-    # bool [M, *G, 1], members that are out already, or lack their next observation; None where the
+    # bool [M, *G, 1], members that are out already, or lack their next observation; None if the
     # batch does not say so
     left_out: Tensor | None = None
     # bool [M, *G, 1], members that are truncated where their segment continues; None if none is
     truncated: Tensor | None = None
     group: KeyPath = ()  # the group that rewards and flags are of; () for the root
-    # where time was in what the caller has, which settings per step are laid out like; None where
+    # where time was in what the caller has, which settings per step are laid out like; None if
     # it was last
     time_dim: int | None = None
 
@@ -198,11 +198,11 @@ class UnrolledValues:
 
     now: Tensor  # [M, ...]
     following: Tensor  # [M, ...]
-    missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None where all have one
+    missing: Tensor | None  # bool [M, *G, 1], steps without a next state; None if all have one
     in_budget: Tensor | None  # bool [M], steps within the budget; None without one
     # steps that stand in for their own next state, int64 []; None without
     substituted: Tensor | None
-    # bool [M, *G, 1], truncated members whose next observation the next row overwrites; None where
+    # bool [M, *G, 1], truncated members whose next observation the next row overwrites; None if
     # no member is truncated inside a segment
     overwritten: Tensor | None = None
 
@@ -226,7 +226,7 @@ class ValuedTransitions:
     value: Tensor  # [M, *G, C]
     next_value: Tensor  # [M, *G, C]
     cut: Tensor  # bool [M, *G, 1], steps after which nothing flows
-    left_out: Tensor | None  # bool [M, *G, 1], steps that have no target; None where all have
+    left_out: Tensor | None  # bool [M, *G, 1], steps that have no target; None if all have
     gamma: float | Tensor  # discount, a number or one per step
     found: UnrolledValues  # what the network said
 

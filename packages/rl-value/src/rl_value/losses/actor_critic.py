@@ -264,7 +264,7 @@ class ActorCriticLoss(LossModule):
     def _before(
         self, batch: TensorDictBase, dist: Distribution, shape: torch.Size
     ) -> Tensor | None:
-        """Log-probabilities that are stored; None where the loss reads none."""
+        """Log-probabilities that are stored; None if the loss reads none."""
         return None
 
     def _policy_objective(

@@ -179,7 +179,7 @@ class DQNLoss(BootstrappedLoss):
 
 
 def mask_key_of(network: TensorDictModuleBase) -> NestedKey | None:
-    """Where a network reads which actions are allowed; None where all are."""
+    """Where a network reads which actions are allowed; None if all are."""
     keys = (getattr(module, "action_mask_key", None) for module in network.modules())
     return next((key for key in keys if key is not None), None)
 

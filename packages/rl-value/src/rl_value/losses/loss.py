@@ -229,7 +229,7 @@ class LossModule(NamedModule):
         warnings.warn(msg, UserWarning, stacklevel=4)
 
     def counted(self, batch: TensorDictBase) -> Tensor | None:
-        """Steps that the loss is about, bool ``[*B, T]`` or ``[*B, T, *G]``; None where all are."""
+        """Steps that the loss is about, bool ``[*B, T]`` or ``[*B, T, *G]``; None if all are."""
         check_tensordict(batch)
         terminated, done = self.entries["terminated"], self.entries["done"]
         refuse_flags_of_others(batch, self.entries["advantage"], terminated)

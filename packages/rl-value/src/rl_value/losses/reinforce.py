@@ -19,7 +19,7 @@ class ReinforceLoss(ActorCriticLoss):
 
     Args:
         actor_network: has ``get_dist``, the distribution of actions now.
-        critic_network: writes ``"state_value"``; None where advantages are stored.
+        critic_network: writes ``"state_value"``; None if advantages are stored.
         settings: what `ActorCriticLoss` takes besides; entropies are not part of this loss.
 
     Raises:

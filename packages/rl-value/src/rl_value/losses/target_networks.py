@@ -23,7 +23,7 @@ class TargetUpdate:
     Args:
         source: a loss that has networks ``target_<name>`` next to its networks ``<name>``, or the
             network that learns.
-        target: the network that follows; None where `source` is a loss.
+        target: the network that follows; None if `source` is a loss.
         loss: a loss, by another name.
 
     Raises:
@@ -61,7 +61,7 @@ class TargetUpdate:
         return {} if self.counter is None else {"counter": self.counter}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a count that was saved.
+        """Continue from a count that was saved.
 
         Args:
             state_dict: what `state_dict` gave.
@@ -90,7 +90,7 @@ class SoftUpdate(TargetUpdate):
     Raises:
         ValueError: both shares are given, one is outside [0, 1], or the networks differ.
         RuntimeError: the loss has no target network.
-        TypeError: what is given is no module.
+        TypeError: the argument is no module.
 
     Example:
         >>> from rl_value import DQNLoss
@@ -160,7 +160,7 @@ class HardUpdate(TargetUpdate):
 
     Raises:
         ValueError: the interval is below 1, or the networks differ.
-        TypeError: it is no integer, or what is given is no module.
+        TypeError: it is no integer, or the argument is no module.
         RuntimeError: the loss has no target network.
 
     Example:

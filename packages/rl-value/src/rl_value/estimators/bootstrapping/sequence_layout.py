@@ -30,9 +30,7 @@ class UnrollLayout:
     is_start: Tensor  # bool [K], first slot of a segment
     row_slot: Tensor  # int64 [M], slot of each real row
     next_slot: Tensor  # int64 [M], slot of each real row's next observation
-    in_budget: Tensor | None = (
-        None  # bool [M], rows with room for what they need; None where all have
-    )
+    in_budget: Tensor | None = None  # bool [M], rows with room for what they need; None if all have
     # whether steps are missing before some next observation, as after a slice of n-step rows that
     # is shorter than n
     has_holes: bool = False
@@ -163,7 +161,7 @@ class SlotReader:
     """Reads the inputs of a network from a batch, slot by slot."""
 
     # leaves: key, leaf [*B, T, ...] at the root, and the same under "next"; is_init has neither
-    # stand_in: bool [M], rows whose next observation is replaced by their own; None where every
+    # stand_in: bool [M], rows whose next observation is replaced by their own; None if every
     # one is real
     def __init__(
         self,

@@ -28,7 +28,7 @@ class Targets(NamedTuple):
     """What values should be."""
 
     value: Tensor  # [*B, T, ...]
-    unknown: Tensor | None  # bool, steps that have no target; None where all have
+    unknown: Tensor | None  # bool, steps that have no target; None if all have
     # what critics say of the steps, where the call for next states gave that too
     judged: Tensor | None = None
 
