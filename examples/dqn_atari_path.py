@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from rl_collect import Collector
 from rl_envs import EnvBase, GymEnv, SerialEnv, TransformedEnv
 from rl_policies import MLP, ConvNet, EGreedyModule, QValueActor
-from rl_record import Evaluator, JSONLLogger, VideoRecorder, read_run
+from rl_record import Evaluation, Evaluator, JSONLLogger, VideoRecorder, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyMemmapStorage, PrioritizedSampler, TensorDictReplayBuffer
 from rl_specs import Bounded, OneHot
@@ -206,9 +206,13 @@ class Run:
         else:
             self.logger.log_hparams(asdict(settings))
 
-    def train(self, steps: int) -> None:
-        """Play and update in turns; evaluate and keep a checkpoint now and then."""
+    def train(self, steps: int) -> Evaluation:
+        """Play and update in turns; evaluate and keep a checkpoint now and then.
+
+        Returns the last evaluation.
+        """
         settings = self.settings
+        found = None
         while self.steps < steps:
             self.collector.next()
             self.steps += settings.steps_per_batch
@@ -216,11 +220,13 @@ class Run:
             if self.steps > settings.first_steps:
                 losses = [self.update() for _ in range(settings.updates_per_batch)]
                 self.logger.log_metrics({"loss": torch.stack(losses).mean()}, self.steps)
+            found = None
             if self.steps % settings.steps_per_evaluation == 0:
-                self.evaluator.evaluate(self.steps)
+                found = self.evaluator.evaluate(self.steps)
                 self.save()
         self.save()
         self.collector.shutdown()
+        return found or self.evaluator.evaluate(self.steps)
 
     def update(self) -> Tensor:
         """Take one step of the network, and give the errors back as priorities."""
@@ -313,8 +319,7 @@ def main() -> None:
         settings = Settings(options.env, seed, capacity=options.capacity)
         run = Run(settings, folder, resume=options.resume)
         start = time.process_time()
-        run.train(options.steps)
-        found = run.evaluator.evaluate(run.steps)
+        found = run.train(options.steps)
         print(
             f"seed {seed}: return {found.mean:.1f} over {len(found.returns)} episodes after "
             f"{run.steps} steps, {time.process_time() - start:.0f} s of CPU",

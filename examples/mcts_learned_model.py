@@ -33,7 +33,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv
-from rl_record import Evaluator, JSONLLogger, read_run
+from rl_record import Evaluation, Evaluator, JSONLLogger, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_trees import GumbelHalving, MCTSTrees, SearchStep
@@ -151,9 +151,13 @@ class Run:
         else:
             self.logger.log_hparams(asdict(settings))
 
-    def train(self, steps: int) -> None:
-        """Play and learn in turns; evaluate and keep a checkpoint now and then."""
+    def train(self, steps: int) -> Evaluation:
+        """Play and learn in turns; evaluate and keep a checkpoint now and then.
+
+        Returns the last evaluation.
+        """
         settings, batches = self.settings, 0
+        found = None
         while self.steps < steps:
             rows = self.collector.next()
             with torch.no_grad():
@@ -165,10 +169,12 @@ class Run:
                 losses = self.update(self.buffer.sample())
             self.logger.log_metrics(losses, self.steps)
             batches += 1
+            found = None
             if batches % settings.batches_per_evaluation == 0:
-                self.evaluator.evaluate(self.steps)
+                found = self.evaluator.evaluate(self.steps)
                 self.save()
         self.collector.shutdown()
+        return found or self.evaluator.evaluate(self.steps)
 
     def update(self, rows: TensorDictBase) -> dict[str, Tensor]:
         """Take one step of the model."""
@@ -222,8 +228,7 @@ def main() -> None:
     folders = [options.out / f"seed-{seed}" for seed in options.seeds]
     for seed, folder in zip(options.seeds, folders, strict=True):
         run, start = Run(Settings(seed), folder, resume=options.resume), time.process_time()
-        run.train(options.steps)
-        found = run.evaluator.evaluate(run.steps)
+        found = run.train(options.steps)
         print(
             f"seed {seed}: return {found.mean:.1f} over {len(found.returns)} episodes after "
             f"{run.steps} steps, {time.process_time() - start:.0f} s of CPU",

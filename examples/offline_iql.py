@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from rl_collect import Collector
 from rl_envs import GymEnv, SerialEnv
 from rl_policies import MLP, ProbabilisticActor, TanhNormal, ValueOperator
-from rl_record import Evaluator, JSONLLogger, read_run
+from rl_record import Evaluation, Evaluator, JSONLLogger, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_value import IQLLoss, SoftUpdate
@@ -144,16 +144,19 @@ class Run:
         rewards = self.data[:]["next", "reward"]
         return float(rewards.sum() / self.settings.episodes)
 
-    def train(self, updates: int) -> None:
-        """Learn from the data."""
+    def train(self, updates: int) -> Evaluation:
+        """Learn from the data; what the actor is worth in the end."""
         every = self.settings.updates_per_evaluation
+        found = None
         while self.updates < updates:
             losses = self.update(self.data.sample())
             self.updates += 1
+            found = None
             if self.updates % every == 0:
                 self.logger.log_metrics(losses, self.updates)
-                self.evaluator.evaluate(self.updates)
+                found = self.evaluator.evaluate(self.updates)
                 self.save()
+        return found or self.evaluator.evaluate(self.updates)
 
     def update(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """Take one step of all networks."""
@@ -185,8 +188,7 @@ def main() -> None:
     for seed, folder in zip(options.seeds, folders, strict=True):
         start = time.process_time()
         run = Run(Settings(seed), folder, resume=options.resume)
-        run.train(options.updates)
-        found = run.evaluator.evaluate(run.updates)
+        found = run.train(options.updates)
         print(
             f"seed {seed}: return {found.mean:.1f} over {len(found.returns)} episodes after "
             f"{run.updates} updates, the data's {run.worth_of_data():.1f}, "

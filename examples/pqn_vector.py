@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from rl_collect import Collector
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
 from rl_policies import MLP, EGreedyModule, QValueActor
-from rl_record import Evaluator, JSONLLogger, VideoRecorder, read_run
+from rl_record import Evaluation, Evaluator, JSONLLogger, VideoRecorder, read_run
 from rl_record.plot import plot_runs
 from rl_value import DQNLoss
 
@@ -89,19 +89,25 @@ class Run:
         else:
             self.logger.log_hparams(asdict(settings))
 
-    def train(self, steps: int) -> None:
-        """Play and learn in turns; evaluate and keep a checkpoint now and then."""
+    def train(self, steps: int) -> Evaluation:
+        """Play and learn in turns; evaluate and keep a checkpoint now and then.
+
+        Returns the last evaluation.
+        """
         settings = self.settings
         size = settings.num_envs * settings.num_steps
+        found = None
         while self.steps < steps:
             loss = self.learn(self.collector.next())
             self.steps += size
             self.explore.step(size)
             self.logger.log_metrics({"loss": loss, "epsilon": self.explore.eps}, self.steps)
+            found = None
             if self.steps // size % settings.batches_per_evaluation == 0:
-                self.evaluator.evaluate(self.steps)
+                found = self.evaluator.evaluate(self.steps)
                 self.save()
         self.collector.shutdown()
+        return found or self.evaluator.evaluate(self.steps)
 
     def learn(self, batch: TensorDictBase) -> Tensor:
         """Take some steps on the rows of a batch `[B, T]`, whose targets are computed once."""
@@ -151,8 +157,7 @@ def main() -> None:
     folders = [options.out / f"seed-{seed}" for seed in options.seeds]
     for seed, folder in zip(options.seeds, folders, strict=True):
         run, start = Run(Settings(seed), folder, resume=options.resume), time.process_time()
-        run.train(options.steps)
-        found = run.evaluator.evaluate(run.steps)
+        found = run.train(options.steps)
         print(
             f"seed {seed}: return {found.mean:.1f} over {len(found.returns)} episodes after "
             f"{run.steps} steps, {time.process_time() - start:.0f} s of CPU",

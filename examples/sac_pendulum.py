@@ -32,7 +32,7 @@ from torch import nn
 from rl_collect import Collector
 from rl_envs import EnvBase, GymEnv, SerialEnv, TransformedEnv
 from rl_policies import MLP, ProbabilisticActor, TanhNormal, ValueOperator
-from rl_record import Evaluator, JSONLLogger, VideoRecorder, read_run
+from rl_record import Evaluation, Evaluator, JSONLLogger, VideoRecorder, read_run
 from rl_record.plot import plot_runs
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_transforms import DoubleToFloat
@@ -122,9 +122,13 @@ class Run:
         else:
             self.logger.log_hparams(asdict(settings))
 
-    def train(self, steps: int) -> None:
-        """Play and update in turns; evaluate and keep a checkpoint now and then."""
+    def train(self, steps: int) -> Evaluation:
+        """Play and update in turns; evaluate and keep a checkpoint now and then.
+
+        Returns the last evaluation.
+        """
         settings = self.settings
+        found = None
         while self.steps < steps:
             self.collector.next()
             self.steps += settings.steps_per_batch
@@ -132,10 +136,12 @@ class Run:
                 for _ in range(settings.steps_per_batch):
                     losses = self.update()
                 self.logger.log_metrics(losses, self.steps)
+            found = None
             if self.steps % settings.steps_per_evaluation == 0:
-                self.evaluator.evaluate(self.steps)
+                found = self.evaluator.evaluate(self.steps)
                 self.save()
         self.collector.shutdown()
+        return found or self.evaluator.evaluate(self.steps)
 
     def update(self) -> dict[str, torch.Tensor]:
         """Take one step of all networks and of the weight of the entropy."""
@@ -186,8 +192,7 @@ def main() -> None:
     for seed, folder in zip(options.seeds, folders, strict=True):
         settings, start = settings_for(options.env, seed), time.process_time()
         run = Run(settings, folder, resume=options.resume)
-        run.train(options.steps)
-        found = run.evaluator.evaluate(run.steps)
+        found = run.train(options.steps)
         print(
             f"seed {seed}: return {found.mean:.1f} over {len(found.returns)} episodes after "
             f"{run.steps} steps, {time.process_time() - start:.0f} s of CPU",

@@ -32,7 +32,7 @@ def test_sac_goes_on_from_its_checkpoint(tmp_path):
     again = played("sac_pendulum", "--steps", 2000, "--resume", *given)
     assert "after 2000 steps" in again
     curve = read_run(tmp_path / "seed-3")["eval/return"]
-    assert curve.steps.tolist() == [1000, 1000, 2000, 2000]  # twice at the end of each
+    assert curve.steps.tolist() == [1000, 2000]
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -52,7 +52,7 @@ def test_pqn_learns_and_goes_on_from_its_checkpoint(tmp_path):
     again = played("pqn_vector", "--steps", 40_960, "--resume", *given)
     assert "over 20 episodes after 40960 steps" in again
     run = read_run(tmp_path / "seed-3")
-    assert run["eval/return"].steps.tolist() == [20_480, 20_480, 40_960, 40_960]
+    assert run["eval/return"].steps.tolist() == [20_480, 40_960]
     assert run["epsilon"].values[-1] < run["epsilon"].values[0]
     assert run["eval/return"].values[-1] > 100  # about 9 before
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -102,7 +102,8 @@ def test_iql_is_compared_with_its_data_and_goes_on(tmp_path):
     assert found
     again = played("offline_iql", "--updates", 1000, "--resume", *given)
     assert f"the data's {found[2]}," in again
-    assert read_run(tmp_path / "seed-3")["loss_value"].steps.tolist() == [500, 1000]
+    run = read_run(tmp_path / "seed-3")
+    assert run["loss_value"].steps.tolist() == run["eval/return"].steps.tolist() == [500, 1000]
 
 
 MINARI_LOSSES = {"iql": "actor", "bc": "bc"}  # an entry of what each logs
@@ -134,7 +135,7 @@ def test_search_in_a_learned_model_learns_and_goes_on_from_its_checkpoint(tmp_pa
     again = played("mcts_learned_model", "--steps", 2000, "--resume", *given)
     assert "over 20 episodes after 2000 steps" in again
     curve = read_run(tmp_path / "seed-1")["eval/return"]
-    assert curve.steps.tolist() == [1000, 1000, 2000, 2000]
+    assert curve.steps.tolist() == [1000, 2000]
     assert curve.values[-1] > 40  # about 22 of random actions
 
 
