@@ -25,14 +25,9 @@ PACKAGES = {
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BUILT: set[str] = set()  # what this process has made: shared folders, wheels of packages
 
-HEAVY: list[str] = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["house"]["heavy"]
-
-# files whose examples need an extra, which they name
-OF_EXTRAS = ["rl_layout/segments/numba_cuts", "rl_layout/strategies", "rl_value/scan/numba_loops"]
-OF_EXTRAS += ["rl_envs/env/rendering", "rl_recurrent/backends/triton/*", "rl_value/scan/triton/*"]
-OF_EXTRAS += ["rl_replay/testing/*machine*", "rl_replay/checkpointers/hdf5", "rl_datasets/minari/*"]
-OF_EXTRAS += ["rl_datasets/lerobot/*", "rl_recurrent/backends/compiled/numba_loops"]
-OF_EXTRAS += ["rl_transforms/observations/vec_norm"]
+HOUSE = nox.project.load_toml(ROOT / "pyproject.toml")["tool"]["house"]
+HEAVY: list[str] = HOUSE["heavy"]
+OF_EXTRAS: list[str] = HOUSE["of_extras"]
 
 BY_FILE = ["-n", "2", "--dist", "loadfile"]  # tests in two processes
 BY_TEST = ["-n", "2", "--dist", "worksteal"]
