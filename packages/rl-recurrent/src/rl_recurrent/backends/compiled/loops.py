@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 
 import numpy as np
@@ -11,11 +12,11 @@ from rl_layout.internals import load_compiled, run_compiled
 LOOPS = "rl_recurrent.backends.compiled.numba_loops"
 
 
+@cache
 def has_loops() -> bool:
     """Tell whether the loops are there and compiled; the first call may take some seconds."""
-    loops = load_compiled(LOOPS)
-    if loops is None or loops in _ready:
-        return loops is not None
+    if load_compiled(LOOPS) is None:
+        return False
     # arguments of any size have the types of all calls, so that none is compiled later
     rows, none, number = (
         np.zeros((1, 1), np.float32),
@@ -28,17 +29,12 @@ def has_loops() -> bool:
     forth = (True, plan, rows, wide, wide, flat, flat[:0], pair, pair, kept)
     sums = (none, none, flat[:0], flat[:0])
     back = (True, plan, rows, four, four, pair, pair, kept, (none, none), none, sums, pair)
-    if not run_compiled(LOOPS, "forward", *forth) or not run_compiled(LOOPS, "backward", *back):
-        return False
-    _ready.add(loops)
-    return True
+    return run_compiled(LOOPS, "forward", *forth) and run_compiled(LOOPS, "backward", *back)
 
 
+@cache
 def loaded() -> ModuleType:
     """The loops, which `has_loops` has found."""
     loops = load_compiled(LOOPS)
     assert loops is not None
     return loops
-
-
-_ready: set[ModuleType] = set()
