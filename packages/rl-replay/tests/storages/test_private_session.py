@@ -32,6 +32,16 @@ def test_rows_are_read_only_after_publication() -> None:
     assert (ring.window().first, ring.window().counts) == ((0,), (2,))
 
 
+@pytest.mark.parametrize("published", range(3, 13))
+def test_positions_have_the_newest_rows_on_every_lap(published: int) -> None:
+    ring = PrivateRing(5)
+    ring.restore(published=published, floor=0)
+    newest = {number % 5: number for number in range(published)}
+    assert ring.numbers_at(torch.arange(5)).tolist() == [newest.get(at, -1) for at in range(5)]
+    outside = torch.tensor([-1, 6])
+    assert ring.numbers_at(outside).tolist() == [newest.get(at, -1) for at in (4, 1)]
+
+
 def test_a_cancelled_span_leaves_the_old_rows() -> None:
     ring = PrivateRing(5)
     ring.restore(published=5, floor=0)

@@ -109,9 +109,14 @@ class PrivateRing:
         """The row id at each position, -1 if none can be read."""
 
         def newest(found: NDArray[np.int64]) -> NDArray[np.int64]:
-            last = self.published - 1
-            numbers = last - (last - found) % self.capacity
-            return np.where(numbers >= self.first, numbers, -1)
+            capacity, first = self.capacity, self.first
+            inside = not found.size or int(found.view(np.uint64).max()) < capacity
+            if inside and not first:  # the ring never went round
+                return np.where(found < self.published, found, -1)
+            here = found if inside else found % capacity  # a division takes as long as all the rest
+            begin, lap = self.published - self.published % capacity, self.published % capacity
+            numbers = here + np.where(here < lap, begin, begin - capacity)
+            return np.where(numbers >= first, numbers, -1)
 
         return _through_numpy(positions, newest)
 

@@ -272,7 +272,8 @@ class RowTable:
         positions = session.ring.positions(numbers)
         given = leaves_of(cells)
         store.schema.select(list(given))
-        offsets = links.back[positions.cpu().numpy()]
+        linked = store.linker is not None  # other rows need no offsets
+        offsets = links.back[positions.cpu().numpy()] if linked else links.back[:0]
         positions = positions.to(self.device)
         marks = any(key in links.keys.columns for key in cells.keys(True, True))
         # kept until the update has succeeded, to undo it where relinking is refused
