@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,12 +14,11 @@ from rl_tensordict.types import Words
 def bytes_of(rows: torch.Tensor) -> NDArray[np.uint8]:
     """The bytes of rows `[N, ...]` as uint8 `[N, W]`, without a copy if they are contiguous."""
     flat = rows.detach().cpu().contiguous()
-    width = flat.element_size() * flat[:1].numel() if len(flat) else 0
-    if not width:  # without elements reshape cannot infer the shape
-        width = flat.element_size() * int(np.prod(flat.shape[1:], dtype=np.int64))
+    if not flat.numel():  # the shape says how wide a row would be
+        width = flat.element_size() * math.prod(flat.shape[1:])
         return np.zeros((len(flat), width), np.uint8)
     flat_bytes: NDArray[np.uint8] = flat.reshape(-1).view(torch.uint8).numpy()
-    return flat_bytes.reshape(len(flat), width)
+    return flat_bytes.reshape(len(flat), -1)
 
 
 def words_of(parts: list[NDArray[np.uint8]]) -> Words:

@@ -80,6 +80,16 @@ def test_state_dict_restores_numbers_layout_and_directions():
     assert again["_index"].tolist() == [3, 0]
 
 
+def test_a_state_whose_keys_were_hashed_in_another_way_is_loaded():
+    query, other = QueryModule("a"), QueryModule("a")
+    rows = TensorDict({"a": torch.randn(5, 3)}, [5])
+    query(rows, clone=True)
+    state = query.state_dict()
+    state["_extra_state"]["hashes"] += 1
+    other.load_state_dict(state)
+    assert other(rows[[3, 0]], extend=False)["_index"].tolist() == [3, 0]
+
+
 def test_names_and_modules_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="in_keys is empty"):
         QueryModule([])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_replay import LazyMemmapStorage, LazyTensorStorage, ListStorage
-from rl_trees import HashToInt, QueryModule, RandomProjectionHash, TensorDictMap
+from rl_trees import HashToInt, QueryModule, RandomProjectionHash, SipHash, TensorDictMap
 
 
 def keys_of(numbers):
@@ -226,6 +226,20 @@ def test_dumps_that_do_not_fit_are_refused(tmp_path):
         projected.loads(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no dump"):
         map.loads(tmp_path / "elsewhere")
+
+
+def test_a_map_without_hash_modules_loads_keys_that_were_hashed_in_another_way(tmp_path):
+    """As a version with another hash wrote them."""
+    other = TensorDictMap(
+        query_module=QueryModule("s", hash_module=SipHash()), storage=LazyTensorStorage(9)
+    )
+    other[keys_of([1, 2, 3])] = values_of([1, 2, 3])
+    other.dumps(tmp_path)
+    map = map_of()
+    map.loads(tmp_path)
+    assert map[keys_of([3, 1])]["v"].tolist() == [3, 1]
+    map[keys_of([2, 4])] = values_of([5, 6])
+    assert map.index(keys_of([4, 2])).tolist() == [3, 1]
 
 
 def test_maps_of_what_cannot_be_exact_are_refused():

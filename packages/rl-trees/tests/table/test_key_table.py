@@ -64,15 +64,21 @@ def test_a_million_keys_with_few_hashes_are_found():
     assert (table.find(keys ^ np.uint64(2**63), hashes) == -1).all()
 
 
+def factor(number):
+    """The number-th draw of SplitMix64 of seed 0, made odd."""
+    bits = number * 0x9E3779B97F4A7C15 % 2**64
+    bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+    return (bits ^ bits >> 31) | 1
+
+
 def test_hashes_are_equal_on_every_machine_and_different_for_different_words(loops):
-    keys = words((1, 2), (2, 1), (0, 0))
-    expected = []
+    keys, expected = words((1, 2), (2, 1), (0, 2**63)), []
     for first, second in keys.tolist():
-        mixed = 3
-        for word in (first, second):
-            mixed = (mixed ^ word) * 0xFF51AFD7ED558CCD % 2**64
-            mixed ^= mixed >> 32
-        expected.append(mixed)
+        mixed = 2 + (first ^ first >> 32) * factor(1) + (second ^ second >> 32) * factor(2)
+        mixed %= 2**64
+        mixed = (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15 % 2**64
+        expected.append(mixed ^ mixed >> 32)
     assert KeyTable(2).hash(keys).tolist() == expected
     assert len(set(expected)) == 3
 

@@ -181,6 +181,8 @@ class QueryModule(TensorDictModuleBase):  # type: ignore[misc]
             return
         self.arrange(KeyLayout.from_json(state["layout"]))
         words, hashes = (state[name].numpy().view(np.uint64) for name in ("words", "hashes"))
+        if not self.hash_modules:  # another version may have hashed in another way
+            hashes = self.table.hash(words)
         self.table.insert(words, hashes)
 
 

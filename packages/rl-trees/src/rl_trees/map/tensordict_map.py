@@ -309,7 +309,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
 
         Raises:
             FileNotFoundError: There is no dump.
-            ValueError: Other keys, other hashes, or a dump that was altered.
+            ValueError: Other keys, hashes of other modules, or a dump that was altered.
         """
         dump = read_dump(path, KIND)
         saved = dump.document.get("layout")
@@ -321,8 +321,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             raise ValueError(
                 f"{path} holds keys of {layout.names}, and this map is of {self.in_keys}."
             )
-        words, hashes = dump.arrays["words"], dump.arrays["hashes"]
-        self._require_intact(path, layout, words, hashes)
+        words = dump.arrays["words"]
+        hashes = self._hashes_of(path, layout, words, dump.arrays["hashes"])
         query = self.query_module
         former = query.table, query.layout
         query.arrange(layout)  # where rows are exchanged halfway, no key names one
@@ -340,10 +340,10 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
     def _words(self) -> Words:
         return self.query_module.table.words
 
-    def _require_intact(
+    def _hashes_of(
         self, path: str | os.PathLike[str], layout: KeyLayout, words: Words, hashes: Words
-    ) -> None:
-        """Raises unless these are different keys with the hashes that this map gives them."""
+    ) -> Words:
+        """The hashes of saved keys; raises unless keys differ and these modules hash them alike."""
         shapes = words.shape == (len(hashes), layout.width) and words.dtype == np.uint64
         if not shapes or hashes.dtype != np.uint64:
             raise ValueError(f"{path} was altered: keys and hashes do not fit together.")
@@ -357,17 +357,22 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             hash_module=self.query_module.hash_modules or None,
             aggregator=self.query_module.aggregator if self.query_module.hash_modules else None,
         )
-        if not (probe.encode(layout.decode(words)).hashes == hashes).all():
+        found = probe.encode(layout.decode(words)).hashes
+        # without modules another version may have hashed in another way
+        if probe.hash_modules and not (found == hashes).all():
             raise ValueError(
                 f"{path} was written with other hashes: make the map with the same hash modules."
             )
-        if len(np.unique(probe.table.insert(words, hashes)[0])) != len(words):
+        if len(np.unique(probe.table.insert(words, found)[0])) != len(words):
             raise ValueError(f"{path} was altered: it holds a key twice.")
+        return found
 
     def _read(self, rows: torch.Tensor) -> Any:
         """Rows of the storage, of any batch shape."""
-        one = not rows.ndim
-        found = self.storage.read_one(int(rows)) if one else self.storage.read(rows)
+        if rows.ndim == 1:
+            found = self.storage.gather(rows)
+        else:
+            found = self.storage.read(rows) if rows.ndim else self.storage.read_one(int(rows))
         return found if self.collate_fn is None else self.collate_fn(found)
 
     def _write(self, rows: Any, added: Any, values: TensorDictBase) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rl_layout.internals import load_compiled
 from rl_tensordict.types import Flags, Ints, Words
 from rl_trees.table import numpy_probe
-from rl_trees.table.numpy_probe import EMPTY
+from rl_trees.table.numpy_probe import UNKNOWN
 
 _NUMBA = "rl_trees.table.numba_probe"
 _LEAST_SLOTS = 16
@@ -19,9 +19,9 @@ _LEAST_SLOTS = 16
 class KeyTable:
     """Numbers different keys 0, 1, ... in the order in which they come."""
 
-    # Open addressing with linear probing: slots hold rows, and a row holds the whole key, which is
-    # compared. A hash only says where the search begins, so equal hashes of different keys cost
-    # time and nothing else. At most half of the slots are occupied.
+    # Open addressing with linear probing: a slot holds a row and some bits of its hash, and a row
+    # the whole key, which is compared. A hash only says where the search begins, so equal hashes of
+    # different keys cost time and nothing else. At most half of the slots are occupied.
 
     def __init__(self, width: int, max_size: int | None = None) -> None:
         self.width = width
@@ -43,7 +43,7 @@ class KeyTable:
 
     def clear(self) -> None:
         """Forgets all keys."""
-        slots: Ints = np.full(_LEAST_SLOTS, EMPTY, np.int64)
+        slots: Words = np.zeros(_LEAST_SLOTS, np.uint64)
         self._count, self._slots = 0, slots  # on one line: no interrupt comes between them
         self._words: Words = np.empty((0, self.width), np.uint64)
         self._hashes: Words = np.empty(0, np.uint64)
@@ -52,14 +52,14 @@ class KeyTable:
     def hash(self, words: Words) -> Words:
         """Hashes of keys, uint64 `[N]`, equal on every machine."""
         # words: uint64 `[N, width]`.
-        hashes: Words = self._probe.hash_words(words)
+        hashes: Words = self._probe.hash_words(words, numpy_probe.factors_of(self.width))
         return hashes
 
     def find(self, words: Words, hashes: Words) -> Ints:
         """The rows of keys, int64 `[N]`; -1 for keys that are not there."""
         # words: uint64 `[N, width]`.
         # hashes: uint64 `[N]`, a function of the words.
-        found: Ints = self._probe.find(self._slots, self._words, self._hashes, words, hashes)
+        found: Ints = self._probe.find(self._slots, self._words, words, hashes)
         return found
 
     def insert(self, words: Words, hashes: Words) -> tuple[Ints, Flags]:
@@ -69,7 +69,7 @@ class KeyTable:
         # returns: The rows of all keys, int64 `[N]`, and which of them were added, bool `[N]`.
         if self.max_size is not None and self._count + len(words) > self.max_size:
             found = self.find(words, hashes)
-            if not (unknown := found == EMPTY).any():
+            if not (unknown := found == UNKNOWN).any():
                 return found, unknown
             self._require_room(words, hashes, unknown)
         self._reserve(self._count + len(words))
@@ -86,9 +86,7 @@ class KeyTable:
     def latest(self, rows: Ints) -> Flags:
         """Which places of a batch are the last ones with their row, bool `[N]`."""
         # rows: int64 `[N]`, as `insert` returned them.
-        places = np.arange(len(rows))
-        self._places[rows] = places  # of several places of a row the last one is left
-        latest: Flags = self._places[rows] == places
+        latest: Flags = self._probe.latest(rows, self._places)
         return latest
 
     def truncate(self, count: int) -> None:
@@ -126,9 +124,9 @@ class KeyTable:
         if slots > len(self._slots):
             self._slots = self._slots_of(slots)
 
-    def _slots_of(self, count: int) -> Ints:
+    def _slots_of(self, count: int) -> Words:
         """So many slots with the rows there are."""
-        slots: Ints = np.full(count, EMPTY, np.int64)
+        slots: Words = np.zeros(count, np.uint64)  # all empty
         self._probe.place_rows(slots, self.hashes)
         return slots
 
