@@ -37,9 +37,11 @@ def begun(rule):
     return trees
 
 
-def stepped(rule, roots):
-    """A search of select, expand and backup."""
+def stepped(rule, roots, waiting=0):
+    """A search of select, expand and backup, after selections that are not backed up."""
     trees, rows = begun(rule), torch.arange(TREES)
+    for _ in range(waiting):
+        trees.select()
     states = roots.new_zeros(TREES, SIMULATIONS + 1, 2)
     states[:, 0] = roots
     for _ in range(SIMULATIONS):
@@ -72,6 +74,19 @@ def test_a_search_with_a_model_grows_the_trees_of_single_calls(loops, rule, dtyp
         for name in ("child", "visits", "pending", "totals"):
             found = (getattr(trees.columns, name)[row, :size] for trees in (one, other))
             np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+def test_a_search_counts_selections_that_are_not_backed_up(loops, rule):
+    roots = roots_of(torch.int64)
+    one, other = stepped(rule, roots, waiting=2), begun(rule)
+    for _ in range(2):
+        other.select()
+    other.search(step, roots, SIMULATIONS)
+    for name in ("visits", "pending"):
+        found = (getattr(trees.columns, name)[:, 0] for trees in (one, other))
+        np.testing.assert_array_equal(*found)
+    assert not torch.equal(one.root_visits, stepped(rule, roots).root_visits)
 
 
 def test_a_search_is_in_the_compiled_loops_where_numba_is(monkeypatch):

@@ -226,9 +226,14 @@ def searched(rule, games, count=None):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
-def test_visits_are_those_of_a_recursive_search(loops, rule):
-    """In 170 random games by each of six rules: 1,020 trees, and all of their nodes."""
-    games = [*range(170)]
+@pytest.mark.parametrize("actions", [5, 11])
+def test_visits_are_those_of_a_recursive_search(loops, monkeypatch, actions, rule):
+    """In 170 random games by each of six rules, 1,020 trees, and in 40 of more actions: all nodes.
+
+    Several actions are scored at a time where there are eight or more.
+    """
+    monkeypatch.setattr(sys.modules[__name__], "ACTIONS", actions)
+    games = [*range(170 if actions == 5 else 40)]
     trees = searched(rule, games)
     c = trees.columns
     for row, game in enumerate(games):

@@ -9,22 +9,43 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rl_trees.search.columns import EXP3_RULE, LOSS, MIX, PUCT_RULE, UCB1_RULE
+from rl_trees.search.columns import (
+    CHILD,
+    DISCOUNT,
+    EXP3_RULE,
+    LOGITS,
+    LOSS,
+    MEANS,
+    MIX,
+    PENDING,
+    PRIOR,
+    PUCT_RULE,
+    REWARD,
+    TOTALS,
+    UCB1_RULE,
+    VISITS,
+    WEIGHTS,
+)
 
 _MIX = np.uint64(MIX)
 # Nothing is allocated, so views need no counts of references, which would take half of the time.
 _options: Any = {"nogil": True, "cache": True, "error_model": "numpy", "_nrt": False}
 # a call would pass the columns as more than a hundred numbers on the stack
 _inlined: Any = {**_options, "forceinline": True}
+# sums in any order; where an action is not legal, numbers are -inf, and nowhere NaN
+_loose: Any = {**_inlined, "fastmath": {"reassoc", "nsz", "nnan"}}
 
 
 @njit(**_options)
-def advance(c, rule, leaves, results, copies, children, following):
+def advance(c, rule, leaves, results, copies, children, following, alone):
     """Adds children, backs them up, and selects anew; copies states with them."""
     kept, after, stepped = copies
     expand(c, leaves[0], leaves[1], results, children)
     backup(c, rule, leaves[0], leaves[1])
-    select(c, rule, following[0], following[1])
+    if alone:
+        descend(c, rule, following[0], following[1], True)
+    else:
+        select(c, rule, following[0], following[1])
     for tree in range(len(kept)):
         copy(after[tree], kept[tree, children[tree, 0]])
         for node in following[0, tree]:
@@ -41,13 +62,19 @@ def copy(source, target):
 @njit(**_options)
 def select(c, rule, nodes, actions):
     """Walks down to k edges without a child in each tree, or to nodes that are done."""
+    descend(c, rule, nodes, actions, False)
+
+
+@njit(**_inlined)
+def descend(c, rule, nodes, actions, alone):
+    """What `select` does; `alone` says that no selection waits for its backup."""
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node = np.int64(0)
             while True:
-                action = choose(c, rule, tree, node)
-                c.pending[tree, node, action] += 1
-                child = np.int64(c.child[tree, node, action])
+                action = choose(c, rule, tree, node, alone)
+                c.counts[tree, node, PENDING, action] += 1
+                child = np.int64(c.counts[tree, node, CHILD, action])
                 if child < 0 or c.done[tree, child]:
                     break
                 node = child
@@ -57,15 +84,19 @@ def select(c, rule, nodes, actions):
 @njit(**_inlined)
 def fill_row(c, tree, node, logits, legal, value):
     """Writes the row of a new node."""
-    shifted, prior = c.logits[tree, node], c.prior[tree, node]
-    allowed, child = c.legal[tree, node], c.child[tree, node]
-    visits, pending = c.visits[tree, node], c.pending[tree, node]
-    totals, weights = c.totals[tree, node], c.weights[tree, node]
+    shifted, prior = c.numbers[tree, node, LOGITS], c.numbers[tree, node, PRIOR]
+    allowed, child = c.legal[tree, node], c.counts[tree, node, CHILD]
+    visits, pending = c.counts[tree, node, VISITS], c.counts[tree, node, PENDING]
+    totals, means, weights = (
+        c.numbers[tree, node, TOTALS],
+        c.numbers[tree, node, MEANS],
+        c.numbers[tree, node, WEIGHTS],
+    )
     top, total = -np.inf, 0.0
     for a in range(len(shifted)):
         allowed[a], child[a] = legal[a], -1
         visits[a], pending[a] = 0, 0
-        totals[a], weights[a] = 0.0, 0.0
+        totals[a], means[a], weights[a] = 0.0, 0.0, 0.0
         shifted[a] = logits[a] if legal[a] else -np.inf
         top = max(top, shifted[a])
     # no action is legal: all are -inf, and -inf - -inf would be NaN
@@ -95,16 +126,16 @@ def expand(c, nodes, actions, results, children):
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node, action = nodes[tree, turn], actions[tree, turn]
-            if c.child[tree, node, action] < 0:
+            if c.counts[tree, node, CHILD, action] < 0:
                 new, given = c.size[tree], numbers[tree, turn]
                 c.size[tree] += 1
                 fill_row(c, tree, new, given, legal[tree, turn], given[width + 2])
-                c.child[tree, node, action] = new
-                c.parent[tree, new], c.action[tree, new] = node, action
-                c.reward[tree, node, action] = given[width]
-                c.discount[tree, node, action] = given[width + 1]
+                c.counts[tree, node, CHILD, action] = new
+                c.above[tree, new, 0], c.above[tree, new, 1] = node, action
+                c.numbers[tree, node, REWARD, action] = given[width]
+                c.numbers[tree, node, DISCOUNT, action] = given[width + 1]
                 c.done[tree, new] = results.done[tree, turn]
-            children[tree, turn] = c.child[tree, node, action]
+            children[tree, turn] = c.counts[tree, node, CHILD, action]
 
 
 @njit(**_options)
@@ -114,22 +145,23 @@ def backup(c, rule, nodes, actions):
     for tree in range(nodes.shape[0]):
         for turn in range(nodes.shape[1]):
             node, action = nodes[tree, turn], actions[tree, turn]
-            leaf = c.child[tree, node, action]
+            leaf = c.counts[tree, node, CHILD, action]
             returns = 0.0 if c.done[tree, leaf] else c.value[tree, leaf]
             while True:
-                discount = c.discount[tree, node, action]
-                returns = c.reward[tree, node, action] + discount * returns
+                discount = c.numbers[tree, node, DISCOUNT, action]
+                returns = c.numbers[tree, node, REWARD, action] + discount * returns
                 if rule.kind == EXP3_RULE:
                     learn(c, rule, tree, node, action, returns, chances)
-                c.visits[tree, node, action] += 1
-                c.pending[tree, node, action] -= 1
-                c.totals[tree, node, action] += returns
-                mean = c.totals[tree, node, action] / c.visits[tree, node, action]
+                c.counts[tree, node, VISITS, action] += 1
+                c.counts[tree, node, PENDING, action] -= 1
+                c.numbers[tree, node, TOTALS, action] += returns
+                mean = c.numbers[tree, node, TOTALS, action] / c.counts[tree, node, VISITS, action]
+                c.numbers[tree, node, MEANS, action] = mean
                 c.bounds[tree, 0] = min(c.bounds[tree, 0], mean)
                 c.bounds[tree, 1] = max(c.bounds[tree, 1], mean)
                 if node == 0:
                     break
-                action, node = np.int64(c.action[tree, node]), np.int64(c.parent[tree, node])
+                action, node = np.int64(c.above[tree, node, 1]), np.int64(c.above[tree, node, 0])
 
 
 @njit(**_options)
@@ -137,7 +169,7 @@ def root_scores(c, rule, improved):
     """Fills logits + s(Q) of the roots `[B, A]`."""
     counts, means = c.scratch[0], c.scratch[1]
     for tree in range(len(improved)):
-        visits, totals, every = c.visits[tree, 0], c.totals[tree, 0], 0.0
+        visits, totals, every = c.counts[tree, 0, VISITS], c.numbers[tree, 0, TOTALS], 0.0
         for a in range(len(counts)):
             counts[a] = visits[a]
             means[a] = totals[a] / max(counts[a], 1.0)
@@ -146,19 +178,25 @@ def root_scores(c, rule, improved):
 
 
 @njit(**_inlined)
-def choose(c, rule, tree, node):
+def choose(c, rule, tree, node, alone):
     """The action of a node."""
     counts, means, scores = c.scratch[0], c.scratch[1], c.scratch[2]
     if rule.kind == EXP3_RULE:
         return drawn(c, rule, tree, node, scores)
     # rows of the node: an index of three numbers is checked for its signs at each access
-    visits, pending = c.visits[tree, node], c.pending[tree, node]
-    totals, legal = c.totals[tree, node], c.legal[tree, node]
+    visits, pending = c.counts[tree, node, VISITS], c.counts[tree, node, PENDING]
+    totals, legal = c.numbers[tree, node, TOTALS], c.legal[tree, node]
     every, loss = 0.0, rule.parameters[LOSS]
-    for a in range(len(scores)):  # without branches: whether an action was tried is no pattern
-        counts[a] = visits[a] + pending[a]
-        means[a] = (totals[a] - loss * pending[a]) / max(counts[a], 1.0)
-        every += counts[a]
+    if alone:
+        means = c.numbers[tree, node, MEANS]
+        for a in range(len(scores)):
+            counts[a] = visits[a]
+            every += counts[a]
+    else:
+        for a in range(len(scores)):  # without branches: whether an action was tried is no pattern
+            counts[a] = visits[a] + pending[a]
+            means[a] = (totals[a] - loss * pending[a]) / max(counts[a], 1.0)
+            every += counts[a]
     if rule.kind == PUCT_RULE:
         puct(c, rule, tree, node, counts, means, scores, every)
     elif rule.kind == UCB1_RULE:
@@ -175,11 +213,11 @@ def choose(c, rule, tree, node):
     return best
 
 
-@njit(**_inlined)
+@njit(**_loose)
 def puct(c, rule, tree, node, counts, means, scores, every):
     """Scores of PUCT."""
     weight, base, first_play = rule.parameters[0], rule.parameters[1], rule.parameters[2]
-    low, high, prior = c.bounds[tree, 0], c.bounds[tree, 1], c.prior[tree, node]
+    low, high, prior = c.bounds[tree, 0], c.bounds[tree, 1], c.numbers[tree, node, PRIOR]
     normalize = rule.parameters[3] != 0 and high > low
     begin, span = (low, high - low) if normalize else (0.0, 1.0)
     factor = np.sqrt(every) * (weight + np.log((every + base + 1.0) / base))
@@ -188,11 +226,11 @@ def puct(c, rule, tree, node, counts, means, scores, every):
         scores[a] = mean + prior[a] * factor / (1.0 + counts[a])
 
 
-@njit(**_inlined)
+@njit(**_loose)
 def gumbel(c, rule, tree, node, counts, means, scores, every):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
     if node > 0 and every == 0:  # the policy is the prior
-        logits = c.logits[tree, node]
+        logits = c.numbers[tree, node, LOGITS]
         for a in range(len(scores)):
             scores[a] = logits[a]
         return
@@ -206,13 +244,51 @@ def gumbel(c, rule, tree, node, counts, means, scores, every):
             if legal[a] and counts[a] == wanted:
                 halve(noise, counts, wanted, scores)
                 return
+    share, visit = 1.0 / powers(scores, top), 1.0 / (1.0 + every)
+    for a in range(len(scores)):  # products: a division takes as long as four of them
+        scores[a] = scores[a] * share - counts[a] * visit
+
+
+@njit(**_loose)
+def powers(scores, top):
+    """exp(x - top) in place of numbers x that are at most `top`; returns their sum."""
     total = 0.0
+    if len(scores) < 8:
+        for a in range(len(scores)):
+            scores[a] = np.exp(scores[a] - top)
+            total += scores[a]
+        return total
     for a in range(len(scores)):
-        means[a] = np.exp(scores[a] - top)
-        total += means[a]
-    share, visit = 1.0 / total, 1.0 / (1.0 + every)  # a division takes as long as four products
-    for a in range(len(scores)):
-        scores[a] = means[a] * share - counts[a] * visit
+        scores[a] = power(scores[a] - top)
+        total += scores[a]
+    return total
+
+
+@njit(**_inlined)
+def power(x):
+    """exp(x) of a number that is not positive, to one unit in the last place or 1e-304."""
+    # without branches and calls, so that it is computed for several numbers at a time
+    x = x if x > -700.0 else -700.0
+    whole = np.floor(x * 1.4426950408889634 + 0.5)  # of x / log(2)
+    rest = (x - whole * 0.693147180369123816490) - whole * 1.90821492927058770002e-10
+    series = 1.0 / 6227020800.0
+    for factorial in (
+        479001600.0,
+        39916800.0,
+        3628800.0,
+        362880.0,
+        40320.0,
+        5040.0,
+        720.0,
+        120.0,
+        24.0,
+        6.0,
+        2.0,
+        1.0,
+        1.0,
+    ):
+        series = series * rest + 1.0 / factorial
+    return series * np.int64((np.int64(whole) + 1023) << 52).view(np.float64)
 
 
 @njit(**_inlined)
@@ -222,10 +298,14 @@ def halve(noise, counts, wanted, scores):
         scores[a] = noise[a] + scores[a] if counts[a] == wanted else -np.inf
 
 
-@njit(**_inlined)
+@njit(**_loose)
 def improve(c, rule, tree, node, counts, means, scores, every):
     """Logits + s(Q), with the mixed value for actions without visits; returns the greatest."""
-    prior, logits, legal = c.prior[tree, node], c.logits[tree, node], c.legal[tree, node]
+    prior, logits, legal = (
+        c.numbers[tree, node, PRIOR],
+        c.numbers[tree, node, LOGITS],
+        c.legal[tree, node],
+    )
     tried, weighted, most = 0.0, 0.0, 0.0
     for a in range(len(scores)):
         share = prior[a] if counts[a] > 0 else 0.0
@@ -253,10 +333,10 @@ def fill_chances(c, rule, tree, node, chances):
     gamma, top, total, legal = rule.parameters[0], -np.inf, 0.0, 0
     for a in range(len(chances)):
         if c.legal[tree, node, a]:
-            top, legal = max(top, c.weights[tree, node, a]), legal + 1
+            top, legal = max(top, c.numbers[tree, node, WEIGHTS, a]), legal + 1
     for a in range(len(chances)):
         allowed = c.legal[tree, node, a]
-        chances[a] = np.exp(c.weights[tree, node, a] - top) if allowed else 0.0
+        chances[a] = np.exp(c.numbers[tree, node, WEIGHTS, a] - top) if allowed else 0.0
         total += chances[a]
     for a in range(len(chances)):
         if c.legal[tree, node, a]:
@@ -270,7 +350,7 @@ def drawn(c, rule, tree, node, chances):
     fill_chances(c, rule, tree, node, chances)
     every, last = np.uint64(0), np.int64(0)
     for a in range(len(chances)):
-        every += np.uint64(c.visits[tree, node, a] + c.pending[tree, node, a])
+        every += np.uint64(c.counts[tree, node, VISITS, a] + c.counts[tree, node, PENDING, a])
         if c.legal[tree, node, a]:
             last = np.int64(a)
     mixed = (c.seeds[tree] ^ np.uint64(node)) * _MIX
@@ -294,4 +374,4 @@ def learn(c, rule, tree, node, action, returns, chances):
     gamma, low, high = rule.parameters[0], rule.parameters[1], rule.parameters[2]
     legal = fill_chances(c, rule, tree, node, chances)
     gain = min(max((returns - low) / (high - low), 0.0), 1.0)
-    c.weights[tree, node, action] += gamma * (gain / chances[action]) / legal
+    c.numbers[tree, node, WEIGHTS, action] += gamma * (gain / chances[action]) / legal

@@ -28,8 +28,10 @@ def advance(  # noqa: PLR0913 - what a round reads and writes, one by one
     copies: Copies,
     children: Ints,
     following: Ints,
+    alone: bool,
 ) -> None:
     """Adds children, backs them up, and selects anew; copies states with them."""
+    del alone  # whether no other selection waits for its backup, which saves nothing here
     kept, after, stepped = copies
     trees = np.arange(len(c.size))
     expand(c, leaves[0], leaves[1], results, children)
@@ -71,7 +73,7 @@ def fill(
     c.logits[at] = shifted
     c.legal[at], c.value[at] = legal, value
     c.child[at] = -1
-    for column in (c.visits, c.pending, c.totals, c.reward, c.discount, c.weights):
+    for column in (c.visits, c.pending, c.totals, c.means, c.reward, c.discount, c.weights):
         column[at] = 0
 
 
@@ -110,7 +112,7 @@ def backup(c: SearchColumns, rule: Rule, nodes: Ints, actions: Ints) -> None:
             c.visits[at] += 1
             c.pending[at] -= 1
             c.totals[at] += returns
-            mean = c.totals[at] / c.visits[at]
+            mean = c.means[at] = c.totals[at] / c.visits[at]
             c.bounds[here, 0] = np.minimum(c.bounds[here, 0], mean)
             c.bounds[here, 1] = np.maximum(c.bounds[here, 1], mean)
             # an edge that leaves the root, node 0, is the last of its walk

@@ -244,6 +244,7 @@ class MCTSTrees:
         kept = node_states(states, self.num_trees, self.num_nodes)
         shape, children = (self.num_trees,), np.empty((self.num_trees, 1), np.int64)
         leaves = np.empty((2, self.num_trees, 1), np.int64)
+        alone = not c.pending[:, 0].any()  # every selection passes a root
         loops.select(c, self._rule, *leaves)
         for turn in range(1, simulations + 1):
             try:
@@ -256,7 +257,7 @@ class MCTSTrees:
             # after the last simulation no leaf is selected: its walks would stay pending
             following = np.empty((2, self.num_trees, int(turn < simulations)), np.int64)
             copies = kept.taken(after)
-            loops.advance(c, self._rule, leaves, results, copies, children, following)
+            loops.advance(c, self._rule, leaves, results, copies, children, following, alone)
             kept.keep(children, after)
             leaves = following
         self._last, self._largest = None, int(c.size.max())
