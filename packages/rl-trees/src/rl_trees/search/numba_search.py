@@ -26,6 +26,7 @@ from rl_trees.search.columns import (
     VISITS,
     WEIGHTS,
 )
+from rl_trees.search.numba_powers import powers
 
 _MIX = np.uint64(MIX)
 # Nothing is allocated, so views need no counts of references, which would take half of the time.
@@ -247,48 +248,6 @@ def gumbel(c, rule, tree, node, counts, means, scores, every):
     share, visit = 1.0 / powers(scores, top), 1.0 / (1.0 + every)
     for a in range(len(scores)):  # products: a division takes as long as four of them
         scores[a] = scores[a] * share - counts[a] * visit
-
-
-@njit(**_loose)
-def powers(scores, top):
-    """exp(x - top) in place of numbers x that are at most `top`; returns their sum."""
-    total = 0.0
-    if len(scores) < 8:
-        for a in range(len(scores)):
-            scores[a] = np.exp(scores[a] - top)
-            total += scores[a]
-        return total
-    for a in range(len(scores)):
-        scores[a] = power(scores[a] - top)
-        total += scores[a]
-    return total
-
-
-@njit(**_inlined)
-def power(x):
-    """exp(x) of a number that is not positive, to one unit in the last place or 1e-304."""
-    # without branches and calls, so that it is computed for several numbers at a time
-    x = x if x > -700.0 else -700.0
-    whole = np.floor(x * 1.4426950408889634 + 0.5)  # of x / log(2)
-    rest = (x - whole * 0.693147180369123816490) - whole * 1.90821492927058770002e-10
-    series = 1.0 / 6227020800.0
-    for factorial in (
-        479001600.0,
-        39916800.0,
-        3628800.0,
-        362880.0,
-        40320.0,
-        5040.0,
-        720.0,
-        120.0,
-        24.0,
-        6.0,
-        2.0,
-        1.0,
-        1.0,
-    ):
-        series = series * rest + 1.0 / factorial
-    return series * np.int64((np.int64(whole) + 1023) << 52).view(np.float64)
 
 
 @njit(**_inlined)
