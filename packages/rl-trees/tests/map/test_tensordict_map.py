@@ -263,6 +263,15 @@ def test_no_keys_at_all_are_a_batch_too():
     assert len(map) == 1
 
 
+def test_a_write_function_that_fails_says_what_it_was_given():
+    map = map_of(write_fn=lambda new, old=None: new if old is None else new + old)
+    map[keys_of([1])] = values_of([1])
+    with pytest.raises(KeyError) as failed:
+        map[keys_of([1])] = TensorDict({"w": torch.ones(1)}, [1])
+    assert "new values ['w'], old [" in failed.value.__notes__[0]
+    assert map[keys_of([1])]["v"] == 1
+
+
 def test_what_is_no_tensordict_is_named():
     map = map_of()
     map[keys_of([1])] = values_of([1])
@@ -272,6 +281,8 @@ def test_what_is_no_tensordict_is_named():
             call(3)
     with pytest.raises(TypeError, match=r"value: expected a tensordict, got 0\.5"):
         map[keys_of([1])] = 0.5
+    with pytest.raises(KeyError, match=r"default has \['w'\], and values have .*'v'\]: give"):
+        map.get(keys_of([1, 9]), TensorDict({"w": torch.tensor(0.0)}))
     with pytest.raises(TypeError, match="default: expected a tensordict, got 0"):
         map.get(keys_of([7]), 0)
 

@@ -203,8 +203,9 @@ def test_arguments_that_fit_no_search_are_named():
     roots = roots_of(torch.int64)
     with pytest.raises(RuntimeError, match="there are no roots: call reset first"):
         MCTSTrees(TREES, 9, ACTIONS).search(step, roots, 2)
-    with pytest.raises(TypeError, match="model"):
-        begun(PUCT()).search(3, roots, 2)
+    for model in (3, None):
+        with pytest.raises(TypeError, match="model: expected a function or a module"):
+            begun(PUCT()).search(model, roots, 2)
     with pytest.raises(ValueError, match="simulations: expected at least 1, got 0"):
         begun(PUCT()).search(step, roots, 0)
     for states in (roots[:3], roots[0, 0], [1, 2], None, np.full(TREES, None)):

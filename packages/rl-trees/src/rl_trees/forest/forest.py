@@ -12,12 +12,13 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_collection, check_type, check_whole, key_list, shown
+from rl_tensordict.types import Ints
 from rl_trees.forest.graph import ENDS, Graph, Tally
 from rl_trees.forest.tree import Path, Tree
 from rl_trees.forest.vertices import vertices_from
 from rl_trees.map.dump import load_rows, read_dump, write_dump
 from rl_trees.map.key_layout import KeyLayout, columns_of
-from rl_trees.map.query_module import require_known
+from rl_trees.map.query_module import first_of
 
 KIND = "rl_trees.MCTSForest"
 KeyArgument = Sequence[NestedKey] | NestedKey | None
@@ -186,7 +187,7 @@ class MCTSForest:
         order = np.lexsort((-edges, graph.count[edges], owners))
         chosen = np.full(len(nodes), -1, np.int64)
         chosen[owners[order]] = edges[order]  # of several the last one, the most frequent
-        require_known(torch.from_numpy(chosen >= 0), root.batch_size)
+        _require_stored(chosen, root.batch_size, "actions were never taken at these observations")
         steps = graph.rollout(chosen).select("next")
         return steps.reshape(root.batch_size) if root.ndim else steps[0]
 
@@ -284,7 +285,7 @@ class MCTSForest:
         graph = self._require()
         words = graph.observations.encode(columns_of(root, self.observation_keys))
         nodes = graph.nodes.find(words, graph.nodes.hash(words))
-        require_known(torch.from_numpy(nodes >= 0), root.batch_size)
+        _require_stored(nodes, root.batch_size, "observations are in no stored step")
         return nodes
 
     def _tree(self, node: int, *, max_depth: int | None = None, compact: bool = True) -> Tree:
@@ -340,3 +341,12 @@ def _require_intact(path: Any, graph: Graph, arrays: dict[str, Any]) -> None:
     for name, width in (("nodes", graph.nodes.width), ("edges", graph.edges.width)):
         if len(np.unique(arrays[name], axis=0)) != len(arrays[name]) and width:
             raise ValueError(f"{path} was altered: it has some {name} twice.")
+
+
+def _require_stored(rows: Ints, batch: torch.Size, what: str) -> None:
+    """Raises where there is no row, -1."""
+    if (unknown := rows < 0).any():
+        raise KeyError(
+            f"{int(unknown.sum())} of {len(rows)} {what}, the first at index "
+            f"{first_of(unknown, batch)}: they are compared bit for bit."
+        )

@@ -13,7 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 
 from rl_tensordict import NestedKey
 from rl_tensordict.arguments import check_calls, check_flags, check_type, key_list
-from rl_tensordict.types import Words
+from rl_tensordict.types import Flags, Words
 from rl_trees.hashing.sip_hash import SipHash
 from rl_trees.map.key_layout import KeyLayout, columns_of
 from rl_trees.table.key_table import KeyTable
@@ -209,14 +209,17 @@ def _single(hash_module: HashFunction | Sequence[HashFunction] | None) -> HashFu
     return hash_module if given else SipHash()  # type: ignore[return-value]
 
 
+def first_of(flags: Flags, batch: torch.Size) -> tuple[int, ...]:
+    """The index in a batch of the first flag that is set."""
+    return tuple(int(i) for i in np.unravel_index(int(flags.argmax()), batch)) if batch else ()
+
+
 def require_known(known: torch.Tensor, batch: torch.Size) -> None:
     """Raises if a key is unknown."""
     # known: bool `[N]`.
     if bool(known.all()):
         return
-    first = int((~known).int().argmax())
-    index = tuple(int(i) for i in np.unravel_index(first, batch)) if batch else ()
     raise KeyError(
-        f"{int((~known).sum())} of {len(known)} keys are unknown, the first at index {index}: "
-        "ask contains() first, pass a default, or store them."
+        f"{int((~known).sum())} of {len(known)} keys are unknown, the first at index "
+        f"{first_of(~known.numpy(), batch)}: ask contains() first, pass a default, or store them."
     )

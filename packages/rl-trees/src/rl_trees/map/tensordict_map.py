@@ -227,7 +227,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             Values `[*B]`.
 
         Raises:
-            KeyError: An unknown key without a default.
+            KeyError: An unknown key without a default, or a default without the entries of values.
         """
         rows = self.index(item)
         known = rows >= 0
@@ -237,7 +237,9 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         check_collection("default", default)
         values = default.expand(item.batch_size).clone()
         if bool(known.any()):
-            values[known] = self._read(rows[known])
+            found = self._read(rows[known])
+            _require_entries_of(found, default)
+            values[known] = found
         return values
 
     def __setitem__(self, item: TensorDictBase, value: TensorDictBase) -> None:
@@ -392,8 +394,13 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         while len(left):
             firsts = self.query_module.table.latest(rows[left[::-1]])[::-1]
             index = torch.from_numpy(rows[left[firsts]])
-            new = self.write_fn(at(values, left[firsts]), self.storage.read(index))
-            self.storage.replace(index, new)
+            new, old = at(values, left[firsts]), self.storage.read(index)
+            try:
+                made = self.write_fn(new, old)
+            except Exception as error:
+                error.add_note(f"write_fn was given new values {_names(new)}, old {_names(old)}.")
+                raise
+            self.storage.replace(index, made)
             left = left[~firsts]
 
     def _note(self, item: TensorDictBase, rows: Any, keys: EncodedKeys) -> None:
@@ -402,3 +409,14 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         item.set(query.index_key, torch.from_numpy(rows).reshape(item.batch_size))
         hashes = torch.from_numpy(keys.hashes.view(np.int64))
         item.set(query.hash_key, hashes.reshape(item.batch_size))
+
+
+def _require_entries_of(values: Any, default: TensorDictBase) -> None:
+    """Raises unless a default has the entries of values, and no others."""
+    if (stored := _names(values)) != (given := _names(default)):
+        raise KeyError(f"default has {given}, and values have {stored}: give it the same entries.")
+
+
+def _names(values: Any) -> list[str]:
+    """The entries of a tensordict, sorted."""
+    return sorted(map(str, values.keys(True, True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout.internals import load_compiled
-from rl_tensordict.arguments import check_calls, check_number, check_type, check_whole, shown
+from rl_tensordict.arguments import check_number, check_type, check_whole, shown
 from rl_tensordict.types import Floats, Ints
 from rl_trees.search import numpy_search
 from rl_trees.search.columns import GUMBEL_RULE, SearchColumns, allocate
@@ -232,7 +233,7 @@ class MCTSTrees:
             tensor([1, 1])
         """
         self._require_roots()
-        check_calls(model=model)
+        check_type("model", model, Callable, "a function or a module")
         check_whole("simulations", simulations, 1)
         c, loops = self.columns, self._loops
         if (left := self.num_nodes - int(c.size.max())) < simulations:
