@@ -10,6 +10,7 @@ from rl_layout import Segments, check_layout
 from rl_replay.checkpoint import Chunks, dump
 from rl_text import (
     ByteTokenizer,
+    PairwiseDataset,
     PromptTensorDictTokenizer,
     TensorDictTokenizer,
     TokenizedDatasetLoader,
@@ -181,13 +182,18 @@ def test_rows_are_numbers_slices_or_flags(tmp_path):
     [
         ({"max_length": 0}, ValueError, "max_length: expected at least 1"),
         ({"valid_size": 0}, ValueError, "valid_size: expected at least 1"),
-        ({"texts": []}, ValueError, "no data: of 0 examples 0 are too long"),
-        ({"texts": ["a", ""]}, ValueError, "no data: of 2 examples example 1 has no token"),
+        ({"texts": []}, ValueError, "no data: 0 of 0 examples are too long, and none is left"),
+        ({"texts": ["a", ""]}, ValueError, r"example 1 has no token\. Leave empty ones out"),
     ],
 )
 def test_settings_and_data_that_leave_nothing_are_refused(tmp_path, change, error, message):
     with pytest.raises(error, match=message):
         loader(tmp_path, **change).load()
+
+
+def test_examples_in_place_of_the_name_of_a_part_are_named():
+    with pytest.raises(TypeError, match="split: expected the name of a part, as 'train'; examples"):
+        PairwiseDataset.from_dataset([{"prompt": "a", "chosen": "b", "rejected": "c"}])
 
 
 def test_number_of_workers_has_no_effect_and_says_so(tmp_path):

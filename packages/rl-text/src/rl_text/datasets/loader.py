@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import check_calls, check_whole, drop_useless
+from rl_tensordict.arguments import check_calls, check_type, check_whole, drop_useless
 from rl_text.datasets.columns import FORMAT, NumpyColumns, read_columns, write_columns
 from rl_text.datasets.examples import ListColumns, content_hash, plain_text, read_examples
 from rl_text.datasets.tokenized import LENGTHS, TokenizedDataset
@@ -82,6 +82,9 @@ class TokenizedDatasetLoader:
         *,
         tokenizer: TextTokenizer | None = None,
     ) -> None:
+        check_type(
+            "split", split, str, "the name of a part, as 'train'; examples are dataset_name="
+        )
         check_whole("max_length", max_length, 1)
         check_whole("valid_size", valid_size, 1)
         check_calls(tokenizer_fn=tokenizer_fn, pre_tokenization_hook=pre_tokenization_hook)
@@ -192,9 +195,10 @@ def tokenized(
             kept = [one for one, keep in zip(_lists(values), valid, strict=True) if keep]
             others.setdefault(name, []).extend(kept)
     if not rows or not all(rows):
-        what = f"example {rows.index([])} has no token" if rows else f"{left_out} are too long"
-        msg = f"no data: of {count} examples {what}. Leave empty ones out, or raise max_length."
-        raise UnfitValue(msg)
+        what = f"{left_out} of {count} examples are too long, and none is left: raise max_length."
+        if rows:
+            what = f"example {rows.index([])} has no token. Leave empty ones out."
+        raise UnfitValue(f"no data: {what}")
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     flat = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
     small = np.int32 if flat.max(initial=0) < 2**31 else np.int64
