@@ -78,6 +78,7 @@ def _differ(stored, row, words, place):
 @njit(**_options)
 def _slot(slots, stored, words, place, key_hash, shift):
     """The slot that holds a key, or the empty one where it belongs."""
+    # Fibonacci hashing: the upper bits of the product are the slot
     slot = _next(slots, (key_hash * _SPREAD) >> shift, key_hash)
     while slots[slot] != _EMPTY:
         if _differ(stored, _row(slots[slot]), words, place) == 0:
