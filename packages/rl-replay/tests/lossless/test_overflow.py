@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_replay.lossless.overflow import FREE, Addresses, OverflowTable
+from rl_replay.lossless.addresses import Addresses
+from rl_replay.lossless.overflow import FREE, OverflowTable
 from rl_replay.testing.observed_rows import filled, observations, plain_batch, put, store
 from rl_slabs import LazyFile, RowSchema, Slab
 from rl_slabs.lanes.lane import LANE_SHIFT

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rl_layout.internals import run_compiled
 from rl_layout.keys import STEPS_TO_NEXT_OBS
 from rl_replay.data.bits import same_bits, words
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.layout import LosslessLayout
 from rl_replay.lossless.observations import (
     bits,
@@ -18,7 +19,6 @@ from rl_replay.lossless.observations import (
     equal_within_on_device,
     successors,
 )
-from rl_replay.lossless.overflow import Addresses
 from rl_tensordict.types import Ints, KeyPath
 
 Back = NDArray[np.integer[Any]]

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.batch_linker import Back, BatchLinker, heads_of, positions_at
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.observations import Observations, bits
-from rl_replay.lossless.overflow import Addresses, OverflowTable
+from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.single_linker import SingleLinker
 from rl_slabs import Rows
 from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.gather import Gather, GatherPlan, SuccessorRows
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
 from rl_replay.lossless.linker import SuccessorLinker
-from rl_replay.lossless.overflow import Addresses, OverflowTable
+from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.update import update_rows
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (

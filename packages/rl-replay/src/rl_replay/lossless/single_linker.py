@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.observations import Observations
-from rl_replay.lossless.overflow import Addresses, OverflowTable
+from rl_replay.lossless.overflow import OverflowTable
 
 
 class SingleLinker:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
+from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.layout import LosslessLayout, ObservationPair
 from rl_replay.lossless.linker import SuccessorLinker
-from rl_replay.lossless.overflow import Addresses
 from rl_slabs import Rows
 from rl_slabs.internals import leaves_of, match_fields
 from rl_tensordict.types import Ints
