@@ -111,13 +111,13 @@ class TransformedBinding:
         self._has_bound_steps = False
         self._at_reset = self._resetting()
         self._done_at = LeafView.of(self._after["done",], self._time).at
-        self._carrying = [
-            (
-                LeafView.of(self._after[key], self._time).at,
-                LeafView.of(self._root[key], self._time).at,
-            )
-            for key in self._carried
-        ]
+        self._carrying = [self._at_steps(key) for key in self._carried]
+
+    def _at_steps(self, key: KeyPath) -> tuple[At, At]:
+        """The rows of a step's result, and those of the root of a step."""
+        columns = self._after[key], self._root[key]
+        read, write = (LeafView.of(column, self._time).at for column in columns)
+        return read, write
 
     def _own(self, key: KeyPath, leaf: Any, columns: RowArrays) -> Array:
         """The column that the environment inside writes: the given one where it fits."""
