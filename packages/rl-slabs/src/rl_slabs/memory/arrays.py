@@ -175,6 +175,15 @@ class Arrays(Mapping[str, NDArray[Any]]):
         """Bytes of the block."""
         return _total(self._layout)
 
+    def flush(self) -> None:
+        """Wait until mapped arrays are on the disk; nothing for the other kinds.
+
+        Example:
+            >>> Arrays.private({"free": ("int32", (5,))}).flush()
+        """
+        if self._memory is not None:
+            self._memory.flush()
+
     def close(self) -> None:
         """Let go of the block; once more is nothing. Arrays that are still held stay.
 

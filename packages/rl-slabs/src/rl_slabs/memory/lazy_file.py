@@ -196,9 +196,14 @@ class LazyFile:
         Raises:
             ValueError: The file is closed.
         """
-        if not self._close.alive:
+        if not self.is_open:
             raise ValueError("this file is closed: keep it open while others may fill it.")
         return self._descriptor
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody closed it here."""
+        return self._close.alive
 
     def close(self) -> None:
         """Let go of the file; once more is nothing.

@@ -519,7 +519,10 @@ class Slab:
             raise
         count, start = manifest.lanes * WORDS_PER_LANE, manifest.words_offset
         words = memory.array[start : start + count * 8].view(np.int64)
-        rows = Rows.over(manifest.schema, manifest.capacity, memory.array[manifest.rows_offset :])
+        begin = manifest.rows_offset
+        on_disk = file if file.kind == "mapped" else None
+        block = memory.array[begin:]
+        rows = Rows.over(manifest.schema, manifest.capacity, block, file=on_disk, offset=begin)
         return cls(manifest, rows, words.reshape(-1, WORDS_PER_LANE), memory)
 
 

@@ -12,9 +12,11 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_slabs.arguments import as_device, key_list, positive
 from rl_slabs.dtypes import carrier
+from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.memory.memory import Memory
 from rl_slabs.rows.block import RowBlock
 from rl_slabs.rows.copy_loop import CopyLoop
+from rl_slabs.rows.file_rows import FileRows
 from rl_slabs.rows.match import as_cells, bits_of, match_fields
 from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
@@ -84,6 +86,7 @@ class Rows:
         }
         self._whole.attach(self._columns)
         self._loop = CopyLoop(schema, self._count)
+        self._file: FileRows | None = None  # where new rows are written
         self._address = 0 if self._words is None else self._words.ctypes.data
 
     @classmethod
@@ -117,13 +120,24 @@ class Rows:
         return cls(schema, words if schema.packed else None, arrays)
 
     @classmethod
-    def over(cls, schema: RowSchema, count: int, memory: NDArray[np.uint8]) -> Self:
+    def over(
+        cls,
+        schema: RowSchema,
+        count: int,
+        memory: NDArray[np.uint8],
+        *,
+        file: LazyFile | None = None,
+        offset: int = 0,
+    ) -> Self:
         """Rows that live in memory made elsewhere, which they keep alive.
 
         Args:
             schema: What each row holds.
             count: How many rows.
             memory: At least `Rows.bytes_for(schema, count)` bytes, `[bytes]`, aligned to 64.
+            file: The file on a disk that it maps: new rows are written there many at a time, which
+                spares a fault for each page.
+            offset: The byte of the file that the memory begins at.
 
         Example:
             >>> schema = RowSchema({"done": (torch.bool, (1,))})
@@ -143,7 +157,12 @@ class Rows:
             piece = flat[start : start + count * field.nbytes]
             arrays[field.path] = piece.view(field.dtype).view(count, *field.shape)
             start += count * field.nbytes
-        return cls(schema, packed, arrays)
+        rows = cls(schema, packed, arrays)
+        if file is not None:
+            places = {path: offset + t.data_ptr() - flat.data_ptr() for path, t in arrays.items()}
+            # blocks are packed in the cache: nothing is to go around it
+            rows._file, rows._loop = FileRows(file, schema, offset, places), CopyLoop(schema, 0)
+        return rows
 
     @staticmethod
     def bytes_for(schema: RowSchema, count: int) -> int:
@@ -430,7 +449,11 @@ class Rows:
             for column, array in zip(plan.columns, arrays, strict=True):
                 column[place] = array
             return
-        copy = None
+        copy, file = None, self._file
+        if file is not None and plan is self._whole and file.takes(place, count):
+            self.touches += 1
+            file.write(place, arrays, tensors, self._loop)
+            return
         if plan is self._whole and self._words is not None and not isinstance(place, int):
             copy = self._loop.bind(arrays, tensors, self._address, place)
         moves = [
