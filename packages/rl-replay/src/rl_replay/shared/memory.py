@@ -24,7 +24,7 @@ from rl_replay.storages.row_store import PlainRows, RowStore
 from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_replay.trajectories.tables import TrajectoryTables
-from rl_slabs import Slab
+from rl_slabs import Arrays, Slab
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT, fence
 from rl_tensordict import as_key, as_tuple
 from rl_tensordict.types import NestedKey
@@ -94,6 +94,7 @@ class SharedMemory:
     board: NDArray[np.int64]  # A few words for all processes
     back: NDArray[np.int32]  # The links of all rows
     index: TrajectoryIndex  # The trajectories, in tables that others write too
+    _arrays: Arrays  # Board, links and trajectories in their file
     update_lock: InPlaceUpdateLock  # What holds writers back while rows are changed in place
 
     def __init__(self, files: SharedFiles, capacity: int) -> None:
@@ -149,6 +150,14 @@ class SharedMemory:
         side = OverflowTable.for_slab(slab, layout.lossless.side, self.files.side)
         return LosslessRows(layout.lossless, slab.rows, side, back=self.back)
 
+    def flush(self, store: RowStore) -> None:
+        """Waits until all files are on the disk: rows, slots, links and trajectories."""
+        if self.slab is not None:
+            self.slab.flush()
+            self._arrays.flush()
+        if isinstance(store, LosslessRows):
+            store.side.memory.flush()
+
     def attach_if_created(self) -> bool:
         """Whether the rows exist, and with them the tables; attaches both."""
         if self.slab is not None:
@@ -157,7 +166,7 @@ class SharedMemory:
         if slab is None:
             return False
         lanes, capacity = slab.lanes, slab.capacity // slab.lanes
-        arrays = self.files.arrays(capacity, lanes)
+        arrays = self._arrays = self.files.arrays(capacity, lanes)
         tables = {name: arrays[name] for name in TrajectoryTables.shapes(capacity, lanes)}
         self.board, self.back = arrays["board"], arrays["back"]
         made = TrajectoryTables.over(tables, capacity, lanes)

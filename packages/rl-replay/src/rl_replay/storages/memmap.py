@@ -120,15 +120,14 @@ class LazyMemmapStorage(LazyTensorStorage):
             source.tell(dim_extend=dim_extend)
 
     def flush(self) -> None:
-        """Wait until every row is on the disk.
+        """Wait until every row is on the disk, with its links and the index.
 
         Example:
             >>> LazyMemmapStorage(9).flush()
         """
-        self.sync()
-        slab = self._shared_session.memory.slab
-        if slab is not None:
-            slab.flush()
+        table = self.session.sync()
+        if table is not None:
+            self._shared_session.memory.flush(table.store)
 
     def _source(self) -> FileSource:
         if self.scratch_dir is None:
