@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rl_datasets.plain_hdf5 import PlainColumn, PlainHDF5
 from rl_tensordict.types import Array, KeyPath
+
+_GROUPS_AT_ONCE = 512
 
 if TYPE_CHECKING:
     import h5py
@@ -69,7 +72,7 @@ class ColumnReader:
     """Reads one column of every episode: its path below the group of an episode, and its form."""
 
     def __init__(self, path: KeyPath, dataset: h5py.Dataset) -> None:
-        h5py = import_h5py()
+        h5py, self.path = import_h5py(), path
         self._open, self._all = h5py.h5d.open, h5py.h5s.ALL
         self.name = "/".join(path).encode()
         self.dtype: np.dtype[Any] = dataset.dtype
@@ -81,6 +84,32 @@ class ColumnReader:
         found = np.empty(dataset.shape, self.dtype)
         if found.size:
             dataset.read(self._all, self._all, found, self._type)
+        return found
+
+
+class GroupReader:
+    """Reads columns of groups in turn, without HDF5's calls where the file is plain."""
+
+    def __init__(self, file: h5py.File, path: Path, names: Sequence[str]) -> None:
+        self._file, self._names = file, names
+        self._plain = PlainHDF5(path)
+        self._found: dict[KeyPath, PlainColumn] = {}
+        self._looked = range(0)  # the groups whose columns were looked for
+
+    def read(self, place: int, columns: Mapping[KeyPath, ColumnReader]) -> dict[KeyPath, Array]:
+        """The columns of a group, by the keys of their readers."""
+        if place not in self._looked:
+            self._looked = range(place, place + _GROUPS_AT_ONCE)
+            self._found = self._plain.find(self._names[place : place + _GROUPS_AT_ONCE])
+        found, group = {}, None
+        for key, reader in columns.items():
+            plain, column = self._found.get(reader.path), None
+            if plain is not None:
+                column = self._plain.read(plain, place - self._looked.start, reader.dtype)
+            if column is None:
+                group = open_group(self._file, self._names[place]) if group is None else group
+                column = reader.read(group)
+            found[key] = column
         return found
 
 

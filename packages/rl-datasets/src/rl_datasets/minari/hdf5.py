@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_datasets.episodes import Episode
-from rl_datasets.hdf5_file import ColumnReader, damaged, is_number, leaves, open_group, open_h5
+from rl_datasets.hdf5_file import (
+    ColumnReader,
+    GroupReader,
+    damaged,
+    is_number,
+    leaves,
+    open_h5,
+)
 from rl_datasets.minari.source import (
     METADATA_FILE,
     MinariSource,
@@ -62,19 +69,20 @@ class MinariHDF5Source(MinariSource):
         """The episodes by number."""
         with open_h5(self.path) as file:
             names = _episode_names(file)
+            groups = GroupReader(file, self.path, [name for _, name in names])
             seen: dict[KeyPath, ColumnReader] = {}
             columns: dict[KeyPath, ColumnReader] = {}
-            for number, name in names[first:]:
-                place = f"{self.path}, {name}"
+            for place, (number, name) in enumerate(names[first:], first):
                 try:
-                    group = open_group(file, name)
                     if not columns:
                         seen, columns = self._columns(file[names[0][1]])
-                    found = {key: self._read(key, one, group) for key, one in seen.items()}
-                    rest = {key: one.read(group) for key, one in columns.items()}
+                    found = groups.read(place, seen | columns)
+                    for key in self.images & set(found):
+                        found[key] = decode_images(found[key])
                 except (OSError, RuntimeError, KeyError) as error:
                     raise damaged(self.path, error, name) from error
-                yield _episode(found, rest, place, number)
+                rest = {key: found.pop(key) for key in columns}
+                yield _episode(found, rest, f"{self.path}, {name}", number)
 
     def _columns(
         self, group: h5py.Group
@@ -91,10 +99,6 @@ class MinariHDF5Source(MinariSource):
             else:
                 columns[key] = reader
         return seen, columns
-
-    def _read(self, key: KeyPath, reader: ColumnReader, group: h5py.h5g.GroupID) -> Array:
-        found = reader.read(group)
-        return decode_images(found) if key in self.images else found
 
 
 def _episode(
