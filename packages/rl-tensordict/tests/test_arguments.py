@@ -84,6 +84,11 @@ def test_name_that_is_no_choice_is_refused_with_the_choices():
     for wrong in ("best", 1, None):
         with pytest.raises(ValueError, match=r"mode: expected 'slow', 'quick' or 'fast', got"):
             check_choice("mode", wrong, ("slow", "quick", "fast"))
+    for right in (True, False, "once"):
+        check_choice("mode", right, (True, False, "once"))
+    for wrong in (1, 0, None, "twice"):
+        with pytest.raises(ValueError, match=r"mode: expected True, False or 'once', got"):
+            check_choice("mode", wrong, (True, False, "once"))
 
 
 def test_switches_and_calls_of_another_type_are_named():

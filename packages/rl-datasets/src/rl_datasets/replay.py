@@ -122,8 +122,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         verbose: bool = True,
         **parts: Any,
     ) -> None:
-        if download is not None and not isinstance(download, bool):
-            check_choice("download", download, ["force"])
+        if download is not None:
+            check_choice("download", download, [True, False, "force"])
         check_flags(split_trajs=split_trajs, strict_length=strict_length, verbose=verbose)
         if not isinstance(streaming, StreamOptions):
             check_flags(streaming=streaming)

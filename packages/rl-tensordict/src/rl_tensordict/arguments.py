@@ -75,10 +75,10 @@ def check_whole(name: str, value: Any, least: int | None = None, advice: str = "
         raise ValueError(msg)
 
 
-def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    """Raise unless a value is one of some names."""
-    if not isinstance(value, str) or value not in choices:
-        *most, last = (repr(str(choice)) for choice in choices)
+def check_choice(name: str, value: Any, choices: Sequence[str | bool]) -> None:
+    """Raise unless a value is one of two or more names, True and False perhaps among them."""
+    if not isinstance(value, str | bool) or value not in choices:
+        *most, last = (str(c) if isinstance(c, bool) else repr(str(c)) for c in choices)
         msg = f"{name}: expected {', '.join(most)} or {last}, got {shown(value)}."
         raise ValueError(msg)
 

@@ -73,8 +73,7 @@ class LeRobotExperienceReplay(BaseDatasetExperienceReplay):
         check_type("revision", revision, str, "a branch, a tag or a commit")
         if key_map is not None:
             check_type("key_map", key_map, Mapping, "keys by the names of features")
-        if not isinstance(decode_video, bool):
-            check_choice("decode_video", decode_video, ["once"])
+        check_choice("decode_video", decode_video, [True, False, "once"])
         self._key_map, self._revision = key_map, revision
         self._decode_video = decode_video
         super().__init__(repo_id, batch_size, **options)

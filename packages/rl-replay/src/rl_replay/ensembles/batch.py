@@ -202,13 +202,15 @@ def _joined_samples(samples: list[Any], parts: Parts) -> Any:
     _shape(parts, [len(sample) for sample in samples])
     rest, more = samples[0].batch_size[1:], int(not parts.flat)
     join = torch.cat if parts.flat else torch.stack
-    try:
-        joined = {key: join([leaves[key] for leaves in found]) for key in found[0]}
-    except RuntimeError as error:
-        raise ValueError(
-            f"the samples of the buffers {parts.numbers} do not fit each other: {error} Give their "
-            "buffers transforms that make them alike."
-        ) from error
+    joined = {}
+    for key in found[0]:
+        try:
+            joined[key] = join([leaves[key] for leaves in found])
+        except RuntimeError as error:
+            raise ValueError(
+                f"leaf {key} of the samples of the buffers {parts.numbers} does not fit in one "
+                f"batch: {error} Give their buffers transforms that make it alike, or exclude it."
+            ) from error
     size = next(iter(joined.values())).shape[: 1 + more]
     return build(nest(joined), torch.Size([*size, *rest]), device=samples[0].device)
 
