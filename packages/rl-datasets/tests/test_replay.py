@@ -140,7 +140,7 @@ def test_slices_longer_than_every_trajectory_are_refused(make):
 def test_arguments_that_contradict_each_other_are_refused(make):
     with pytest.raises(ValueError, match="make a sampler, and one was given"):
         make(slice_len=2, sampler=SliceSampler(slice_len=2))
-    with pytest.raises(ValueError, match="expected True, False or .force., got .maybe."):
+    with pytest.raises(ValueError, match="expected True, False or 'force', got 'maybe'"):
         make(download="maybe")
 
 

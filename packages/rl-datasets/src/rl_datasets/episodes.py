@@ -134,6 +134,24 @@ class EpisodeSource(ABC):
         }
 
 
+class FileSource(EpisodeSource):
+    """Episodes of some files; who derives from it counts `_steps`."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__()
+        self._files, self._steps = files, 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are at most."""
+        return self._steps
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files, by name."""
+        return self._files
+
+
 def key_text(key: KeyPath) -> str:
     """A key as reports write it."""
     return "/".join(key)

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from rl_datasets.download import fetch, inside
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import Episode, EpisodeSource, FileSource
 from rl_datasets.flat_columns import only_file
 from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -73,7 +73,7 @@ def read_dict(file: IO[bytes], place: str) -> dict[str, Array]:
         raise ValueError(f"{place} holds no dict of arrays: {error}") from error
 
 
-class GenDGRLSource(EpisodeSource):
+class GenDGRLSource(FileSource):
     """Episodes of T steps with T + 1 frames, each a member of an archive.
 
     The archive is never unpacked to the disk, and read once. A file says only that an episode is
@@ -90,24 +90,14 @@ class GenDGRLSource(EpisodeSource):
     format = "gen-dgrl"
 
     def __init__(self, path: PathName) -> None:
-        super().__init__()
         path = path_of(path, "path")
         loose = sorted(path.rglob("*.npy")) if path.is_dir() else []
-        self._files = loose or [only_file(path, "*.tar.xz")]
+        super().__init__(loose or [only_file(path, "*.tar.xz")])
         unpacked = sum(map(_unpacked_size, self._files))
         _, first = next(self._dicts())
+        # at most: each step has a frame
         self._steps = unpacked // max(1, first["observations"][:1].nbytes)
         self.assumptions.append("`dones` are taken for terminations: time-outs are not told apart")
-
-    @property
-    def steps(self) -> int:
-        """How many steps there are at most: each has a frame."""
-        return self._steps
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The archive, or the files."""
-        return self._files
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes in the order of the archive."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rl_datasets.download import HubDataset
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import Episode, EpisodeSource, FileSource
 from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
 from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -28,7 +28,7 @@ _KNOWN: dict[str, KeyPath] = {
 }
 
 
-class RobosetSource(EpisodeSource):
+class RobosetSource(FileSource):
     """Trials of T rows, whose last next observation is not in the file.
 
     A file says only that a trial is done, which is by time: it is taken for truncated.
@@ -44,26 +44,15 @@ class RobosetSource(EpisodeSource):
     format = "roboset hdf5"
 
     def __init__(self, folder: PathName) -> None:
-        super().__init__()
         folder = path_of(folder)
-        self._files = [folder] if folder.is_file() else sorted(folder.rglob("*.h5"))
+        # one for each seed
+        super().__init__([folder] if folder.is_file() else sorted(folder.rglob("*.h5")))
         if not self._files:
             raise FileNotFoundError(f"there are no .h5 files in {folder}.")
-        self._steps = 0
         for path in self._files:
             with open_h5(path) as file:
                 self._steps += sum(len(file[name]["rewards"]) for name in _trials(file))
         self.assumptions.append("`done` ends a trial by time: it is taken for truncated")
-
-    @property
-    def steps(self) -> int:
-        """How many rows all trials have."""
-        return self._steps
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files, by name: one for each seed."""
-        return self._files
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The trials by number, file by file."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.download import HubDataset
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import Episode, EpisodeSource, FileSource
 from rl_datasets.flat_columns import bounds_of, parts, require_length
 from rl_datasets.hdf5_file import damaged, open_h5
 from rl_datasets.npz_file import open_npz
@@ -25,7 +25,7 @@ _FIRST, _LAST = 0, 2  # of `step_type`
 _NOTE = "the last step is terminated where the discount is 0, else truncated"
 
 
-class VD4RLSource(EpisodeSource):
+class VD4RLSource(FileSource):
     """Episodes of T steps in T + 1 rows, of which the first holds what a reset gave.
 
     Action and reward of row t led to the frame of row t: transition t is (frame t - 1, action t,
@@ -42,7 +42,6 @@ class VD4RLSource(EpisodeSource):
     format = "v-d4rl"
 
     def __init__(self, folder: PathName) -> None:
-        super().__init__()
         folder = path_of(folder)
         found = {
             kind: [folder] if folder.suffix == kind else sorted(folder.rglob(f"*{kind}"))
@@ -52,20 +51,10 @@ class VD4RLSource(EpisodeSource):
             raise FileNotFoundError(f"there are no .npz and no .hdf5 files in {folder}.")
         if all(found.values()):
             raise ValueError(f"{folder} has .npz and .hdf5 files: give the folder of one size.")
-        self._files = found[".npz"] or found[".hdf5"]
+        super().__init__(found[".npz"] or found[".hdf5"])
         self._read = _of_npz if found[".npz"] else _of_hdf5
         self._steps = sum(_steps_of(path) for path in self._files)
         self.assumptions.append(_NOTE)
-
-    @property
-    def steps(self) -> int:
-        """How many transitions all files have."""
-        return self._steps
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files, by name."""
-        return self._files
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes, file by file."""
