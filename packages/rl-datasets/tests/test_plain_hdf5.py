@@ -100,6 +100,18 @@ def test_hundreds_of_groups_with_groups_in_them_are_known(tmp_path) -> None:
     require_equal(tmp_path / "a.hdf5")
 
 
+def test_columns_of_later_groups_are_those_that_the_first_one_has(tmp_path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for number in range(600):
+            kind = "<f4" if number < 300 else "<i4"
+            values = np.arange(number, number + 3).astype(kind)
+            file.create_dataset(f"episode_{number:03}/column", data=values, chunks=True)
+    found = [columns["column",] for columns in read(tmp_path / "a.hdf5")]
+    for number, column in enumerate(reversed(found)):
+        assert column.dtype == "<f4"
+        assert column.tolist() == [number, number + 1, number + 2]
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9))
 def test_episodes_of_any_length_are_those_of_h5py(tmp_path_factory, lengths) -> None:
     path = tmp_path_factory.mktemp("plain") / "a.hdf5"
@@ -136,13 +148,20 @@ def _described(group: Any) -> None:
         group["column 0"].attrs[f"note {number}"] = "much that is not numbers"
 
 
-ODD = [_renamed, _of_another_dtype, _compressed, _extended, _described]
+def _resized(group: Any) -> None:
+    del group["column 0"]
+    made = group.create_dataset("column 0", data=np.ones(6), chunks=(6,), maxshape=(None,))
+    made.resize((9,))  # the only chunk has less than that
+
+
+ODD = [_resized, _renamed, _of_another_dtype, _compressed, _extended, _described]
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
 def test_a_group_unlike_the_first_is_read_by_hdf5(tmp_path, odd) -> None:
     write(tmp_path / "a.hdf5", [5, 6, 7, 8], odd=odd)
-    assert not known(tmp_path / "a.hdf5")[1] or odd is _extended  # noticed when it is read
+    noticed_when_read = odd in (_extended, _resized)
+    assert known(tmp_path / "a.hdf5")[1] is noticed_when_read
     for mine, theirs in zip(read(tmp_path / "a.hdf5"), expected(tmp_path / "a.hdf5"), strict=True):
         for key, column in theirs.items():
             # the form of the first group is what a reader asks for

@@ -88,7 +88,10 @@ class ColumnReader:
 
 
 class GroupReader:
-    """Reads columns of groups in turn, without HDF5's calls where the file is plain."""
+    """Reads columns of groups in turn, without HDF5's calls where the file is plain.
+
+    Readers are those of the columns of the first group.
+    """
 
     def __init__(self, file: h5py.File, path: Path, names: Sequence[str]) -> None:
         self._file, self._names = file, names
@@ -100,12 +103,14 @@ class GroupReader:
         """The columns of a group, by the keys of their readers."""
         if place not in self._looked:
             self._looked = range(place, place + _GROUPS_AT_ONCE)
-            self._found = self._plain.find(self._names[place : place + _GROUPS_AT_ONCE])
+            # first the group whose columns the readers were made for
+            some = [self._names[0], *self._names[place : place + _GROUPS_AT_ONCE]]
+            self._found = self._plain.find(some)
         found, group = {}, None
         for key, reader in columns.items():
             plain, column = self._found.get(reader.path), None
             if plain is not None:
-                column = self._plain.read(plain, place - self._looked.start, reader.dtype)
+                column = self._plain.read(plain, 1 + place - self._looked.start, reader.dtype)
             if column is None:
                 group = open_group(self._file, self._names[place]) if group is None else group
                 column = reader.read(group)

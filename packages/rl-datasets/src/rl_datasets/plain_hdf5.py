@@ -73,7 +73,7 @@ class PlainHDF5:
             self._groups = self._root(tree, heap)
 
     def find(self, names: Sequence[str]) -> dict[KeyPath, PlainColumn]:
-        """The datasets of some groups by their paths, as far as they are known."""
+        """The datasets of some groups by their paths, where they are like those of the first."""
         if not names or not all(name in self._groups for name in names):
             return {}
         entries = np.stack([self._groups[name] for name in names])
@@ -91,14 +91,14 @@ class PlainHDF5:
 
     def read(self, column: PlainColumn, place: int, dtype: np.dtype[Any]) -> Array | None:
         """A whole dataset, perhaps as a view of the file; None where it is not known."""
-        if not column.known[place]:
+        if not column.known[place] or dtype.hasobject:  # which are elsewhere in the file
             return None
         shape, chunk = column.shapes[place].tolist(), column.chunks[place].tolist()
         if chunk.pop() != dtype.itemsize or min(shape) < 0 or min(chunk) < 1:
             return None
         begin = int(column.only[place])
         try:
-            if begin >= 0 and chunk[1:] == shape[1:]:
+            if begin >= 0 and chunk[1:] == shape[1:] and chunk[0] >= shape[0]:
                 return self._array(begin, shape, dtype)
             return self._put_together(int(column.trees[place]), shape, chunk, dtype)
         except _UNKNOWN:
