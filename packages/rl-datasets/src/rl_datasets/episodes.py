@@ -134,7 +134,7 @@ class EpisodeSource(ABC):
         }
 
 
-class FileSource(EpisodeSource):
+class CountedFiles(EpisodeSource):
     """Episodes of some files; who derives from it counts `_steps`."""
 
     def __init__(self, files: Sequence[Path]) -> None:

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from rl_datasets.download import fetch, inside
-from rl_datasets.episodes import Episode, EpisodeSource, FileSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
 from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -73,7 +73,7 @@ def read_dict(file: IO[bytes], place: str) -> dict[str, Array]:
         raise ValueError(f"{place} holds no dict of arrays: {error}") from error
 
 
-class GenDGRLSource(FileSource):
+class GenDGRLSource(CountedFiles):
     """Episodes of T steps with T + 1 frames, each a member of an archive.
 
     The archive is never unpacked to the disk, and read once. A file says only that an episode is

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rl_tensordict.types import Array, Flags, Ints, KeyPath
 
-Bytes: TypeAlias = NDArray[np.uint8]
+RawBytes: TypeAlias = NDArray[np.uint8]
 
 _SUPERBLOCK = b"\x89HDF\r\n\x1a\n\0"
 _SPACE, _TYPE, _EXTERNAL, _LAYOUT, _FILTERS, _MORE = 0x1, 0x3, 0x7, 0x8, 0xB, 0x10  # messages
@@ -64,7 +64,7 @@ class PlainHDF5:
 
     def __init__(self, path: Path) -> None:
         # a plain array over the mapping, which costs less to cut
-        self._bytes: Bytes = np.asarray(np.memmap(path, np.uint8, "r"))
+        self._bytes: RawBytes = np.asarray(np.memmap(path, np.uint8, "r"))
         self._groups: dict[str, NDArray[Any]] = {}  # their entries by name
         head = self._bytes[:96].tobytes()
         sizes_of_addresses, kind = head[13:15], int.from_bytes(head[72:76], "little")
@@ -170,7 +170,7 @@ class PlainHDF5:
                 else:
                     yield path, found["header"][:, number]
 
-    def _names(self, heaps: Ints) -> tuple[Bytes, Flags]:
+    def _names(self, heaps: Ints) -> tuple[RawBytes, Flags]:
         """The bytes of the names of groups `[n, bytes]`, and which are those of the first one."""
         heads, inside = self._rows(heaps, 32)
         _, size, _, _ = heads[0].view("<i8").tolist()
@@ -218,7 +218,7 @@ class PlainHDF5:
         nodes = leaves[:, -1].tolist()
         return np.concatenate([self._leaves(node, kind, words, level) for node in nodes])
 
-    def _rows(self, addresses: Ints, count: int) -> tuple[Bytes, Flags]:
+    def _rows(self, addresses: Ints, count: int) -> tuple[RawBytes, Flags]:
         """Bytes from each address on `[n, count]`, and which of them the file has."""
         addresses = addresses.reshape(-1)
         inside = (addresses >= 0) & (addresses <= len(self._bytes) - count)
@@ -265,17 +265,17 @@ def _same(rows: NDArray[Any]) -> Flags:
     return same
 
 
-def _is_node(rows: Bytes, kind: int, level: int | None = 0) -> Flags:
+def _is_node(rows: RawBytes, kind: int, level: int | None = 0) -> Flags:
     """Which rows begin as a node of a tree does."""
     is_tree: Flags = (rows[:, :4] == np.frombuffer(b"TREE", np.uint8)).all(axis=1)
     is_tree &= rows[:, 4] == kind
     return is_tree if level is None else is_tree & (rows[:, 5] == level)
 
 
-def _numbers(rows: Bytes, kind: str = "<i8") -> Ints:
+def _numbers(rows: RawBytes, kind: str = "<i8") -> Ints:
     found: Ints = np.ascontiguousarray(rows).view(kind)
     return found
 
 
-def _name(names: Bytes, begin: int) -> str:
+def _name(names: RawBytes, begin: int) -> str:
     return names[begin:].tobytes().split(b"\0", 1)[0].decode()

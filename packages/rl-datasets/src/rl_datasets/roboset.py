@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rl_datasets.download import HubDataset
-from rl_datasets.episodes import Episode, EpisodeSource, FileSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
 from rl_datasets.paths import PathName, path_of
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -28,7 +28,7 @@ _KNOWN: dict[str, KeyPath] = {
 }
 
 
-class RobosetSource(FileSource):
+class RobosetSource(CountedFiles):
     """Trials of T rows, whose last next observation is not in the file.
 
     A file says only that a trial is done, which is by time: it is taken for truncated.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.download import HubDataset
-from rl_datasets.episodes import Episode, EpisodeSource, FileSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import bounds_of, parts, require_length
 from rl_datasets.hdf5_file import damaged, open_h5
 from rl_datasets.npz_file import open_npz
@@ -25,7 +25,7 @@ _FIRST, _LAST = 0, 2  # of `step_type`
 _NOTE = "the last step is terminated where the discount is 0, else truncated"
 
 
-class VD4RLSource(FileSource):
+class VD4RLSource(CountedFiles):
     """Episodes of T steps in T + 1 rows, of which the first holds what a reset gave.
 
     Action and reward of row t led to the frame of row t: transition t is (frame t - 1, action t,

@@ -98,7 +98,7 @@ def _run(
 
 
 @dataclass(frozen=True)
-class Block:
+class PaddedBlock:
     """A dense block: some steps of the longest segments."""
 
     shape: tuple[int, int]  # steps K and columns n
@@ -111,7 +111,7 @@ class BlockPlan:
 
     order: Tensor  # segments from the longest to the shortest, int64 [S]
     inverse: Tensor  # place of each segment in it, int64 [S]
-    blocks: list[Block]  # in order of time
+    blocks: list[PaddedBlock]  # in order of time
     # row in each cell of all blocks, one after another, time first, int64 [C]. An empty cell
     # repeats the last row of its segment
     rows: Tensor
@@ -152,9 +152,9 @@ def block_plan(segments: Segments) -> BlockPlan:
     return _plans[segments]
 
 
-def _block(real: Tensor) -> Block:
+def _block(real: Tensor) -> PaddedBlock:
     steps, columns = real.shape
-    return Block((steps, columns), None if bool(real.all()) else (~real).unsqueeze(-1))
+    return PaddedBlock((steps, columns), None if bool(real.all()) else (~real).unsqueeze(-1))
 
 
 class _Gather(torch.autograd.Function):

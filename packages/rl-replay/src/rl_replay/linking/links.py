@@ -28,7 +28,7 @@ from rl_replay.linking.observations import (
     observed,
     rows_of,
 )
-from rl_replay.linking.run import ReadColumn, Run
+from rl_replay.linking.run import ReadColumn, RowRun
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
 
@@ -122,7 +122,7 @@ class Links:
         keys = self.keys
         if keys.mask is not None and not any_set(get(keys.mask)):
             return Predecessors(_PADDING, {}, ())
-        run = Run.of_row(get, keys)
+        run = RowRun.of_row(get, keys)
         ids, step = run.ids, run.step
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
@@ -144,7 +144,7 @@ class Links:
 
     def _match_run(self, leaves: ValidatedLeaves, numbers: range) -> Predecessors | None:
         """`match` for few rows of which each continues the one before; None for other rows."""
-        run = Run.of(leaves, self.keys, len(numbers))
+        run = RowRun.of(leaves, self.keys, len(numbers))
         if run is None or run.step is None:
             return None
         back, before = np.ones(len(numbers), dtype=np.int32), (*run.ids, run.step - 1)
@@ -348,7 +348,7 @@ class Links:
         """Whether the rows of one call are one step of as many environments."""
         return 2 * seen.cut > seen.compared if seen.compared else self._one_step
 
-    def _follows(self, last: Last, run: Run, get: ReadColumn) -> bool:
+    def _follows(self, last: Last, run: RowRun, get: ReadColumn) -> bool:
         """Whether a row is the successor of the last row of the previous call."""
         if not last.waits or run.begins or not last.precedes(run.ids, run.step):
             return False

@@ -14,7 +14,7 @@ from rl_tensordict import NestedKey
 ReadColumn = Callable[[NestedKey], NDArray[Any]]
 
 
-class Run(NamedTuple):
+class RowRun(NamedTuple):
     """Rows of which each continues the one before."""
 
     ids: tuple[int, ...]
@@ -24,7 +24,7 @@ class Run(NamedTuple):
     is_near: bool = True  # Whether the next observation of the last row is one step away
 
     @classmethod
-    def of_row(cls, get: ReadColumn, keys: MarkerKeys) -> Run:
+    def of_row(cls, get: ReadColumn, keys: MarkerKeys) -> RowRun:
         """What a row is, whose leaves `get` returns by key."""
         step = None if keys.step is None else int(get(keys.step).item(0))
         ids = tuple([int(get(key).item(0)) for key in keys.ids])
@@ -36,7 +36,7 @@ class Run(NamedTuple):
         return cls(ids, step, begins, ends and is_near, is_near)
 
     @classmethod
-    def of(cls, leaves: ValidatedLeaves, keys: MarkerKeys, count: int) -> Run | None:
+    def of(cls, leaves: ValidatedLeaves, keys: MarkerKeys, count: int) -> RowRun | None:
         """What rows with ids and steps are, if they are one run and no row says more."""
         if not keys.numbered or keys.step is None or keys.mask is not None or keys.far is not None:
             return None

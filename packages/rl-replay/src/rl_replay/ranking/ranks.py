@@ -15,7 +15,7 @@ from rl_layout import keys
 from rl_tensordict import NestedKey, as_key, leaves
 
 RankReduction = Literal["sum", "mean", "max", "min", "median"]
-Ranks = NDArray[np.float64]
+RankArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RankKey:
                 f"reduction is one of {', '.join(get_args(RankReduction))}: got {self.reduction!r}."
             )
 
-    def of(self, rows: TensorDictBase, count: int) -> Ranks:
+    def of(self, rows: TensorDictBase, count: int) -> RankArray:
         """The ranks of so many elements, each of which has as many of the values."""
         leaf = rows.get(self.key, None)
         if not isinstance(leaf, torch.Tensor):
@@ -45,7 +45,7 @@ class RankKey:
         values = leaf.detach().reshape(count, -1).double().cpu()
         if not values.shape[1]:
             raise ValueError(f"{self.key!r} has no value in a row, so nothing ranks it.")
-        ranks = cast("Ranks", self._reduced(values).numpy())
+        ranks = cast("RankArray", self._reduced(values).numpy())
         if np.isnan(ranks).any():
             raise ValueError(
                 f"the rank of element {int(np.flatnonzero(np.isnan(ranks))[0])} is NaN, which is "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rl_replay.ranking.ranks import Ranks
+from rl_replay.ranking.ranks import RankArray
 from rl_tensordict.types import Ints
 
 
@@ -29,12 +29,12 @@ class TopRows:
     # when it is used up.
 
     def __init__(self, capacity: int) -> None:
-        self.ranks: Ranks = np.zeros(capacity)
+        self.ranks: RankArray = np.zeros(capacity)
         self.ages = np.zeros(capacity, np.int64)  # when each came, counted in rows
         self.count = self.came = 0  # rows that are stored, and that ever came
         self._worst = np.zeros(0, np.int64)
 
-    def plan(self, ranks: Ranks) -> RankedRows:
+    def plan(self, ranks: RankArray) -> RankedRows:
         """Which of some new rows stay, and where; nothing changes."""
         free = len(self.ranks) - self.count
         if len(ranks) <= free:
@@ -49,7 +49,7 @@ class TopRows:
         stay = int(np.count_nonzero(ranks[best[: len(worst)]] > self.ranks[worst]))
         return RankedRows(np.sort(best[:stay]), worst[:stay], 0)
 
-    def _plan_filling(self, ranks: Ranks, free: int) -> RankedRows:
+    def _plan_filling(self, ranks: RankArray, free: int) -> RankedRows:
         """The plan of a call that fills the storage, and brings more rows than that."""
         count = self.count
         every = np.concatenate((self.ranks[:count], ranks))
@@ -60,7 +60,7 @@ class TopRows:
         places = np.concatenate((np.arange(count, count + free), np.flatnonzero(~stays)))
         return RankedRows(kept, places[: len(kept)], min(free, len(kept)))
 
-    def enter(self, entries: RankedRows, ranks: Ranks) -> None:
+    def enter(self, entries: RankedRows, ranks: RankArray) -> None:
         """Takes new rows in, as planned."""
         kept, places = entries.kept, entries.places
         boundary = self.ranks[self._worst[-1:]]
@@ -100,7 +100,7 @@ class TopRows:
             "came": self.came,
         }
 
-    def restore(self, ranks: Ranks, ages: Ints, came: int) -> None:
+    def restore(self, ranks: RankArray, ages: Ints, came: int) -> None:
         """Knows the rows of another buffer, in the order of their positions."""
         self.count, self.came = len(ranks), came
         self.ranks[: self.count], self.ages[: self.count] = ranks, ages

@@ -19,7 +19,7 @@ from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
 from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
-Place: TypeAlias = slice | torch.Tensor
+RowPlace: TypeAlias = slice | torch.Tensor
 """Rows from a first to a last one, without a step, or int64 positions `[n]`."""
 
 
@@ -45,7 +45,7 @@ class RowStore(Protocol):
 
     def write(
         self,
-        rows: Place,
+        rows: RowPlace,
         numbers: range,
         cells: Cells,
         back: NDArray[Any],
@@ -105,7 +105,7 @@ class PlainRows:
 
     def write(
         self,
-        rows: Place,
+        rows: RowPlace,
         numbers: range,
         cells: Cells,
         back: NDArray[Any],

@@ -14,10 +14,9 @@ from rl_slabs.dtypes import carrier, name_of
 from rl_slabs.memory.lazy_file import LazyFile
 from rl_slabs.rows.copy_loop import CopyLoop
 from rl_slabs.rows.match import as_cells
+from rl_slabs.rows.selection import RowIndex
 from rl_slabs.schema import Field, RowSchema
 from rl_tensordict.types import KeyPath
-
-Place = int | slice | NDArray[np.integer]
 
 LEAST_BYTES = 1 << 16
 """Fewer bytes are stored through the mapping in the time of the calls."""
@@ -43,7 +42,7 @@ class FileRows:
         ]
         self._new = 0  # rows from here on were not written here yet
 
-    def takes(self, rows: Place, count: int) -> TypeGuard[slice]:
+    def takes(self, rows: RowIndex, count: int) -> TypeGuard[slice]:
         """Whether rows are neighbours, new and many, so that they are to be written here."""
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             return False

@@ -119,7 +119,7 @@ def _check_alike(key: KeyPath, root: Tensor, after: Tensor | None) -> None:
         raise ValueError(msg)
 
 
-Inputs: TypeAlias = tuple[Mapping[KeyPath, Tensor], int]  # [K, ...] by key, and K
+NetworkInputs: TypeAlias = tuple[Mapping[KeyPath, Tensor], int]  # [K, ...] by key, and K
 
 
 @dataclass(frozen=True)
@@ -139,11 +139,11 @@ class ValueCalls:
         """Whether next values are those of the rows that follow, from the same call."""
         return self.target_params is None and self.config.single_call
 
-    def now(self, given: Iterable[Inputs]) -> list[Tensor]:
+    def now(self, given: Iterable[NetworkInputs]) -> list[Tensor]:
         """Evaluate the network once for each of some inputs, in recurrent mode."""
         return outputs_from(self.network, given, self.wanted, self.params, self.bound)
 
-    def later(self, given: Iterable[Inputs]) -> list[Tensor]:
+    def later(self, given: Iterable[NetworkInputs]) -> list[Tensor]:
         """The same by the parameters for next observations."""
         params = self.params if self.target_params is None else self.target_params
         return outputs_from(self.network, given, self.wanted, params, self.bound)
@@ -151,7 +151,7 @@ class ValueCalls:
 
 def outputs_from(
     network: TensorDictModuleBase,
-    given: Iterable[Inputs],
+    given: Iterable[NetworkInputs],
     wanted: NestedKey,
     params: TensorDictBase | None = None,
     bound: ModuleCalls | None = None,
