@@ -63,8 +63,9 @@ def dirty_pages(path: Path) -> int:
     return int(found[1])
 
 
-def test_rows_at_new_positions_touch_few_pages_of_their_file(tmp_path) -> None:
-    storage = LazyMemmapStorage(30 * STEPS, scratch_dir=tmp_path)
+@pytest.mark.parametrize("lossless", [False, ["observation"]])
+def test_rows_at_new_positions_touch_few_pages_of_their_file(tmp_path, lossless) -> None:
+    storage = LazyMemmapStorage(30 * STEPS, scratch_dir=tmp_path, lossless=lossless)
     storage.extend(rows(range(10)))
     later = rows(range(10, 30))
     before = page_faults()

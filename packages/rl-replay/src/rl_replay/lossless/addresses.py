@@ -89,6 +89,10 @@ class Addresses(AddressCode):
         lanes = (numbers >> LANE_SHIFT) * self.lane_rows
         return lanes + (numbers & LANE_MASK) % self.lane_rows
 
+    def are_new(self, numbers: range) -> bool:
+        """Whether no other rows were at the positions of some rows before."""
+        return (numbers.stop - 1) & LANE_MASK < self.lane_rows
+
     def place(self, number: int) -> int:
         """The position of one row id."""
         return (number >> LANE_SHIFT) * self.lane_rows + (number & LANE_MASK) % self.lane_rows

@@ -67,20 +67,28 @@ class BatchLinker:
         observed: NDArray[np.bool_] | None,
         *,
         proved: bool = False,
+        new: bool = False,
     ) -> BatchLinks:
         """Finds the addresses of rows about to be written at a place, `[n]`.
 
         `proved` says that the observations of all rows that continue another one of the batch equal
-        its next ones.
+        its next ones; `new` that no rows were there before, so that no page of a file is read to
+        look at what they name.
         """
         if observed is None and len(back) >= LEAST_ROWS and back.dtype == np.int32:
-            found = self._by_loop(place, leaves, back, proved=proved)
+            found = self._by_loop(place, leaves, back, proved=proved, new=new)
             if found is not None:
                 return found
-        return self._by_arrays(place, leaves, back, observed)
+        return self._by_arrays(place, leaves, back, observed, new=new)
 
     def _by_loop(
-        self, place: slice | Ints, leaves: dict[KeyPath, Any], back: Back, *, proved: bool
+        self,
+        place: slice | Ints,
+        leaves: dict[KeyPath, Any],
+        back: Back,
+        *,
+        proved: bool,
+        new: bool,
     ) -> BatchLinks | None:
         """The links that a compiled loop finds; None without numba, or where it knows no answer."""
         if not self._on_host or self.layout.has_steps:
@@ -96,7 +104,7 @@ class BatchLinker:
             if not run_compiled(_NUMBA, "mark_apart", back, *sides, apart):
                 return None
         start = place.start if isinstance(place, slice) else 0
-        given = back, apart, start, table.values[place], table.first_slot
+        given = back, apart, start, new, table.values[place], table.first_slot
         if not run_compiled(_NUMBA, "link_rows", *given, addresses, rows, counts):
             return None
         slots, owned, heads, distance = counts.tolist()
@@ -121,6 +129,8 @@ class BatchLinker:
         leaves: dict[KeyPath, Any],
         back: Back,
         observed: NDArray[np.bool_] | None,
+        *,
+        new: bool = False,
     ) -> BatchLinks:
         """`link` in numpy, also of n-step rows and of rows on a device."""
         joined = self._joined(place, back) if observed is None else None
@@ -138,7 +148,8 @@ class BatchLinker:
             distances = self.addresses.distances(positions, following)[linked]
         self.addresses.record(distances)
         unlinked = (~linked if observed is None else observed & ~linked).nonzero()[0]
-        owned = self.addresses.in_slots(self.addresses.values[place]).nonzero()[0]
+        former = self.addresses.values[:0] if new else self.addresses.values[place]
+        owned = self.addresses.in_slots(former).nonzero()[0]
         return BatchLinks(addresses, unlinked, owned, heads_of(back))
 
     def _joined(self, place: slice | Ints, back: Back) -> NDArray[np.bool_] | None:

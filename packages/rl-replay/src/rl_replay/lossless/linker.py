@@ -73,7 +73,8 @@ class SuccessorLinker:
         place = rows if isinstance(rows, slice) else rows.cpu().numpy()
         leaves, observes = self._leaves(cells, len(back))
         observed = self._observed_in(leaves, len(back), observes)
-        links = self.within.link(place, leaves, back, observed, proved=proved)
+        new = self.addresses.are_new(numbers)
+        links = self.within.link(place, leaves, back, observed, proved=proved, new=new)
         addresses, unlinked = links.addresses, links.unlinked
         lane = numbers.start >> LANE_SHIFT
         slots = self._slots_for(lane, place, links.owned, len(unlinked))
@@ -114,6 +115,9 @@ class SuccessorLinker:
         lane = numbers.start >> LANE_SHIFT
         if published:
             self.link_predecessors(numbers)
+        elif self.addresses.are_new(numbers):  # the next write does not look at what they name
+            places = self.addresses.places(np.arange(numbers.start, numbers.stop))
+            self.addresses.set(places, np.zeros(len(places), dtype=np.int32))
         self._unlinked.pop(lane, None)
         self._side.rebuild(lane, self.addresses.slots_of_lane(lane))
 

@@ -12,13 +12,13 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def link_rows(back, apart, start, former, first_slot, addresses, found, counts):
+def link_rows(back, apart, start, new, former, first_slot, addresses, found, counts):
     """Fill in what each row of a batch names, and which rows are to be looked at further."""
     # back, former and addresses int32 [n]; apart bool [n], rows whose observation is not the next
-    # one of the row that they continue; start the position of the first row; found int64 [3, n]:
-    # rows that name none, rows in place of one with a slot, and rows that continue one before the
-    # batch; counts int64 [4]: how many of each, and the distance of all links, which is 0 without
-    # any and -1 if they differ.
+    # one of the row that they continue; start the position of the first row; new whether former is
+    # not to be read; found int64 [3, n]: rows that name none, rows in place of one with a slot, and
+    # rows that continue one before the batch; counts int64 [4]: how many of each, and the distance
+    # of all links, which is 0 without any and -1 if they differ.
     count, slots, owned, heads, near = len(back), 0, 0, 0, 0
     addresses[count - 1] = 0
     # most rows continue the one just before: without branches, so that it becomes moves of vectors
@@ -39,7 +39,7 @@ def link_rows(back, apart, start, former, first_slot, addresses, found, counts):
         if addresses[row] == 0:
             found[0, slots] = row
             slots += 1
-        if former[row] >= first_slot:
+        if not new and former[row] >= first_slot:
             found[1, owned] = row
             owned += 1
     counts[0], counts[1], counts[2], counts[3] = slots, owned, heads, distance
