@@ -247,6 +247,24 @@ def test_rows_apart_from_their_slots_load_what_rows_in_one_memory_with_them_wrot
     assert one.storage.store.side.in_use() == two.storage.store.side.in_use()
 
 
+def test_a_first_write_that_is_interrupted_leaves_no_slot_in_use(monkeypatch):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(50, lossless=True))
+    buffer.extend(trajectories([5]))
+    put = Rows.put
+
+    def interrupted(*args):
+        put(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rows, "put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.extend(trajectories([1, 1, 1, 1, 1], first_id=10))
+    monkeypatch.undo()
+    buffer.extend(trajectories([5], first_id=20))  # to the same positions, with one slot
+    side = buffer.storage.store.side
+    assert (side.in_use(), len(buffer)) == (2, 10)
+
+
 @pytest.mark.parametrize("lossless", ["observation", 1, None])
 def test_observations_are_named_in_a_list(lossless):
     with pytest.raises(TypeError, match=f"a list of keys, got {lossless!r}"):
