@@ -22,6 +22,7 @@ P3, P4 = np.float32(3.14973515e-05), np.float32(5.0467075e-08)
 Q1, Q2, Q3 = np.float32(0.471151643), np.float32(0.0277213189), np.float32(0.000419955483)
 Q4, Q5 = np.float32(1.61064939e-06), np.float32(7.31828226e-10)
 
+# contraction to fused multiply-adds alone: sums keep their order, NaN and infinity their meaning
 loop = njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
 
@@ -46,6 +47,8 @@ def add_product(out, a, w):
     """Add a @ w to out: a ``[n, K]``, w ``[K, N]``; four rows by four at once."""
     n, depth, width = a.shape[0], a.shape[1], w.shape[1]
     fours, deep = n - n % 4, depth - depth % 4
+    # each weight that is loaded serves four rows, each sum that is loaded four products; numba does
+    # not keep small arrays in registers, so the sixteen factors have names
     for i in range(0, fours, 4):
         for k in range(0, deep, 4):
             a00, a01, a02, a03 = a[i, k], a[i, k + 1], a[i, k + 2], a[i, k + 3]
@@ -94,6 +97,7 @@ def gru_step(sums, shares, state):
         r, z, n, inner = gates[:size], gates[size : 2 * size], gates[2 * size :], q[2 * size :]
         for j in range(size):
             n[j] = tanh(n[j] + r[j] * inner[j])
+        # (1 - z) n + z h with one product less
         for j in range(size):
             h[j] = n[j] + z[j] * (h[j] - n[j])
 
@@ -171,6 +175,7 @@ def forward(lstm, plan, x, w_ih, w_hh, bias, b_hn, starts, outs, kept):
             if lstm:
                 cells[i] = starts[1][chunk[i]]
         for time in range(lengths[chunk[0]]):
+            # columns that ended are the last ones, so that the others stay the first n rows
             while lengths[chunk[n - 1]] <= time:
                 n -= 1
             read(x, firsts, chunk, time, inputs[:n])
@@ -194,7 +199,8 @@ def gru_slopes(gates, before, dh, d_in, d_share):
     """
     size = len(dh)
     r, z, n = gates[:size], gates[size : 2 * size], gates[2 * size : 3 * size]
-    inner = gates[3 * size :]
+    inner = gates[3 * size :]  # h's share of n before r scales it
+    # of n first: the slopes of r read it
     for j in range(size):
         d_in[2 * size + j] = dh[j] * (ONE - z[j]) * (ONE - n[j] * n[j])
     for j in range(size):
@@ -294,14 +300,16 @@ def backward(lstm, plan, x, w_ih, w_hh, starts, outs, kept, d_outs, d_x, sums, d
         dh[: len(chunk)] = 0
         dc[: len(chunk)] = 0
         for time in range(lengths[chunk[0]] - 1, -1, -1):
+            # columns enter at their last step, the longest ones first
             while n < len(chunk) and lengths[chunk[n]] > time:
                 n += 1
             place, d_in = (chunk, firsts, time), d_ins[:n]
+            # the gates of an LSTM add both products, so that one gradient serves both
             d_share = d_in if lstm else d_shares[:n]
             slopes(
                 lstm, place, starts, outs, kept, d_outs, before[:n], dh[:n], dc[:n], d_in, d_share
             )
-            add_product(dh[:n], d_share, w_hh)
+            add_product(dh[:n], d_share, w_hh)  # now of h before the step
             read(x, firsts, chunk, time, inputs[:n])
             add_sums(d_in, d_share, inputs[:n], before[:n], sums)
             if len(d_x):
