@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -128,8 +128,15 @@ def main() -> None:
         loops.append(lambda add=add, take=take: add(take()))
     found = medians_us(40, *loops, burst=50, shuffle=True)
     table("step CartPole and add", dict(zip(adds, found, strict=True)), "rl-replay")
+    add_again(taken[0])
+    extend_many()
+    add_to_n_step_rows(taken[:LISTED])
+
+
+def add_again(step: Step) -> None:
+    """The same step in one buffer, as a dict and as a TensorDict."""
     plain, finished = (TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS)) for _ in range(2))
-    row = as_row(taken[0])
+    row = as_row(step)
     one = TensorDict(row)
     plain.add(row)
     finished.add(one)
@@ -141,6 +148,10 @@ def main() -> None:
         {"a dict": found[0], "a TensorDict": found[1]},
         "a TensorDict",
     )
+
+
+def extend_many() -> None:
+    """A hundred rows a call, as a dict of arrays and as a TensorDict."""
     ours = TensorDictReplayBuffer(storage=LazyTensorStorage(ROWS))
     many = {"observation": np.ones((100, 4)), "action": np.zeros(100, np.int64)}
     many |= {"next": {"reward": np.ones(100), "done": np.zeros(100, bool)}}
@@ -153,7 +164,11 @@ def main() -> None:
         40, lambda: ours.extend(many), lambda: other.extend(batch), burst=20, shuffle=True
     )
     table("extend by 100 rows", {"a dict": found[0], "a TensorDict": found[1]}, "a TensorDict")
-    rows = [as_row(step) for step in taken[:LISTED]]
+
+
+def add_to_n_step_rows(steps: Sequence[Step]) -> None:
+    """Steps that a buffer combines, one by one and as a list."""
+    rows = [as_row(step) for step in steps]
     single, listed = (
         TensorDictReplayBuffer(
             storage=LazyTensorStorage(ROWS), transform=MultiStepTransform(n_steps=3, gamma=0.99)
