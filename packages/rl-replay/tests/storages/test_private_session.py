@@ -37,7 +37,9 @@ def test_positions_have_the_newest_rows_on_every_lap(published: int) -> None:
     ring = PrivateRing(5)
     ring.restore(published=published, floor=0)
     newest = {number % 5: number for number in range(published)}
-    assert ring.numbers_at(torch.arange(5)).tolist() == [newest.get(at, -1) for at in range(5)]
+    for dtype in (torch.int64, torch.int32):
+        found = ring.numbers_at(torch.arange(5, dtype=dtype))
+        assert found.tolist() == [newest.get(at, -1) for at in range(5)]
     outside = torch.tensor([-1, 6])
     assert ring.numbers_at(outside).tolist() == [newest.get(at, -1) for at in (4, 1)]
 

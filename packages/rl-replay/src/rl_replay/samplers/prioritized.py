@@ -17,6 +17,7 @@ from rl_replay.priorities.reduction import PriorityReduction, as_priorities, red
 from rl_replay.priorities.row_priorities import RowPriorities
 from rl_replay.priorities.saved import Saved
 from rl_replay.samplers.sampler import Sampler
+from rl_replay.storages.positions import whole_numbers
 from rl_slabs import Window
 from rl_slabs.internals import positive
 from rl_tensordict.types import Floats, Ints
@@ -199,15 +200,8 @@ class PrioritizedSampler(Sampler):
                 a row that was never written.
             TypeError: Row ids that are no whole numbers.
         """
-        if row_ids.dtype is not torch.int64:
-            if row_ids.is_floating_point():
-                raise TypeError(
-                    f"rows are named by whole numbers, got {row_ids.dtype}: give the index that "
-                    "extend or a sample returned."
-                )
-            row_ids = row_ids.long()
         rows = self._caught_up(storage)
-        found: Ints = row_ids.numpy()
+        found: Ints = whole_numbers(row_ids).numpy()
         rows.update(storage.ring, found, as_priorities(priority, len(found)))
 
     def reduce(self, priority: torch.Tensor, rows: int) -> torch.Tensor:

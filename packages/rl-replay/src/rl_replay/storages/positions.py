@@ -72,9 +72,21 @@ def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
     return live[index]
 
 
+def whole_numbers(rows: torch.Tensor) -> torch.Tensor:
+    """What names rows, as int64; an error for floats."""
+    if rows.dtype is torch.int64:
+        return rows
+    if rows.is_floating_point():
+        raise TypeError(
+            f"rows are named by whole numbers, got {rows.dtype}: give the index that extend or a "
+            "sample returned."
+        )
+    return rows.long()
+
+
 def row_ids_of(storage: LiveRows, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The row ids at some positions, and the positions; all of them must have rows."""
-    found = positions.cpu()
+    found = whole_numbers(positions).cpu()
     inside = (found >= 0) & (found < storage.max_size)
     row_ids = storage.ring.numbers_at(found.clamp(0, storage.max_size - 1))
     if not (inside := inside & (row_ids >= 0)).all():

@@ -110,7 +110,9 @@ class PrivateRing:
 
         def newest(found: NDArray[np.int64]) -> NDArray[np.int64]:
             capacity, first = self.capacity, self.first
-            inside = not found.size or int(found.view(np.uint64).max()) < capacity
+            # as unsigned numbers, negative ones are large
+            signed = found.dtype == np.int64
+            inside = not found.size or (signed and int(found.view(np.uint64).max()) < capacity)
             if inside and not first:  # the ring never went round
                 return np.where(found < self.published, found, -1)
             here = found if inside else found % capacity  # a division takes as long as all the rest
