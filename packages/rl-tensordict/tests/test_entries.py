@@ -35,7 +35,7 @@ def test_entries_are_found_as_get_finds_them(kind):
         "plain": plain,
         "lazy": lazy_stack([plain, plain.clone()]),
         "locked": plain.clone().lock_(),
-        "view": plain._get_sub_tensordict(slice(0, 2)),  # the only maker of this class
+        "view": plain._get_sub_tensordict(slice(0, 2)),  # private: no other makes one
     }[kind]
     for key in (("a",), ("next", "b"), ("next", "deep", "c"), ("next", "no"), ("no", "b"), ("no",)):
         found, expected = find(batch, key), batch.get(key, None)

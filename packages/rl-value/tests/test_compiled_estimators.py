@@ -45,6 +45,6 @@ def test_one_graph_is_refused_with_what_to_do():
     torch.compiler.reset()
     estimator = GAE(gamma=0.9, lmbda=0.8, value_network=critic())
     whole = torch.compile(estimator, backend="eager", fullgraph=True)
-    # the exception has no public name
+    # private: the exception has no public name
     with pytest.raises(torch._dynamo.exc.Unsupported, match="compute the advantage ahead"):
         whole(trajectories([4, 5]))

@@ -108,7 +108,7 @@ def test_samples_never_pass_their_bounds(dtype):
 def test_log_prob_of_its_own_sample_is_exact_far_out():
     dist = TanhNormal(torch.tensor([40.0]), 1.0)
     sample = dist.sample()
-    # the sample is rounded to 1: only the cache still has u
+    # private: the sample is rounded to 1, only the cache still has u
     u = dist._drawn.origin[0].double()
     by_hand = -0.5 * (u - 40) ** 2 - 0.918938533204672 - 2 * (0.693147180559945 - u)
     assert sample == 1

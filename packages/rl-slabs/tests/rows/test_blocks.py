@@ -1,4 +1,5 @@
 import gc
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -10,12 +11,16 @@ from rl_slabs.internals import aligned_bytes
 from rl_slabs.rows import blocks
 
 LARGE = blocks.LEAST_BYTES + 24
+OTHER = LARGE + 64
 
 
 @pytest.fixture(autouse=True)
 def nothing_free():
+    """Takes whatever blocks of the sizes of these tests are free, and holds them."""
     gc.collect()
-    blocks._free.clear()
+    held = [aligned_bytes(size) for size in (LARGE, OTHER) for _ in range(blocks.MOST_FREE)]
+    yield
+    held.clear()
 
 
 @pytest.mark.parametrize("nbytes", [7, 4096, LARGE])
@@ -61,16 +66,22 @@ def test_blocks_of_another_size_are_not_taken():
     block = aligned_bytes(LARGE)
     address = block.ctypes.data
     del block
-    assert aligned_bytes(LARGE + 64).ctypes.data != address
+    assert aligned_bytes(OTHER).ctypes.data != address
     assert aligned_bytes(LARGE).ctypes.data == address
 
 
 def test_few_free_blocks_are_kept():
-    held = [aligned_bytes(LARGE) for _ in range(3 * blocks.MOST_FREE)]
-    assert not blocks._free
-    held.clear()
-    assert len(blocks._free) == blocks.MOST_FREE
-    assert not blocks._leases
+    leases = blocks._leases  # private: a note that is never removed is seen nowhere else
+    before = len(leases)
+    tracemalloc.start()
+    try:
+        held = [aligned_bytes(LARGE) for _ in range(3 * blocks.MOST_FREE)]
+        assert tracemalloc.get_traced_memory()[0] // LARGE == len(held)
+        held.clear()
+        assert tracemalloc.get_traced_memory()[0] // LARGE == blocks.MOST_FREE
+    finally:
+        tracemalloc.stop()
+    assert len(leases) == before
 
 
 def test_unpacked_rows_keep_their_block():

@@ -21,11 +21,6 @@ SCHEMA = RowSchema(
 )
 
 
-def versions(leaves):
-    """How often each leaf was written to in place: a counter that torch has no public name for."""
-    return [leaf._version for leaf in leaves]
-
-
 def packed(*batch):
     words = SCHEMA.row_bytes // 8
     return torch.arange(words * torch.Size(batch).numel()).view(*batch, words)
@@ -54,7 +49,7 @@ def test_batch_shapes_are_kept_at_every_level():
         assert found["reward"].shape == batch
 
 
-def test_the_leaves_are_views_with_their_own_version_counters():
+def test_the_leaves_are_views_with_their_own_version_counters(versions):
     rows = packed(4)
     found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes)(rows, frames(4), torch.Size([4]))
     leaves = [found[field.key] for field in SCHEMA.packed]
@@ -134,7 +129,7 @@ def test_views_by_numpy_are_those_by_torch(batch, contiguous):
         assert one.is_contiguous() or not contiguous
 
 
-def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_saved():
+def test_leaves_by_numpy_are_views_with_their_own_version_counters_and_can_be_saved(versions):
     rows = packed(4).numpy().copy()
     found = build_unpack(SCHEMA.fields, SCHEMA.row_bytes, copied=True)(
         rows, frames(4), torch.Size([4])

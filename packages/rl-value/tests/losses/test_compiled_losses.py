@@ -67,6 +67,6 @@ def test_compiled_code_breaks_once_where_advantages_are_estimated(
 ):
     batch, loss = flat_batch(), ClipPPOLoss(discrete_actor(), linear_critic())
     torch.compiler.reset()
-    # torch.compiler counts no graph breaks
+    # private: torch.compiler counts no graph breaks
     found = torch._dynamo.explain(loss)(batch.exclude("advantage"))
     assert (found.graph_count, found.graph_break_count) == (2, 1)
