@@ -93,6 +93,17 @@ def test_rows_that_end_between_frames_stand_still(kind):
     assert batch["next", "reward"][:, 1].flatten().tolist()[:2] == [4 + 5 + 6, 4]
 
 
+@pytest.mark.parametrize("processes", [False, True])
+def test_rows_of_transformed_environments_stand_still(processes):
+    makers = [lambda i=i: TransformedEnv(episodes(i), RewardSum()) for i in range(3)]
+    inside = ParallelEnv(3, makers, mp_start_method="fork") if processes else SerialEnv(3, makers)
+    with skipping(inside) as env:
+        batch = env.rollout(3, break_when_any_done=False)
+    assert batch["next", "observation"][:, 0].tolist() == [[0, 3], [1, 3], [2, 2]]
+    assert batch["next", "episode_reward"][:, :2].squeeze(-1).tolist() == [[6, 21], [6, 10], [3, 6]]
+    assert batch["episode_reward"][:, 2].flatten().tolist() == [21, 0, 6]
+
+
 def assert_alike(one, other):
     assert set(one.keys(True, True)) == set(other.keys(True, True))
     for key in one.keys(True, True):

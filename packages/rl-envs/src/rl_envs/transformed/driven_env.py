@@ -126,15 +126,16 @@ class DrivenEnv(EnvBase):
 def step_selected(env: EnvBase, root: TensorDictBase, rows: Tensor) -> TensorDictBase:
     """Step the rows of a mask `[*B]`; the others keep their state, or are over and ignored."""
     # rows that keep their state hold zeros in the result, and are done
-    if isinstance(env, StepsThrough):
-        return env.step_through(root, lambda inner, raw: step_selected(inner, raw, rows))
-    if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
-        return step_selected(env.env, root, rows)
+    # batched environments come first: they have the attributes of those inside them too
     if isinstance(env, SerialEnv):
         parts = zip(env.envs, root.unbind(0), rows.unbind(0), strict=True)
         return TensorDict.stack([_step_one(*part) for part in parts])
     if isinstance(env, ParallelEnv):
         return _step_processes(env, root, rows)
+    if isinstance(env, StepsThrough):
+        return env.step_through(root, lambda inner, raw: step_selected(inner, raw, rows))
+    if isinstance(env, DrivenEnv) and env.driver.drives == "reset":
+        return step_selected(env.env, root, rows)
     return env.step(root).get(keys.NEXT)
 
 
