@@ -31,6 +31,8 @@ class Counters(VectorEnv):
         return np.stack([np.arange(self.num_envs), self.count], 1).astype(np.float32)
 
     def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drawn = int(self.np_random.integers(10**6))
         self.count = np.zeros(self.num_envs, np.int64)
         return self.seen(), {}
 
@@ -49,6 +51,16 @@ class Counters(VectorEnv):
 def make(gives=(), around=None):
     env = GymVectorEnv(Counters(gives=gives))
     return env if around is None else TransformedEnv(env, around())
+
+
+def test_a_vector_of_its_own_has_one_seed():
+    drawn = []
+    for seed in (3, 3, 4):
+        env = make()
+        env.set_seed(seed)
+        env.reset()
+        drawn.append(env.env.unwrapped.drawn)
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def play(env, steps=6):

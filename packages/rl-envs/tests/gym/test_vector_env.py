@@ -31,6 +31,26 @@ def test_every_autoreset_mode_plays_what_a_serial_env_does(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_transformed", [False, True])
+def test_rows_that_end_together_are_reset_once(mode, is_transformed):
+    seen = []
+    for env in (
+        GymVectorEnv("CartPole-v1", 2, autoreset_mode=mode, max_episode_steps=3),
+        SerialEnv(2, lambda: GymEnv("CartPole-v1", max_episode_steps=3)),
+    ):
+        with TransformedEnv(env, RewardSum()) if is_transformed else env as played:
+            played.set_seed(5)
+            root = played.reset()
+            for _ in range(7):
+                action = torch.tensor([[True, False], [False, True]])
+                step, root = played.step_and_maybe_reset(root.set("action", action))
+                seen.append(step["next", "observation"])
+                seen.append(root["observation"])
+    one, other = torch.stack(seen).chunk(2)
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_processes_do_what_one_process_does(mode):
     batches = []
     for vectorization in ("sync", "async"):
@@ -67,7 +87,7 @@ def _left(root):
 def test_same_step_resets_only_what_is_done():
     with GymVectorEnv("Pendulum-v1", 2, autoreset_mode=AutoresetMode.SAME_STEP) as env:
         env.reset()
-        with pytest.raises(RuntimeError, match=r"rows \[1\] continue"):
+        with pytest.raises(RuntimeError, match=r"rows \[1\] continue.*max_episode_steps"):
             env.reset_into({}, np.array([[False], [True]]))
 
 

@@ -66,11 +66,10 @@ class PufferVector(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
-    def reset(self, *, seed: Any = None, **_: Any) -> tuple[Array, dict[str, Any]]:
-        """Start all episodes, by the first seed: native environments have one for all rows."""
-        given = [one for one in seed or () if one is not None]
-        first = given[0] if given else np.random.default_rng().integers(MOST)
-        self.env.async_reset(int(first) % MOST)
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple[Array, dict[str, Any]]:
+        """Start all episodes, by the seed of all rows."""
+        drawn = np.random.default_rng().integers(MOST) if seed is None else seed
+        self.env.async_reset(int(drawn) % MOST)
         return self._received()[0], {}
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:

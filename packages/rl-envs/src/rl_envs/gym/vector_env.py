@@ -47,8 +47,8 @@ class GymVectorEnv(EnvBase):
     out the rows in which Gymnasium has reset. Surplus steps of a row are kept: a rollout with
     `auto_reset=False` (and without a root) begins with them. A callback sees the steps of all rows,
     with `("collector", "mask")` False in rows that were only reset.
-    They cannot reset single rows by hand, be put into another batch, or save their state; they
-    have one seed for all rows, the first of the chain.
+    They cannot reset single rows by hand, be put into another batch, or save their state. Any
+    vector environment of its own has one seed for all rows, the first of the chain.
 
     Args:
         env: an id that `gymnasium.make_vec` knows, or a vector environment already made.
@@ -114,6 +114,7 @@ class GymVectorEnv(EnvBase):
         self.env = env
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._has_seeds = takes_masks  # one for each row; others have one, as VectorEnv.reset says
         self._keeps_final = mode == AutoresetMode.SAME_STEP
         self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
         # Gymnasium's own give the last observations, others may not
@@ -177,10 +178,12 @@ class GymVectorEnv(EnvBase):
         self.leftover = None
         self._num_moves += 1
         try:
-            if which is None:
-                seeds: Any = self._seeds[0] if self.resets_by_stepping else self._seeds
+            if self._is_reset_already(which):
+                pass
+            elif which is None:
+                seeds: Any = self._seeds if self._has_seeds else self._seeds[0]
                 self._shown, _ = self.env.reset(seed=seeds)
-            elif not self._keeps_final:
+            else:
                 self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
         except Exception as error:
             self._blame(error)
@@ -190,6 +193,12 @@ class GymVectorEnv(EnvBase):
         else:
             self.over_rows = self.over_rows & ~which
         self.is_started = True
+
+    def _is_reset_already(self, which: Array | None) -> bool:
+        """Whether Gymnasium has reset these rows in their last step, and no new seed is given."""
+        if which is not None or not self._keeps_final:
+            return bool(self._keeps_final)
+        return bool(self.over_rows.all()) and not any(seed is not None for seed in self._seeds)
 
     def _refuse_reset(self, which: Array) -> None:
         if self.resets_by_stepping:
@@ -201,7 +210,9 @@ class GymVectorEnv(EnvBase):
         if self._keeps_final and (which & ~self.over_rows).any():
             rows = np.flatnonzero(which & ~self.over_rows).tolist()
             msg = (
-                f"rows {rows} continue: with same-step autoreset only rows that are done are reset."
+                f"rows {rows} continue: with same-step autoreset only rows that are done are "
+                f"reset. Where a transform ends them, let Gymnasium do it (max_episode_steps), or "
+                f"take another autoreset_mode."
             )
             raise RuntimeError(msg)
 
