@@ -60,7 +60,7 @@ def check_single_steps(
 def check_groups(flags: Iterable[tuple[KeyPath, Tensor]], ends: Any) -> None:
     """Raise for a nested group that ends before its environment: it needs its own horizons."""
     for key, flag in flags:  # [*B, T, ...] or [N, ...], compared as [N, F]
-        if len(key) < 3 or key[0] != keys.NEXT or key[-1] not in keys.DONE_KEYS:
+        if not is_group_flag(key):
             continue
         # the rows after which the trajectory continues, bool [N]
         others = ~torch.as_tensor(ends, device=flag.device)
@@ -70,6 +70,11 @@ def check_groups(flags: Iterable[tuple[KeyPath, Tensor]], ends: Any) -> None:
                 "group that ends on its own are not supported. Use n_steps=1."
             )
             raise ValueError(msg)
+
+
+def is_group_flag(key: KeyPath) -> bool:
+    """Whether a leaf says that a nested group has ended."""
+    return len(key) >= 3 and key[0] == keys.NEXT and key[-1] in keys.DONE_KEYS
 
 
 def flat_reward(batch: TensorDictBase, key: NestedKey) -> Tensor:

@@ -124,11 +124,15 @@ class FlatRows:
             msg += "Every environment must give the same number of rows. Call flush first."
             raise ValueError(msg)
 
+    def is_like(self, others: FlatRows) -> bool:
+        """Whether other rows have the same keys, shapes and dtypes."""
+        return self.tails == others.tails and all(
+            leaf.dtype is others.leaves[key].dtype for key, leaf in self.leaves.items()
+        )
+
     def _check_alike(self, others: FlatRows) -> None:
         self.check_environments(others)
-        if self.tails == others.tails and all(
-            leaf.dtype is others.leaves[key].dtype for key, leaf in self.leaves.items()
-        ):
+        if self.is_like(others):
             return
         held, came = (
             {key: (list(rows.tails[key]), leaf.dtype) for key, leaf in rows.leaves.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,8 @@ from rl_tensordict.types import Array
 from rl_transforms.multi_step.flat_leaves import FlatRows, LeafPath
 from rl_transforms.multi_step.on_sample import sums_ahead
 from rl_transforms.multi_step.trajectory_order import TrajectoryOrder
+
+TakeLeaf = Callable[[LeafPath], Tensor]
 
 FEW = 16  # steps up to which rewards are gathered as [K, n]; more are summed by doubling
 
@@ -35,20 +37,42 @@ class Horizon:
         steps = np.minimum(remaining, self.n_steps)  # [K], fewer at the end of a segment
         # the row whose next observation and flags each row takes
         own, target = rows.index(chosen), rows.index(order.sorted_rows[position + steps - 1])
-        leaves: dict[LeafPath, Tensor] = {keys.STEPS_TO_NEXT_OBS: rows.index(steps)}
+        shape = (len(chosen),) if steps_kept is None else (*rows.shape[:-1], steps_kept)
+        return self._combined(
+            replace(rows, shape=torch.Size(shape)),
+            rows.index(steps),
+            own=lambda key: self._own(rows, rows.leaves[key], own, steps_kept),
+            ahead=lambda key: rows.leaves[key].index_select(0, target),
+            sums=lambda key: self._sums(rows, order, rows.leaves[key], chosen),
+        )
+
+    def n_step_row(self, rows: Sequence[FlatRows]) -> FlatRows:
+        """Compute the n-step row of the first of n single rows that continue each other."""
+        first, last = rows[0], rows[-1]
+        return self._combined(
+            first,
+            torch.tensor([self.n_steps]),
+            own=lambda key: first.leaves[key],
+            ahead=lambda key: last.leaves[key].clone(),
+            sums=lambda key: self._weighted(torch.stack([row.leaves[key] for row in rows], 1)),
+        )
+
+    def _combined(
+        self, rows: FlatRows, steps: Tensor, *, own: TakeLeaf, ahead: TakeLeaf, sums: TakeLeaf
+    ) -> FlatRows:
+        """The leaves of n-step rows: some are a row's own, some those n steps ahead, some sums."""
+        leaves: dict[LeafPath, Tensor] = {keys.STEPS_TO_NEXT_OBS: steps}
         tails = dict(rows.tails)
         tails[keys.STEPS_TO_NEXT_OBS] = torch.Size([1])
-        for key, leaf in rows.leaves.items():
+        for key in rows.leaves:
             if key in self.rewards:
-                leaves[key] = self._sums(rows, order, leaf, chosen)
+                leaves[key] = sums(key)
                 name = (*key[:-1], f"original_{key[-1]}")
-                leaves[name], tails[name] = self._own(rows, leaf, own, steps_kept), rows.tails[key]
-            elif key[0] == keys.NEXT or key == keys.NEXT_MISSING:
-                leaves[key] = leaf.index_select(0, target)
+                leaves[name], tails[name] = own(key), rows.tails[key]
             else:
-                leaves[key] = self._own(rows, leaf, own, steps_kept)
-        shape = (len(chosen),) if steps_kept is None else (*rows.shape[:-1], steps_kept)
-        return replace(rows, leaves=leaves, tails=tails, shape=torch.Size(shape))
+                is_ahead = key[0] == keys.NEXT or key == keys.NEXT_MISSING
+                leaves[key] = ahead(key) if is_ahead else own(key)
+        return replace(rows, leaves=leaves, tails=tails)
 
     def _own(self, rows: FlatRows, leaf: Tensor, own: Tensor, steps_kept: int | None) -> Tensor:
         if steps_kept is None:
@@ -71,6 +95,10 @@ class Horizon:
         gathered = reward.index_select(0, rows.index(index.reshape(-1)))
         # where, not a product: 0 * inf is NaN, and a reward past the end may be infinite
         mask = rows.index(in_segment).reshape(-1, *[1] * (reward.ndim - 1))
-        real = gathered.where(mask, 0).reshape(*in_segment.shape, -1)  # [K, n, F]
-        discounts = rows.index(self.gamma**ahead).to(reward.dtype)
-        return torch.matmul(discounts, real).reshape(-1, *reward.shape[1:])
+        return self._weighted(gathered.where(mask, 0).unflatten(0, in_segment.shape))
+
+    def _weighted(self, rewards: Tensor) -> Tensor:
+        """Discounted sums ``[K, ...]`` of rewards ``[K, n, ...]``."""
+        discounts = torch.from_numpy(self.gamma ** np.arange(self.n_steps)).to(rewards)
+        sums = torch.matmul(discounts, rewards.reshape(*rewards.shape[:2], -1))  # [K, F]
+        return sums.reshape(-1, *rewards.shape[2:])

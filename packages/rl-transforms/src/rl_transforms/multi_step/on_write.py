@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,8 @@ from rl_transforms.multi_step.checks import (
 )
 from rl_transforms.multi_step.ended_rows import EndedRows
 from rl_transforms.multi_step.flat_leaves import OWN_ID, FlatRows
-from rl_transforms.multi_step.horizon import Horizon
+from rl_transforms.multi_step.horizon import FEW, Horizon
+from rl_transforms.multi_step.next_row import next_row
 from rl_transforms.multi_step.observed_bytes import observed_pairs
 from rl_transforms.multi_step.on_sample import multi_step
 from rl_transforms.multi_step.own_ids import GivenIds, TrajectoryNumbers, assign_ids
@@ -34,11 +36,16 @@ from rl_transforms.transform import Keys, Transform
 class PendingRows(NamedTuple):
     """Rows that are held back, and for how many calls of its producer each of them has been."""
 
-    rows: FlatRows | None
+    blocks: tuple[FlatRows, ...]  # any rows, and single ones that came since and continue them
     waited: Array
 
+    @property
+    def rows(self) -> FlatRows | None:
+        """All of them; None if there are none."""
+        return reduce(FlatRows.followed_by, self.blocks) if self.blocks else None
 
-_NONE_PENDING = PendingRows(None, np.zeros(0, dtype=np.int64))
+
+_NONE_PENDING = PendingRows((), np.zeros(0, dtype=np.int64))
 
 
 class MultiStepTransform(Transform):
@@ -148,6 +155,8 @@ class MultiStepTransform(Transform):
             extended = self._by_column(rows, self._columns)
             return extended if extended is None or time is None else extended.transpose(time, -1)
         fresh = FlatRows.of(batch)
+        if self.n_steps <= FEW and (row := next_row(self._pending.blocks, fresh)) is not None:
+            return self._append(row)
         held = self._pending.rows
         if held is None:
             self._check(batch, fresh)
@@ -161,6 +170,18 @@ class MultiStepTransform(Transform):
             return None
         extended = self._complete(fresh if held is None else held.followed_by(fresh))
         return extended if has_ids else self._with_warning(extended)
+
+    def _append(self, row: FlatRows) -> TensorDictBase | None:
+        """Hold back the next row of a trajectory; the n-step row that it completes, if any."""
+        if OWN_ID in row.leaves:
+            self._given.ended.see(row, np.zeros(1, dtype=np.int64))
+        rows, waited = (*self._pending.blocks, row), np.append(self._pending.waited + 1, 0)
+        if len(rows) < self.n_steps:
+            self._pending = PendingRows(rows, waited)
+            return None
+        extended = self._horizon.n_step_row(rows).numbered().batch()
+        self._pending = PendingRows(rows[1:], waited[1:])
+        return extended
 
     def _with_warning(self, extended: TensorDictBase | None) -> TensorDictBase | None:
         """Warn once if rows without ids span fewer than n steps; return the rows."""
@@ -222,7 +243,7 @@ class MultiStepTransform(Transform):
         is_complete[waiting] = False
         chosen = np.flatnonzero(is_complete)
         extended = self._made(rows, order, chosen) if len(chosen) else None
-        held = rows.take(rows.index(waiting)) if len(waiting) else None
+        held = (rows.take(rows.index(waiting)),) if len(waiting) else ()
         self._pending = PendingRows(held, waited[waiting])
         return extended
 
@@ -296,7 +317,7 @@ class MultiStepTransform(Transform):
             self._columns.load(state["columns"])
             return
         waited, held = np.array(state["waited"], dtype=np.int64), state["held"]
-        rows = None if held is None else FlatRows.of(TensorDict(held, [len(waited)]))
+        rows = () if held is None else (FlatRows.of(TensorDict(held, [len(waited)])),)
         self._pending = PendingRows(rows, waited)
 
 
