@@ -73,3 +73,14 @@ def test_an_emptied_ring_begins_at_position_0_with_new_row_ids(ring) -> None:
     span = ring.reserve(2)
     assert len(ring.window()) == 0
     assert (span.rows, span.numbers) == (slice(0, 2), range(10, 12))
+
+
+def test_floor_is_the_first_row_since_the_ring_was_emptied_or_restored():
+    ring = PrivateRing(5)
+    ring.reserve(4), ring.publish(4)
+    ring.reserve(4), ring.publish(4)
+    assert (ring.floors(), ring.window().first) == ((0,), (3,))
+    ring.empty()
+    assert ring.floors() == ring.window().first == (10,)
+    ring.restore(9, 7)
+    assert ring.floors() == (7,)

@@ -227,6 +227,14 @@ class SharedRing:
         found = self._look()
         return self._none if found is None else found.window()
 
+    def floors(self) -> tuple[int, ...]:
+        """For each lane the first row id since the last `empty` or `restore`."""
+        found = self._look()
+        if found is None:
+            return self._none.first
+        words = found.slab.words[:, FLOOR]
+        return tuple((lane << LANE_SHIFT) + int(word) for lane, word in enumerate(words))
+
     def bounds(self, lane: int) -> tuple[int, int, int]:
         """The oldest readable row id of a lane, the next to be published, and the floor."""
         lanes, base = self._made(), lane << LANE_SHIFT

@@ -97,6 +97,10 @@ class PrivateRing:
             window = self._window = Window((first,), (max(self.published - first, 0),))
         return window
 
+    def floors(self) -> tuple[int, ...]:
+        """The first row id since the last `empty` or `restore`."""
+        return (self.floor,)
+
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
         """The positions of row ids, also of overwritten ones."""
         if self.published <= self.capacity:

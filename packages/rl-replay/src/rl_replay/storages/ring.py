@@ -51,6 +51,10 @@ class Ring(Protocol):
         """The row ids that can be read now."""
         ...
 
+    def floors(self) -> tuple[int, ...]:
+        """For each lane the first row id since the last `empty` or `restore`."""
+        ...
+
     def positions(self, numbers: torch.Tensor) -> torch.Tensor:
         """The positions of row ids, also of overwritten ones; int64 of the same shape."""
         ...
