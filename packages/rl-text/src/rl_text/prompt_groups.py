@@ -25,6 +25,9 @@ class PromptGroupSampler(Sampler):
     alone. Groups of which a row was overwritten, or with fewer than `group_size` conversations
     so far, are not drawn.
 
+    With `group_size` a number of a group may come again, as those of `sample_completions` do in
+    each call: further conversations are another group. Without, all of one number are one group.
+
     Args:
         num_groups: the most groups of a batch; None for as many as fit.
         group_size: conversations of a whole group; None takes groups as they are.
@@ -64,7 +67,6 @@ class PromptGroupSampler(Sampler):
         """Forget the rows, and begin a new epoch."""
         self.ran_out = False
         self._seen: tuple[Any, ...] = ()
-        self._next: dict[int, int] = {}
         # runs of neighbouring rows of one conversation: first row, rows, group, conversation
         self._runs: Ints = np.empty((0, 4), np.int64)
         self._groups: list[Ints] = []
@@ -121,33 +123,98 @@ class PromptGroupSampler(Sampler):
         left = max(0, len(self._order) - self._place)
         return {"groups": len(self._groups), "groups_left": left}
 
+    def catch_up(self, storage: Storage) -> None:
+        """Read the groups of rows that were not sampled from yet, before the state is saved.
+
+        Args:
+            storage: where the rows are.
+        """
+        self._take_in(storage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The groups, and the remaining ones of the epoch."""
+        runs = torch.from_numpy(self._runs)
+        state = {"runs": runs, "order": self._order, "place": self._place, "seen": self._seen}
+        return state | {"ran_out": self.ran_out}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the epoch of another sampler.
+
+        Args:
+            state: what its `state_dict` returned.
+        """
+        self._runs = torch.as_tensor(state["runs"]).numpy().reshape(-1, 4)
+        self._order, self._place = torch.as_tensor(state["order"]), int(state["place"])
+        self._seen = tuple(tuple(part) for part in state["seen"])
+        self.ran_out = bool(state["ran_out"])
+        self._groups = self._whole_groups(self._parts())
+
     def _take_in(self, storage: Storage) -> None:
         """Read the groups of new rows, forget overwritten ones, and begin an epoch if any were."""
         window = storage.ring.window()
-        seen = (window.first, window.counts)
-        if seen == self._seen:
+        if (window.first, window.counts) == self._seen:
             return
-        self._seen = seen
+        lanes = zip(window.first, window.counts, self._known(storage), strict=True)
         pieces = [self._runs]
-        for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
-            begin = max(first, self._next.get(lane, first))
+        for first, count, known in lanes:
+            begin = max(first, known)
             if begin < first + count:
-                self._next[lane] = first + count
-                pieces.append(self._runs_of(storage, np.arange(begin, first + count)))
-        runs = np.concatenate(pieces)
-        live = storage.ring.is_live(torch.from_numpy(runs[:, 0])).numpy()
-        broken = np.unique(runs[~live, 2])  # the oldest row of a run is overwritten first
-        self._runs = runs[~np.isin(runs[:, 2], broken)]
-        # runs of one group next to each other, in the order in which they were written
-        order = self._runs[np.argsort(self._runs[:, 2], kind="stable")]
-        cuts = np.flatnonzero(np.diff(order[:, 2])) + 1
-        groups = np.split(order, cuts) if len(order) else []
-        self._groups = [one for one in groups if self._is_whole(one)]
+                runs = self._runs_of(storage, np.arange(begin, first + count))
+                pieces.append(runs if begin == known else self._after_a_gap(storage, runs))
+        self._seen = (window.first, window.counts)
+        self._runs = np.concatenate(pieces)
+        parts = self._parts()
+        live = storage.ring.is_live(torch.from_numpy(self._runs[:, 0])).numpy()
+        kept = ~np.isin(parts, parts[~live])  # the oldest row of a run is overwritten first
+        self._runs = self._runs[kept]
+        self._groups = self._whole_groups(parts[kept])
         # places in `_groups` have changed, so the epoch begins anew
         self._order, self._place = self._order[:0], 0
 
+    def _known(self, storage: Storage) -> list[int]:
+        """For each lane the first row that was not read yet, overwritten or not."""
+        known = list(storage.ring.floors())
+        for lane, (first, count) in enumerate(zip(*self._seen, strict=True)):
+            known[lane] = max(known[lane], first + count)
+        return known
+
+    def _after_a_gap(self, storage: Storage, runs: Ints) -> Ints:
+        """Leave out what may belong to a group of which rows before were never read."""
+        # the oldest conversations, of one group number
+        others = np.flatnonzero(runs[:, 2] != runs[0, 2])
+        oldest = runs[: others[0] if len(others) else None]
+        if self.group_size is None:
+            return runs[len(oldest) :]
+        step = storage.leaf_of(torch.from_numpy(runs[:1, 0]), keys.TRAJ_STEP)
+        is_cut = step is None or bool(step.reshape(-1)[0] != 0)
+        # whole groups are those at the end
+        whole = (len(oldest) - is_cut) // self.group_size * self.group_size
+        return runs[len(oldest) - whole :]
+
+    def _parts(self) -> Ints:
+        """For each run a number that is equal in those of one group, if whole or not."""
+        _, first, inverse = np.unique(self._runs[:, 3], return_index=True, return_inverse=True)
+        group = self._runs[first, 2]
+        if self.group_size is None:
+            return self._runs[:, 2]
+        order = np.lexsort((first, group))  # conversations of a group as they were written
+        is_first = np.diff(group[order], prepend=-1) != 0
+        starts = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+        rank = np.arange(len(order)) - starts
+        # a part begins with each group, and after `group_size` conversations
+        parts = np.empty(len(order), np.int64)
+        parts[order] = np.cumsum(is_first | (rank % self.group_size == 0))
+        return parts[inverse]
+
+    def _whole_groups(self, parts: Ints) -> list[Ints]:
+        """The runs of each whole group, next to each other as they were written."""
+        order = np.argsort(parts, kind="stable")
+        cuts = np.flatnonzero(np.diff(parts[order])) + 1
+        groups = np.split(self._runs[order], cuts) if len(order) else []
+        return [one for one in groups if self._is_whole(one)]
+
     def _is_whole(self, runs: Ints) -> bool:
-        return self.group_size is None or len(np.unique(runs[:, 3])) >= self.group_size
+        return self.group_size is None or len(np.unique(runs[:, 3])) == self.group_size
 
     def _runs_of(self, storage: Storage, rows: Ints) -> Ints:
         ids = torch.from_numpy(rows)
