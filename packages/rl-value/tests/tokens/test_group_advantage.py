@@ -82,3 +82,51 @@ def test_rewards_of_several_columns_are_refused():
     batch["next", "reward"] = torch.ones(3, 2)
     with pytest.raises(ValueError, match="one reward a step"):
         GRPOAdvantage()(batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_rewards_that_would_be_cut_to_whole_numbers_are_refused(dtype):
+    batch = batch_of([1, 2], [0, 0])
+    batch["next", "reward"] = batch["next", "reward"].to(dtype)
+    with pytest.raises(TypeError, match=r"\('next', 'reward'\): expected floating point, got tor"):
+        GRPOAdvantage()(batch)
+    with pytest.raises(TypeError, match="'reward': expected floating point, got torch"):
+        group_advantage(torch.ones(2).to(dtype), torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64])
+def test_groups_that_are_no_whole_numbers_are_refused(dtype):
+    batch = batch_of([1, 2], [0, 0])
+    batch["group_ids"] = batch["group_ids"].to(dtype)
+    for call in (GRPOAdvantage(), GRPOAdvantage().explain):
+        with pytest.raises(TypeError, match="'group_ids': expected whole numbers, got torch"):
+            call(batch)
+    with pytest.raises(TypeError, match="groups: expected whole numbers, got torch"):
+        group_advantage(torch.ones(2), torch.zeros(2, dtype=dtype))
+
+
+def test_groups_that_change_in_a_sequence_are_refused():
+    batch = batch_of([1, 3, 2], [4, 4, 4])
+    batch["group_ids"][3] = 5
+    message = r"'group_ids': expected one group in each sequence, number 1 has 4 and 5"
+    with pytest.raises(ValueError, match=message):
+        GRPOAdvantage()(batch)
+
+
+def test_groups_in_a_column_are_those_of_rows():
+    batch, column = (batch_of([1, 3, 2], [4, 4, 6]) for _ in range(2))
+    column["group_ids"] = column["group_ids"].unsqueeze(-1)
+    with pytest.warns(UserWarning, match="1 of 2 groups"):
+        found = [GRPOAdvantage()(one)["advantage"] for one in (batch, column)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("eps", "error"),
+    [(0, ValueError), (-1e-3, ValueError), (float("nan"), ValueError), ("1e-6", TypeError)],
+)
+def test_eps_that_lets_rounding_through_is_refused(eps, error):
+    with pytest.raises(error, match="eps: expected"):
+        GRPOAdvantage(eps=eps)
+    with pytest.raises(error, match="eps: expected"):
+        group_advantage(torch.ones(2), torch.zeros(2, dtype=torch.int64), eps=eps)

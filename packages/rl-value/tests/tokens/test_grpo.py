@@ -136,6 +136,7 @@ def test_negative_penalty_is_refused():
         ({"sample_log_prob": torch.zeros(5, 2)}, ValueError, "'sample_log_prob': expected"),
         ({"loss_mask": None}, KeyError, "loss_mask"),
         ({"action": torch.full((5,), 9)}, IndexError, "expected numbers from 0 to 4"),
+        ({"action": torch.zeros(5)}, TypeError, "'action': expected whole numbers, got torch.floa"),
     ],
 )
 def test_entries_that_do_not_fit_are_named(change, error, message):

@@ -73,3 +73,27 @@ def test_mean_over_groups_needs_groups():
 def test_mean_of_another_name_is_refused():
     with pytest.raises(ValueError, match="over: expected 'token', 'sequence'"):
         token_mean(torch.ones(2), Segments.from_lengths(torch.tensor([2])), "prompt")
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_values_that_would_be_cut_to_whole_numbers_are_refused(dtype):
+    segments = Segments.from_lengths(torch.tensor([2]))
+    with pytest.raises(TypeError, match=r"values: expected floating point, got torch\."):
+        token_mean(torch.ones(2).to(dtype), segments)
+
+
+def test_counted_tokens_are_flags():
+    segments = Segments.from_lengths(torch.tensor([2]))
+    with pytest.raises(TypeError, match=r"counted: expected torch\.bool, got torch\.float32"):
+        token_mean(torch.ones(2), segments, counted=torch.ones(2))
+    with pytest.raises(TypeError, match="counted: expected a tensor, got list"):
+        token_mean(torch.ones(2), segments, counted=[True, False])
+
+
+def test_groups_of_means_are_one_whole_number_for_each_sequence():
+    segments = Segments.from_lengths(torch.tensor([2, 1]))
+    with pytest.raises(TypeError, match=r"groups: expected whole numbers, got torch\.float32"):
+        token_mean(torch.ones(3), segments, "group", groups=torch.rand(3))
+    message = "groups: expected one group in each sequence, number 0 has 7 and 8"
+    with pytest.raises(ValueError, match=message):
+        token_mean(torch.ones(3), segments, "group", groups=torch.tensor([7, 8, 8]))

@@ -12,8 +12,10 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_tensordict import NestedKey, UnfitValue, require
 from rl_tensordict.arguments import check_choice, check_number
+from rl_value.arguments import floats
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators.explanation import described
+from rl_value.tokens.groups import check_groups, group_of, groups_line
 
 Baseline = Literal["standardise", "mean", "leave_one_out"]
 
@@ -32,21 +34,23 @@ def group_advantage(
         reward: float ``[S]``, of each sequence.
         groups: integers ``[S]``, equal in sequences of one group.
         baseline: what is compared with.
-        eps: ε.
+        eps: ε, above 0: the rounding of equal rewards is divided by it.
 
     Returns:
         ``[S]``, of the reward's dtype.
 
     Raises:
-        ValueError: shapes differ, or there is no such baseline.
+        ValueError: shapes differ, ε is not above 0, or there is no such baseline.
+        TypeError: rewards are no floats, or groups no integers.
 
     Example:
         >>> reward, groups = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
         >>> group_advantage(reward, groups, "mean").tolist()
         [-1.0, 1.0, 0.0]
     """
-    check_choice("baseline", baseline, get_args(Baseline))
-    check_number("eps", eps)
+    check_baseline(baseline, eps)
+    floats(reward, "reward")
+    check_groups("groups", groups)
     if reward.shape != groups.shape or reward.ndim != 1:
         msg = f"expected a reward and a group for each sequence, [S]: got {[*reward.shape]} and "
         raise UnfitValue(msg + f"{[*groups.shape]}.")
@@ -65,6 +69,15 @@ def group_advantage(
     return found
 
 
+def check_baseline(baseline: Baseline, eps: float) -> None:
+    """Raise for settings that advantages cannot be computed with."""
+    check_choice("baseline", baseline, get_args(Baseline))
+    check_number("eps", eps)
+    if eps <= 0:
+        msg = f"eps: expected more than 0, got {eps}."
+        raise ValueError(msg)
+
+
 class GRPOAdvantage(NamedModule):
     """Writes the advantage of each sequence over its group on all of its tokens.
 
@@ -73,13 +86,13 @@ class GRPOAdvantage(NamedModule):
 
     Args:
         baseline: what rewards are compared with, see `group_advantage`.
-        eps: added to a deviation that is divided by.
+        eps: added to a deviation that is divided by; above 0.
         reward_key: float ``[*B, T, 1]``.
         group_key: int64 ``[*B, T]``.
         advantage_key: where the advantage is written, float ``[*B, T, 1]``.
 
     Raises:
-        ValueError: there is no such baseline.
+        ValueError: there is no such baseline, or `eps` is not above 0.
 
     Example:
         >>> from rl_layout.synthetic import trajectories
@@ -99,7 +112,7 @@ class GRPOAdvantage(NamedModule):
         advantage_key: NestedKey = "advantage",
     ) -> None:
         super().__init__()
-        check_choice("baseline", baseline, get_args(Baseline))
+        check_baseline(baseline, eps)
         self.baseline, self.eps = baseline, eps
         self.reward_key, self.group_key = reward_key, group_key
         self.advantage_key = advantage_key
@@ -130,16 +143,16 @@ class GRPOAdvantage(NamedModule):
 
         Raises:
             KeyError: rewards or groups are missing.
-            ValueError: a shape does not fit.
+            ValueError: a shape does not fit, or a sequence is in two groups.
+            TypeError: rewards are no floats, or groups no integers.
         """
         if tensors or named or not isinstance(tensordict, TensorDictBase):
             made: TensorDictBase = self.by_names((tensordict, *tensors), named)
             return made
-        reward = require(tensordict, self.reward_key)
-        groups = require(tensordict, self.group_key)
+        reward = floats(require(tensordict, self.reward_key), self.reward_key)
         segments = Segments.of(tensordict)
         total = segments.sum(reward)
-        group = segments.first(groups)
+        group = self._group_of(tensordict, segments)
         if total.shape[1:].numel() != 1:
             wanted = f"expected {[*tensordict.batch_size, 1]}, one reward a step"
             raise UnfitValue(f"{self.reward_key!r}: {wanted}, got {[*reward.shape]}.")
@@ -165,10 +178,13 @@ class GRPOAdvantage(NamedModule):
         segments = Segments.of(tensordict)
         lines = [
             f"sequences: {len(segments)} in {segments.num_real} rows",
-            groups_line(segments.first(require(tensordict, self.group_key))),
+            groups_line(self._group_of(tensordict, segments)),
             f"advantage: by {self.baseline}, spread over the rows of each sequence",
         ]
         return described(type(self).__name__, lines)
+
+    def _group_of(self, batch: TensorDictBase, segments: Segments) -> Tensor:
+        return group_of(repr(self.group_key), require(batch, self.group_key), segments)
 
     def _warn_of_lone(self, group: Tensor) -> None:
         if self._has_warned or group.device.type != "cpu":  # a look would wait for the device
@@ -183,9 +199,3 @@ class GRPOAdvantage(NamedModule):
                 "sequences for each prompt, and batches of whole groups."
             )
             warnings.warn(msg, UserWarning, stacklevel=4)
-
-
-def groups_line(group: Tensor) -> str:
-    """How many groups there are of these numbers, one a sequence, and how many of one."""
-    numbers, sizes = group.unique(return_counts=True)
-    return f"groups: {len(numbers)}, {int((sizes == 1).sum())} of one sequence"

@@ -18,7 +18,7 @@ from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.ppo import clip_range
 from rl_value.masked_means import effective_sample_size, kept, ratio_statistics, reduce
 from rl_value.networks import noted, require_network
-from rl_value.tokens.group_advantage import groups_line
+from rl_value.tokens.groups import groups_line
 from rl_value.tokens.means import MeanOver, token_mean
 
 
@@ -37,7 +37,8 @@ class GRPOLoss(LossModule):
         clip_epsilon: ε, or two of them, below and above 1.
         kl_coeff: β; None for no reference, whose ``"ref_log_prob"`` is not read then.
         over: what has the same weight in means, see `token_mean`.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``; the last gives ``[*B, T]``.
+        reduction: ``"mean"``, ``"sum"`` of all tokens, or ``"none"``, which gives ``[*B, T]``;
+            `over` is for the mean alone.
         loss_mask_key: bool ``[*B, T]``, actions that count.
         check_finite: raise where a loss is NaN or infinite, see `LossModule`.
 
@@ -131,6 +132,8 @@ class GRPOLoss(LossModule):
         Raises:
             KeyError: an entry is missing.
             ValueError: a shape does not fit, or the loss is not finite.
+            TypeError: an entry has the wrong dtype.
+            IndexError: an action that counts is no number of a token.
         """
         if tensors or named or not isinstance(tensordict, TensorDictBase):
             made: TensorDictBase = self.by_names((tensordict, *tensors), named)
@@ -185,6 +188,9 @@ class GRPOLoss(LossModule):
         if chosen.shape != shape:
             msg = f"{action!r}: expected {[*shape]}, one number a token, got {[*chosen.shape]}."
             raise UnfitValue(msg)
+        if chosen.is_floating_point() or chosen.is_complex():
+            msg = f"{action!r}: expected whole numbers, got {chosen.dtype}."
+            raise TypeError(msg)
         # rows of prompts have logits too: only the counted ones are normalised
         rows = slice(None) if counted is None else counted.reshape(-1).nonzero().squeeze(-1)
         wide = logits.flatten(0, -2)[rows]

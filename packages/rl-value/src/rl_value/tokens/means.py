@@ -9,6 +9,8 @@ from torch import Tensor
 
 from rl_layout import Segments
 from rl_tensordict.arguments import check_choice, check_type
+from rl_value.arguments import check_tensor
+from rl_value.tokens.groups import group_of
 
 MeanOver = Literal["token", "sequence", "sequence_sum", "group"]
 
@@ -40,8 +42,10 @@ def token_mean(
         A scalar of the values' dtype; 0 where no token counts.
 
     Raises:
-        ValueError: there is no such mean, a shape does not fit, or groups are missing.
-        TypeError: values are no tensor, or segments no `Segments`.
+        ValueError: there is no such mean, a shape does not fit, or groups are missing or differ in
+            one sequence.
+        TypeError: values are no floats, flags no bools, groups no integers, or segments no
+            `Segments`.
 
     Example:
         >>> segments = Segments.from_lengths(torch.tensor([1, 3]))
@@ -51,6 +55,9 @@ def token_mean(
     """
     check_choice("over", over, get_args(MeanOver))
     check_type("values", values, Tensor, "a tensor, a value of each token")
+    if not values.is_floating_point():
+        msg = f"values: expected floating point, got {values.dtype}. Call .float()."
+        raise TypeError(msg)
     check_type("segments", segments, Segments, "Segments")
     if over == "group" and groups is None:
         msg = "groups: expected the group of each token for over='group', got None."
@@ -58,13 +65,17 @@ def token_mean(
     flat = segments.gather(values).reshape(segments.num_real).double()
     count = torch.ones_like(flat)
     if counted is not None:
+        check_tensor("counted", counted)
+        if counted.dtype != torch.bool:
+            msg = f"counted: expected torch.bool, got {counted.dtype}. Call .bool()."
+            raise TypeError(msg)
         real = segments.gather(counted).reshape(segments.num_real)
         flat, count = flat.masked_fill(~real, 0), real.to(flat.dtype)
     if over == "token":
         return (flat.sum() / count.sum().clamp(min=1)).to(values.dtype)
     parts = torch.arange(len(segments), device=flat.device)
     if over == "group" and groups is not None:
-        parts = segments.first(groups).unique(return_inverse=True)[1]
+        parts = group_of("groups", groups, segments).unique(return_inverse=True)[1]
     part = segments.spread(parts)
     empty = flat.new_zeros(len(segments))  # as many parts at most
     sums, counts = empty.index_add(0, part, flat), empty.index_add(0, part, count)
