@@ -49,6 +49,16 @@ def test_distribution_of_stored_parameters_is_read():
     torch.testing.assert_close(found, batch["logits"].log_softmax(-1))
 
 
+def test_distribution_is_asked_of_an_actor_with_a_method_of_its_own():
+    class Even(ProbabilisticTensorDictSequential):
+        def get_dist(self, tensordict):
+            return torch.distributions.Categorical(logits=torch.zeros(*tensordict.shape, 4))
+
+    even = Even(*actor("logits"))
+    batch = TensorDict({"x": torch.randn(3, 2)}, [3])
+    assert distribution_of(even, batch).probs.tolist() == [[0.25] * 4] * 3
+
+
 def test_distribution_that_fails_names_the_actor_and_its_inputs(monkeypatch):
     validates = "_validate_args"  # compiled tests switch it off
     monkeypatch.setattr(torch.distributions.Distribution, validates, True)

@@ -135,6 +135,23 @@ def test_a_closed_slab_closes_its_file(schema):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_slab_and_a_file_that_nobody_holds_give_their_descriptors_back(schema, is_made):
+    before = len(os.listdir("/proc/self/fd"))
+    file = LazyFile.shared("a test")
+    slab = Slab.in_file(file, schema, 5) if is_made else None
+    assert len(os.listdir("/proc/self/fd")) > before
+    del file, slab
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_closed_file_does_not_travel():
+    file = LazyFile.shared("a test")
+    file.close()
+    with pytest.raises(ValueError, match="this file is closed: keep it open while"):
+        pickle.dumps(file)
+
+
 def test_about_text_is_read_by_other_processes(schema, tmp_path):
     file = LazyFile.mapped(tmp_path / "a")
     Slab.in_file(file, schema, 5, about="steps of a game")
