@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from rl_layout import EndKind, Segments, check_layout
 from rl_layout.testing import trajectories
 from rl_replay import LazyTensorStorage, ReplayBuffer, SliceSampler
-from rl_replay.samplers.slice_layout import Slices, mark_slices
+from rl_replay.samplers.slice_layout import Slices, SliceShape, mark_slices
 from rl_transforms import multi_step
 
 FLAGS = ("done", "terminated", "truncated")
@@ -26,6 +26,10 @@ def marked(batch, lengths, **options):
     sample = batch.clone()
     mark_slices(sample, Slices(np.array(lengths)), **options)
     return sample
+
+
+def test_a_batch_of_one_row_is_one_slice_of_one_row():
+    assert SliceShape(num_slices=1).of(1) == SliceShape(slice_len=1).of(1) == (1, 1)
 
 
 def test_mark_slices_truncates_cut_slices_and_keeps_terminations():

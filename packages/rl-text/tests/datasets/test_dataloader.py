@@ -1,5 +1,6 @@
 """Batches of a data set: each example once an epoch."""
 
+import threading
 from itertools import islice
 
 import numpy as np
@@ -68,9 +69,12 @@ def test_endless_batches_go_on_after_an_epoch(tmp_path):
 
 
 def test_reader_stops_when_nobody_iterates_any_more(tmp_path):
+    before = threading.active_count()
     iterator = iter(batches(tmp_path, prefetch=2))
     next(iterator)
+    assert threading.active_count() == before + 1
     iterator.close()
+    assert threading.active_count() == before
 
 
 def test_iterator_that_has_ended_is_refused():
