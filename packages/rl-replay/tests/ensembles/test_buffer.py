@@ -119,6 +119,16 @@ def test_storages_are_read_by_the_ids_of_a_sample():
         assert (rows["observation"] == sample["observation"][number]).all()
 
 
+def test_storages_of_columns_are_read_by_the_index_of_a_sample():
+    buffers = [TensorDictReplayBuffer(storage=LazyTensorStorage(20, ndim=2)) for _ in range(2)]
+    for number, buffer in enumerate(buffers):  # [B, T] of numbers that all differ
+        buffer.extend(TensorDict({"a": torch.arange(15).view(3, 5) + 100 * number}, [3, 5]))
+    made = ReplayBufferEnsemble(*buffers, sample_from_all=True, batch_size=14)
+    sample = made.sample()
+    for number, rows in made.storage[sample]:
+        assert rows["a"].tolist() == sample["a"][number].tolist()
+
+
 def test_members_are_indexed_and_chosen():
     made = ensemble(3)
     first, second, third = made

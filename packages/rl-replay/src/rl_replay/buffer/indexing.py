@@ -127,27 +127,29 @@ def require_numbers(numbers: torch.Tensor, cells: TensorDictBase) -> None:
 
 def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
     """The row ids of the rows at an index, as `coordinates` returns it: int64 `[N]`."""
-    if storage.ndim > 1:
-        found = torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
-        if not found.shape[-1:] == (storage.ndim,):
+    return row_ids_of(storage, positions_of(storage, index))[0]
+
+
+def positions_of(storage: Storage, index: Any) -> torch.Tensor:
+    """The positions of an index that `coordinates` returned, int64 `[N]`."""
+    if storage.ndim == 1:
+        return torch.as_tensor(index).reshape(-1)
+    found = torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
+    if not found.shape[-1:] == (storage.ndim,):
+        raise IndexError(
+            f"expected an index [N, {storage.ndim}] of a storage of {storage.ndim} dimensions,"
+            f" got {list(found.shape)}."
+        )
+    dims = storage.arrangement.swapped(tuple(found.reshape(-1, storage.ndim).unbind(-1)))
+    positions = torch.zeros_like(dims[0])
+    for places, size in zip(dims, storage.shape, strict=True):
+        if len(places) and not (places.min() >= 0 and places.max() < size):
             raise IndexError(
-                f"expected an index [N, {storage.ndim}] of a storage of {storage.ndim} dimensions,"
-                f" got {list(found.shape)}."
+                f"no row is stored at every index: they are in {list(storage.shape)}, got "
+                f"{int(places.min())} to {int(places.max())} along a dimension of {size}."
             )
-        dims = storage.arrangement.swapped(tuple(found.reshape(-1, storage.ndim).unbind(-1)))
-        sizes = storage.shape
-        for places, size in zip(dims, sizes, strict=True):
-            if len(places) and not (places.min() >= 0 and places.max() < size):
-                raise IndexError(
-                    f"no row is stored at every index: they are in {list(storage.shape)}, got "
-                    f"{int(places.min())} to {int(places.max())} along a dimension of {size}."
-                )
-        positions = dims[0]
-        for places, size in zip(dims[1:], sizes[1:], strict=True):
-            positions = positions * size + places
-    else:
-        positions = torch.as_tensor(index).reshape(-1)
-    return row_ids_of(storage, positions)[0]
+        positions = positions * size + places
+    return positions
 
 
 def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
+from rl_replay.buffer.indexing import positions_of
 from rl_replay.ensembles.members import Members
 from rl_replay.storages import Storage
 from rl_transforms import Transform
@@ -28,6 +28,7 @@ class StorageEnsemble(Members[Storage]):
         TypeError: A member that is no storage.
 
     Example:
+        >>> import torch
         >>> from tensordict import TensorDict
         >>> from rl_replay import LazyTensorStorage
         >>> storages = StorageEnsemble(LazyTensorStorage(5), LazyTensorStorage(9))
@@ -78,9 +79,6 @@ class StorageEnsemble(Members[Storage]):
         found = []
         for number in numbers.unique().tolist():
             storage = self[number]
-            there = index[numbers == number]
-            if there.ndim > 1:  # coordinates of the dimensions of the storage
-                strides = [storage.shape[d + 1 :].numel() for d in range(storage.ndim)]
-                there = (there * torch.tensor(strides)).sum(-1)
+            there = positions_of(storage, index[numbers == number])
             found.append((number, storage.read(there)))
         return found
