@@ -241,6 +241,14 @@ def test_priorities_of_columns_are_set_by_index():
     assert set(buffer.sample(30)["number"].tolist()) == {0, 1, 12}
 
 
+def test_priorities_of_columns_are_set_by_an_index_of_few_bits():
+    buffer = prioritized(600, ndim=2, alpha=1.0, eps=0.0, batch_size=8)
+    grid = torch.stack([rows(200), rows(200, 200), rows(200, 400)])
+    buffer.update_priority(buffer.extend(grid), 0.0)
+    buffer.update_priority(torch.tensor([[1, 150]], dtype=torch.uint8), 1.0)
+    assert buffer.sample()["number"].tolist() == [350] * 8
+
+
 def test_objects_are_drawn_by_priority():
     buffer = PrioritizedReplayBuffer(alpha=1.0, beta=1.0, storage=ListStorage(10), batch_size=3)
     index = buffer.extend(["a", "b"])

@@ -14,7 +14,7 @@ from rl_replay.data.collate import stacked
 from rl_replay.data.pytree import take_apart
 from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.storages import ListStorage, Storage, TensorStorage
-from rl_replay.storages.positions import positions_at, row_ids_of
+from rl_replay.storages.positions import positions_at, row_ids_of, whole_numbers
 from rl_slabs.internals import Field
 from rl_tensordict import NestedKey, insert
 
@@ -134,7 +134,10 @@ def positions_of(storage: Storage, index: Any) -> torch.Tensor:
     """The positions of an index that `coordinates` returned, int64 `[N]`."""
     if storage.ndim == 1:
         return torch.as_tensor(index).reshape(-1)
-    found = torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
+    # as int64, since a product of sizes does not fit the dtype of each
+    found = whole_numbers(
+        torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
+    )
     if not found.shape[-1:] == (storage.ndim,):
         raise IndexError(
             f"expected an index [N, {storage.ndim}] of a storage of {storage.ndim} dimensions,"
