@@ -1,5 +1,7 @@
 """Draws by the age of the policy that acted, against weights of each row by hand."""
 
+import pickle
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -96,6 +98,54 @@ def test_the_version_of_the_consumer_is_saved():
     loaded.load_state_dict(buffer.state_dict())
     assert other.consumer_version == 3
     assert loaded.sample(2)[keys.POLICY_VERSION].tolist() == [3, 3]
+
+
+def test_versions_are_those_of_the_rows_that_were_loaded():
+    sampler, buffer = made(max_staleness=0)
+    buffer.extend(rows([2, 2, 0]))
+    sampler.consumer_version = 2
+    assert set(buffer.sample(50)["a"].tolist()) == {0, 1}
+    _, other = made(max_staleness=0)
+    other.extend(rows([0, 0, 2]))  # rows of the same ids
+    other.sampler.consumer_version = 2
+    buffer.load_state_dict(other.state_dict())
+    assert set(buffer.sample(50)["a"].tolist()) == {2}
+
+
+def test_versions_are_those_of_the_buffer_that_has_the_sampler_now():
+    sampler, buffer = made(max_staleness=0)
+    buffer.extend(rows([0, 1]))
+    sampler.consumer_version = 1
+    assert set(buffer.sample(50)["a"].tolist()) == {1}
+    _, other = made()
+    other.extend(rows([1, 0]))
+    other.set_sampler(sampler)
+    assert set(other.sample(50)["a"].tolist()) == {0}
+
+
+def test_versions_are_those_of_rows_that_another_handle_loaded():
+    sampler = StalenessAwareSampler(max_staleness=0)
+    storage = LazyTensorStorage(40, lanes=1)
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, shared=True)
+    buffer.extend(rows([0, 1]))
+    sampler.consumer_version = 1
+    assert set(buffer.sample(50)["a"].tolist()) == {1}
+    _, other = made(40)
+    other.extend(rows([1, 0]))
+    handle = pickle.loads(pickle.dumps(buffer))
+    handle.load_state_dict(other.state_dict())
+    assert set(buffer.sample(50)["a"].tolist()) == {0}
+
+
+def test_the_version_of_the_consumer_stays_where_prefetched_batches_become_stale():
+    sampler = StalenessAwareSampler(max_staleness=0)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=4, prefetch=2)
+    buffer.extend(rows([0, 0]))
+    buffer.sample()
+    sampler.consumer_version = 1
+    buffer.extend(rows([1, 1], 2))
+    assert set(buffer.sample()["a"].tolist()) <= {2, 3}
+    assert sampler.consumer_version == 1
 
 
 def test_bad_arguments_and_rows():

@@ -72,6 +72,7 @@ class StalenessAwareSampler(Sampler):
         self.consumer_version = 0
         self._weigh = staleness_weight_fn or _one_over
         self._key = as_key(as_tuple(version_key))
+        self._rows_of: tuple[int, int] | None = None  # the storage whose versions are known
         self.reset()
 
     def increment_consumer_version(self) -> None:
@@ -117,6 +118,10 @@ class StalenessAwareSampler(Sampler):
         inside = np.minimum(place.astype(np.int64), counts[run] - 1)
         return torch.from_numpy(firsts[run] + inside), {}
 
+    def progress(self) -> dict[str, Any]:
+        """Nothing: rows are drawn independently of those before."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """The version of the consumer."""
         return {"consumer_version": self.consumer_version}
@@ -127,7 +132,9 @@ class StalenessAwareSampler(Sampler):
         Args:
             state: What its `state_dict` returned.
         """
-        self.consumer_version = int(state["consumer_version"])
+        if state:
+            self.reset()  # rows that are restored with it may have the ids of former ones
+            self.consumer_version = int(state["consumer_version"])
 
     def stats(self) -> dict[str, float]:
         """How many runs of rows of one version are stored."""
@@ -148,6 +155,10 @@ class StalenessAwareSampler(Sampler):
 
     def _take_in(self, storage: Storage, window: Window) -> None:
         """Reads the versions of new rows, and forgets the versions of overwritten rows."""
+        rows_of = storage.identity.number, storage.epoch
+        if rows_of != self._rows_of:  # another storage, or rows that another process loaded
+            self.reset()
+            self._rows_of = rows_of
         for lane, numbers in self._arrivals.take(window):
             leaf = storage.leaf_of(torch.from_numpy(numbers), self._key)
             if leaf is None:
