@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
@@ -13,9 +13,15 @@ Member = TypeVar("Member")
 class Members(Generic[Member]):
     """A fixed list that an integer indexes, and a slice, a list or a tensor makes smaller."""
 
+    _kind: ClassVar[type] = object  # what each of them is
+
     def __init__(self, *members: Member) -> None:
         if not members:
             raise ValueError(f"a {type(self).__name__} of nothing: give at least one member.")
+        for member in members:
+            if not isinstance(member, self._kind):
+                kind = self._kind.__name__.lower()
+                raise TypeError(f"expected {kind}s, got {type(member).__name__}.")
         self._members = members
 
     def chosen(self, places: list[int]) -> Self:

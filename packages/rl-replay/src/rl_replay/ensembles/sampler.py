@@ -38,6 +38,7 @@ class SamplerEnsemble(Members[Sampler]):
         ([0, 0], 5)
     """
 
+    _kind = Sampler
     generator: torch.Generator | None = None
 
     def __init__(
@@ -48,9 +49,6 @@ class SamplerEnsemble(Members[Sampler]):
         num_buffer_sampled: int | None = None,
     ) -> None:
         super().__init__(*samplers)
-        for sampler in samplers:
-            if not isinstance(sampler, Sampler):
-                raise TypeError(f"expected samplers, got {type(sampler).__name__}.")
         count = len(samplers)
         if sample_from_all and p is not None:
             raise ValueError(

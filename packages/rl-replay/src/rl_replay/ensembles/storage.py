@@ -39,13 +39,12 @@ class StorageEnsemble(Members[Storage]):
         [(1, [0, 2])]
     """
 
+    _kind = Storage
+
     def __init__(
         self, *storages: Storage, transforms: Sequence[TransformLike] | None = None
     ) -> None:
         super().__init__(*storages)
-        for storage in storages:
-            if not isinstance(storage, Storage):
-                raise TypeError(f"expected storages, got {type(storage).__name__}.")
         self.transforms = list(transforms) if transforms is not None else [None] * len(storages)
         if len(self.transforms) != len(storages):
             raise ValueError(

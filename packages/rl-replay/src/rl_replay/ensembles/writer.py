@@ -10,7 +10,7 @@ class WriterEnsemble(Members[Writer]):
     """The writers of several buffers, each of which decides which writes its buffer allows.
 
     Args:
-        *writers: One for each buffer.
+        *members: One for each buffer.
 
     Raises:
         ValueError: No writer.
@@ -22,8 +22,4 @@ class WriterEnsemble(Members[Writer]):
         1
     """
 
-    def __init__(self, *writers: Writer) -> None:
-        super().__init__(*writers)
-        for writer in writers:
-            if not isinstance(writer, Writer):
-                raise TypeError(f"expected writers, got {type(writer).__name__}.")
+    _kind = Writer
