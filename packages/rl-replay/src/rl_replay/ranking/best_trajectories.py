@@ -47,7 +47,6 @@ class BestTrajectories:
         self._seen: Window | None = None  # the rows that are ranked; None while they change
         self._open: dict[int, list[TensorDictBase]] = {}  # what came of unfinished trajectories
         self._came = 0
-        self.dropped = 0
         self._restored: dict[str, Any] | None = None
         self._origins: torch.Tensor | None = None  # former positions that the sampler is told of
         self.is_changed = False  # whether what ranks the rows was changed in place
@@ -149,9 +148,8 @@ class BestTrajectories:
             name = _name_of(part, int(places[0]) // columns)
             waiting = self._open.pop(name, [])
             if waiting and not _continues(waiting[-1], part):
-                self.dropped, waiting = self.dropped + 1, []
+                waiting = []
             if not waiting and not _begins(part):
-                self.dropped += int(bool(ended[places[-1]]))
                 continue  # its first steps are not here
             parts = [*waiting, part]
             if not bool(ended[places[-1]]):
@@ -164,7 +162,6 @@ class BestTrajectories:
         """Drops unfinished trajectories, the one that waits longest first, that take more room."""
         while sum(len(part) for found in self._open.values() for part in found) > room:
             self._open.pop(next(iter(self._open)))
-            self.dropped += 1
 
     def _rank_of(self, rows: TensorDictBase) -> float:
         return float(self.rank.of(rows, 1)[0])
@@ -183,10 +180,8 @@ class BestTrajectories:
             while freed < one.length and worse < len(ordered) and ordered[worse][0].rank < one.rank:
                 freed, worse = freed + ordered[worse][0].length, worse + 1
             if freed < one.length:
-                self.dropped += 1
                 continue
             used = room - freed + one.length
-            self.dropped += worse
             del ordered[:worse]
             insort(ordered, (one, -1, number))
         kept = sorted(number for _, number, _ in ordered if number >= 0)
