@@ -193,6 +193,14 @@ def test_rows_that_are_loaded_alone_are_ranked_by_their_markers(tmp_path):
     assert stored_names(made) == [0, 2]
 
 
+def test_changes_are_noted_before_a_trajectory_is_stored():
+    made = buffer()
+    made.extend(episode(1, 5, 1.0)[:2])
+    made.writer.note_changes()
+    made.extend(episode(2, 4, 1.0))
+    assert stored_names(made) == [2]
+
+
 def test_ends_must_be_stored():
     rows = TensorDict({"score": torch.zeros(3), "observation": torch.zeros(3)}, [3])
     with pytest.raises(KeyError, match="no flag says where one ends"):

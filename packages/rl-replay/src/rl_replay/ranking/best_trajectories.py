@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -66,21 +67,18 @@ class BestTrajectories:
         self._seen = None  # until the ranks are those of the rows again
         added = _end_to_end([finished[number].rows for number, _ in new])
         if len(kept) < len(former):
-            added = _end_to_end([*_rows_of(storage, former, kept), added])
+            origins = _positions_of(storage, former, kept)
+            added = _end_to_end([storage.read(origins), added])
             _require_fitting(storage, added)
-            self._origins = _positions_of(storage, former, kept)
+            self._origins = origins
             storage.empty()
         storage.extend(added)
         self._stored = [*(former[number] for number in kept), *(one for _, one in new)]
         self._seen = storage.ring.window()
-        end = 0
-        begins = []
-        for one in self._stored:
-            begins.append(end)
-            end += one.length
-        for (number, one), begin in zip(new, begins[len(kept) :], strict=True):
+        ends = list(accumulate(one.length for one in self._stored))
+        for (number, _), end in zip(new, ends[len(kept) :], strict=True):
             places = finished[number].places
-            index[places] = torch.arange(begin + one.length - len(places), begin + one.length)
+            index[places] = torch.arange(end - len(places), end)
         return index
 
     def tell(self, storage: TensorStorage, sampler: Sampler) -> None:
@@ -110,8 +108,8 @@ class BestTrajectories:
     def _known(self, storage: TensorStorage) -> list[Stored]:
         """The stored trajectories, read anew if others wrote, emptied or loaded the rows."""
         window, state = storage.ring.window(), self._restored
-        if self._seen == window and self.is_changed:
-            parts = _rows_of(storage, self._stored, list(range(len(self._stored))))
+        if self._seen == window and self._stored and self.is_changed:
+            parts = storage.read(_by_age(storage)).split([one.length for one in self._stored])
             self._stored = [
                 one._replace(rank=self._rank_of(part))
                 for one, part in zip(self._stored, parts, strict=True)
@@ -124,7 +122,7 @@ class BestTrajectories:
             self._came = int(state["came"])
             self._stored = [Stored(float(r), int(n), int(c)) for r, n, c in state["stored"]]
         elif len(window):
-            rows = storage.read(_positions(storage, 0, len(window)))
+            rows = storage.read(_by_age(storage))
             for part in rows.split(Segments.of(rows).lengths.tolist()):
                 self._stored.append(Stored(self._rank_of(part), -self._came, len(part)))
                 self._came += 1
@@ -151,11 +149,10 @@ class BestTrajectories:
                 waiting = []
             if not waiting and not _begins(part):
                 continue  # its first steps are not here
-            parts = [*waiting, part]
             if not bool(ended[places[-1]]):
                 self._open[name] = [*waiting, part.clone()]
                 continue
-            whole = _end_to_end(parts)
+            whole = _end_to_end([*waiting, part])
             yield Finished(whole, self._rank_of(whole), places)
 
     def _bound(self, room: int) -> None:
@@ -185,9 +182,7 @@ class BestTrajectories:
             del ordered[:worse]
             insort(ordered, (one, -1, number))
         kept = sorted(number for _, number, _ in ordered if number >= 0)
-        return kept, sorted(
-            ((number, one) for one, _, number in ordered if number >= 0), key=lambda pair: pair[0]
-        )
+        return kept, sorted((number, one) for one, _, number in ordered if number >= 0)
 
 
 def _ends(flat: TensorDictBase) -> torch.Tensor:
@@ -225,29 +220,18 @@ def _begins(part: TensorDictBase) -> bool:
     return first is None or bool(first.reshape(len(part), -1)[0].any())
 
 
-def _rows_of(
-    storage: TensorStorage, stored: list[Stored], chosen: list[int]
-) -> Iterator[TensorDictBase]:
-    """The rows of some of the stored trajectories."""
-    begin = 0
-    wanted = set(chosen)
-    for number, one in enumerate(stored):
-        if number in wanted:
-            yield storage.read(_positions(storage, begin, begin + one.length))
-        begin += one.length
-
-
 def _positions_of(storage: TensorStorage, stored: list[Stored], chosen: list[int]) -> torch.Tensor:
     """The positions of the rows of some of the stored trajectories, int64 `[n]`."""
     lengths = torch.tensor([one.length for one in stored])
     stays = torch.zeros(len(stored), dtype=torch.bool)
     stays[chosen] = True
-    return _positions(storage, 0, int(lengths.sum()))[stays.repeat_interleave(lengths)]
+    return _by_age(storage)[stays.repeat_interleave(lengths)]
 
 
-def _positions(storage: TensorStorage, begin: int, end: int) -> torch.Tensor:
-    """The positions of some rows, counted from the oldest."""
-    return storage.ring.positions(storage.ring.window().numbers(torch.arange(begin, end)))
+def _by_age(storage: TensorStorage) -> torch.Tensor:
+    """The positions of all rows, the oldest first."""
+    window = storage.ring.window()
+    return storage.ring.positions(window.numbers(torch.arange(len(window))))
 
 
 def _end_to_end(parts: list[TensorDictBase]) -> TensorDict:
