@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
@@ -24,14 +25,14 @@ class ExplicitBoundaries:
     ) -> None:
         if (ends is None) == (trajectories is None):
             raise TypeError("give either ends or trajectories, as one tensor: got both or neither.")
-        given = trajectories if ends is None else ends
+        self._name, given = ("trajectories", trajectories) if ends is None else ("ends", ends)
         if not isinstance(given, torch.Tensor):
             raise TypeError(
                 f"ends and trajectories are tensors, got {type(given).__name__}: use "
                 "torch.as_tensor(...)."
             )
-        self._ends = None if ends is None else ends.cpu().numpy().reshape(-1).astype(np.bool_)
-        self._ids = None if trajectories is None else trajectories.cpu().numpy().reshape(-1)
+        values: NDArray[Any] = given.cpu().numpy().reshape(-1)
+        self._values = values if ends is None else values.astype(np.bool_)
         self._index: TrajectoryIndex | None = None
         self._window: Window | None = None
 
@@ -43,25 +44,23 @@ class ExplicitBoundaries:
         return self._index
 
     def _make(self, storage: Storage, window: Window) -> TrajectoryIndex:
-        values = self._ends if self._ends is not None else self._ids
-        assert values is not None  # one of the two was given
         if len(window.first) > 1:
             raise ValueError(
                 f"ends and trajectories describe one ring, and this storage has {len(window.first)}"
                 " lanes: store markers with the rows."
             )
-        if len(values) != len(window):
-            name = "ends" if self._ends is not None else "trajectories"
+        if len(self._values) != len(window):
             raise ValueError(
-                f"{name} must have one entry for each of the {len(window)} rows of the storage: "
-                f"got {len(values)}. Give them anew after writing, or store markers with the rows."
+                f"{self._name} must have one entry for each of the {len(window)} rows of the "
+                f"storage: got {len(self._values)}. Give them anew after writing, or store markers "
+                "with the rows."
             )
         stride = storage.columns.numel()
         numbers = np.arange(window.first[0], window.first[0] + len(window))
-        ordered = values[storage.ring.positions(torch.from_numpy(numbers)).numpy()]
-        joined = ordered[:-stride] == ordered[stride:] if self._ids is not None else None
+        ordered = self._values[storage.ring.positions(torch.from_numpy(numbers)).numpy()]
+        before, after = ordered[:-stride], ordered[stride:]
         back = np.zeros(len(numbers), dtype=np.int64)
-        back[stride:] = stride * (~ordered[:-stride] if joined is None else joined)
+        back[stride:] = stride * (~before if self._name == "ends" else before == after)
         index = TrajectoryIndex(storage.ring.capacity)
         index.drop_before(window.first[0])
         index.append(window.first[0], back)
