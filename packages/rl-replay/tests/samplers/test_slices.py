@@ -239,6 +239,20 @@ def test_explicit_boundaries_of_two_columns_follow_time():
     assert set(slices_of(storage, sampler, 4 * 50)) == {(0, 2), (4, 6), (1, 3, 5, 7)}
 
 
+@pytest.mark.parametrize("trailing", [(), (1,)], ids=str)
+def test_explicit_boundaries_have_the_shape_in_which_the_buffer_shows_the_rows(trailing):
+    batch = environments(2, 4, [4], [EndKind.CUT])  # [B, T], of which row (b, t) is 2 t + b
+    storage = stored(batch, capacity=8, ndim=2)
+    ids = torch.tensor([[1, 1, 2, 2], [3, 3, 3, 3]])
+    ends = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 1]], dtype=torch.bool)
+    for bounds in (
+        {"trajectories": ids.view(2, 4, *trailing)},
+        {"ends": ends.view(2, 4, *trailing)},
+    ):
+        sampler = seeded(SliceSampler(slice_len=4, **bounds))
+        assert set(slices_of(storage, sampler, 4 * 50)) == {(0, 2), (4, 6), (1, 3, 5, 7)}
+
+
 def test_end_key_and_end_keys_exclude_each_other():
     with pytest.raises(ValueError, match="give end_key or end_keys, not both"):
         SliceSampler(slice_len=4, end_key="a", end_keys=["b"])

@@ -31,7 +31,7 @@ class ExplicitBoundaries:
                 f"ends and trajectories are tensors, got {type(given).__name__}: use "
                 "torch.as_tensor(...)."
             )
-        values: NDArray[Any] = given.cpu().numpy().reshape(-1)
+        values: NDArray[Any] = given.cpu().numpy()
         self._values = values if ends is None else values.astype(np.bool_)
         self._index: TrajectoryIndex | None = None
         self._window: Window | None = None
@@ -49,15 +49,19 @@ class ExplicitBoundaries:
                 f"ends and trajectories describe one ring, and this storage has {len(window.first)}"
                 " lanes: store markers with the rows."
             )
-        if len(self._values) != len(window):
+        if self._values.size != len(window):
             raise ValueError(
                 f"{self._name} must have one entry for each of the {len(window)} rows of the "
-                f"storage: got {len(self._values)}. Give them anew after writing, or store markers "
+                f"storage: got {self._values.size}. Give them anew after writing, or store markers "
                 "with the rows."
             )
         stride = storage.columns.numel()
         numbers = np.arange(window.first[0], window.first[0] + len(window))
-        ordered = self._values[storage.ring.positions(torch.from_numpy(numbers)).numpy()]
+        values, arrangement = self._values, storage.arrangement
+        shown = arrangement.swapped((len(window) // stride, *storage.columns))
+        if values.shape[: len(shown)] == shown:  # of `buffer[:]`; else rows are by position
+            values = values.reshape(shown).swapaxes(0, arrangement.dim_extend)
+        ordered = values.reshape(-1)[storage.ring.positions(torch.from_numpy(numbers)).numpy()]
         before, after = ordered[:-stride], ordered[stride:]
         back = np.zeros(len(numbers), dtype=np.int64)
         back[stride:] = stride * (~before if self._name == "ends" else before == after)

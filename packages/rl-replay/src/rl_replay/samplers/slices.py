@@ -204,7 +204,8 @@ class SliceSampler(TrajectorySampler):
         end_key: A column of flags that also ends trajectories.
         end_keys: Several such columns.
         traj_key: A column of ids that also tells trajectories apart.
-        ends: Instead of any column: bool, one for each row of a storage that is written no more.
+        ends: Instead of any column: bool, one for each row of a storage that is written no more, in
+            the shape of `buffer[:]` or by position.
         trajectories: Instead of any column: ids, one for each row of such a storage.
         truncated_key: Where the last row of a slice is marked, with its done flag; None
             marks neither.
