@@ -82,6 +82,18 @@ def test_memory_is_bounded_where_nothing_is_drawn():
     assert sampler.stats()["left"] < 10
 
 
+def test_rows_that_are_left_are_drawn_where_too_few_are_there_to_prefetch():
+    _, buffer = made(batch_size=2, prefetch=3)
+    buffer.extend(torch.arange(5))
+    batches = list(buffer)
+    assert sorted(torch.cat(batches).tolist()) == [0, 1, 2, 3, 4]
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    with pytest.raises(ValueError, match="every row was drawn 1 times"):
+        buffer.sample()
+    buffer.extend(torch.arange(5, 7))
+    assert sorted(buffer.sample().tolist()) == [5, 6]
+
+
 def test_a_count_below_one_is_refused():
     with pytest.raises(ValueError, match="max_sample_count: expected at least 1"):
         ConsumingSampler(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,8 +133,9 @@ class BatchMaker:
                     self._submit(size)
                     pending = queue.take(parts.stamp, size)
                 assert pending is not None  # just submitted
-                while len(queue) < queue.depth:
-                    self._submit(size)
+                with suppress(Exception):  # of a batch ahead: it is raised once that is asked for
+                    while len(queue) < queue.depth:
+                        self._submit(size)
             batch: Sample | None = pending.future.result()
             with parts.local.lock:
                 # a change meanwhile made it stale, and another one is drawn
