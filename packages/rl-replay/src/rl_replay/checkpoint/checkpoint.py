@@ -6,20 +6,22 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from rl_replay.buffer.batches import BatchMaker
 from rl_replay.buffer.parts import BufferParts
-from rl_replay.checkpoint.apart import dump_apart, is_apart, load_apart
 from rl_replay.checkpoint.hooks import ChangedRows, Hook, changed_rows, dump_rows, put_rows
+from rl_replay.checkpoint.parts import Folder
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import load_storage, require_same_shape, storage_parts
 from rl_replay.checkpoint.writer import dump
-from rl_replay.storages import ListStorage, TensorStorage
+from rl_replay.storages import ListStorage, Storage, TensorStorage
 
 _PARTS = ("storage", "sampler", "writer")
+_APART = "storage/folder"  # the rows, where a checkpointer of the user's keeps them in a folder
 _KEYS = frozenset({*_PARTS, "kinds", "dim_extend", "transform", "batch_size", "rng"})
 
 
@@ -71,7 +73,8 @@ class Checkpoint:
             own = parts.storage.checkpointer
             hooks = [*self.save_hooks, *(own.save_hooks if own is not None else [])]
             if own is not None and not own.is_own:
-                dump_apart(parts.storage, own, path, tree)
+                rows = Folder(partial(own.dumps, parts.storage))
+                dump(path, {"storage": {"folder": rows}, **tree})
             elif hooks:
                 dump_rows(parts.storage, path, hooks, tree)
             else:
@@ -86,15 +89,13 @@ class Checkpoint:
             self._batches.rewind()
             own = parts.storage.checkpointer
             hooks = [*self.load_hooks, *(own.load_hooks if own is not None else [])]
-            changed = changed_rows(parts.storage, path, hooks)
             with Archive(path) as archive:
                 archive.verify()
-                if changed is None:
-                    _require_rows(archive)
+                changed = changed_rows(parts.storage, archive, hooks)
                 if changed is not None:
                     _load_changed(parts, archive, changed, rows_only=rows_only)
                 elif rows_only:
-                    _rows_loader(parts, archive)()
+                    _rows_loader(parts.storage, archive)()
                     parts.sampler.reset()
                 else:
                     _load_all(parts, archive)
@@ -113,21 +114,27 @@ def warn_of_batch_size(asked: int | None, loaded: int | None) -> None:
         warnings.warn(message, UserWarning, stacklevel=4)
 
 
-def _require_rows(archive: Archive) -> None:
-    """Raises for a dump that is not of a buffer or a storage."""
-    if not is_apart(archive) and "storage/count" not in archive.names():
-        held = sorted({name.partition("/")[0] for name in archive.names()})
+def _rows_loader(storage: Storage, archive: Archive) -> Callable[[], None]:
+    """What restores the rows of a dump; raises for one that is not of a buffer or a storage."""
+    if _APART in archive.names():
+        return lambda: _load_apart(storage, archive)
+    if "storage/count" in archive.names():
+        return lambda: load_storage(storage, archive)
+    held = sorted({name.partition("/")[0] for name in archive.names()})
+    raise ValueError(
+        f"{archive.folder} is no dump of a buffer, it holds {held}: load it into what wrote it."
+    )
+
+
+def _load_apart(storage: Storage, archive: Archive) -> None:
+    """Lets the checkpointer of a storage restore the rows that one like it wrote."""
+    folder, checkpointer = archive.folder_of(_APART), storage.checkpointer
+    if checkpointer is None or checkpointer.is_own:
         raise ValueError(
-            f"{archive.folder} is no dump of a buffer, it holds {held}: load it into what wrote it."
+            f"the rows of {archive.folder} were written by a checkpointer of their own: give the "
+            "storage one like it, storage.checkpointer = ..."
         )
-
-
-def _rows_loader(parts: BufferParts, archive: Archive) -> Callable[[], None]:
-    """What restores the rows of a dump."""
-    storage = parts.storage
-    if is_apart(archive):
-        return lambda: load_apart(storage, archive)
-    return lambda: load_storage(storage, archive)
+    checkpointer.loads(storage, folder)
 
 
 def _load_changed(
@@ -257,10 +264,11 @@ def _require_same_kind(
 
 def _load_all(parts: BufferParts, archive: Archive) -> None:
     """Restores a dumped buffer, whose next samples are the same."""
+    load_rows = _rows_loader(parts.storage, archive)
     for name in _PARTS[1:]:
         rows = ", or leave it as it is and take the rows by loads(path, rows_only=True)"
         kind = archive.part(f"{name}/kind")
         _require_same_kind(archive.folder, name, kind, getattr(parts, name), rows)
     first = archive.part("storage/first") if "storage/first" in archive.names() else None
     size = (archive.part("storage/capacity"), len(first)) if isinstance(first, list) else None
-    _restore(parts, _saved_state(archive), _rows_loader(parts, archive), size)
+    _restore(parts, _saved_state(archive), load_rows, size)

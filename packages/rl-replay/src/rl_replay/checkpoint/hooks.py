@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,30 +42,26 @@ def dump_rows(
     dump(path, {CHANGED: changed, "ring": {**head, "capacity": storage.max_size}, **(more or {})})
 
 
-def changed_rows(
-    storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]
-) -> ChangedRows | None:
+def changed_rows(storage: Storage, archive: Archive, hooks: Sequence[Hook]) -> ChangedRows | None:
     """The rows of a dump that hooks changed, changed back; None if it is no such dump."""
-    with Archive(path) as archive:
-        if f"{CHANGED}/batch_sizes" not in archive.names():
-            return None
-        if not hooks:
-            raise ValueError(
-                f"{path} was written by save hooks: register the load hooks that belong to them."
-            )
-        archive.verify()
-        found = archive.read(CHANGED)
-        ring = archive.read("ring")
-    rows: Any = _rows_of(found, path)
+    if f"{CHANGED}/batch_sizes" not in archive.names():
+        return None
+    folder = archive.folder
+    if not hooks:
+        raise ValueError(
+            f"{folder} was written by save hooks: register the load hooks that belong to them."
+        )
+    rows: Any = _rows_of(archive.read(CHANGED), folder)
     for hook in hooks:
         rows = hook(_tensordict(rows, hook))
-    _require_room(storage, _tensordict(rows, hooks[-1]), path)
+    _require_room(storage, _tensordict(rows, hooks[-1]), folder)
     if isinstance(storage, TensorStorage):
         plan_of(storage, rows)  # as long as the former ones are there
+    ring = archive.read("ring")
     if not ring:  # of an older version
         return ChangedRows(rows, None, 0, 0)
     first, capacity = ring.get("first"), ring.get("capacity", 0)
-    window = checked_window(Path(path), first, ring.get("counts"), first, capacity)
+    window = checked_window(folder, first, ring.get("counts"), first, capacity)
     is_whole = len(window.first) == 1 and window.counts[0] == rows.numel()
     oldest = window.first[0] if is_whole else None
     return ChangedRows(rows, oldest, capacity, len(window.first))
@@ -84,14 +79,6 @@ def put_rows(storage: Storage, found: ChangedRows) -> None:
         assert found.first is not None  # ids are kept
         storage.ring.restore(found.first, found.first)
     storage.extend(found.rows)
-
-
-def load_rows(storage: Storage, path: str | os.PathLike[str], hooks: Sequence[Hook]) -> bool:
-    """Fills a storage from a dump that hooks changed; False if it is no such dump."""
-    found = changed_rows(storage, path, hooks)
-    if found is not None:
-        put_rows(storage, found)
-    return found is not None
 
 
 def _by_age(storage: Storage) -> torch.Tensor:
@@ -127,7 +114,7 @@ def _parts_of(rows: TensorDictBase) -> dict[str, Any]:
     return {"rows": plain(rows, ()), "batch_sizes": sizes, "jagged": jagged}
 
 
-def _rows_of(parts: dict[str, Any], path: str | os.PathLike[str]) -> TensorDict:
+def _rows_of(parts: dict[str, Any], folder: Path) -> TensorDict:
     """The tensordict of parts that `_parts_of` made."""
     try:
         rows = TensorDict(parts["rows"])
@@ -139,12 +126,12 @@ def _rows_of(parts: dict[str, Any], path: str | os.PathLike[str]) -> TensorDict:
             group.batch_size = torch.Size(size)
     except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(
-            f"the parts of {path} make no rows: {error}. Restore it from a copy."
+            f"the parts of {folder} make no rows: {error}. Restore it from a copy."
         ) from error
     return rows
 
 
-def _require_room(storage: Storage, rows: TensorDictBase, path: str | os.PathLike[str]) -> None:
+def _require_room(storage: Storage, rows: TensorDictBase, folder: Path) -> None:
     lanes = len(storage.ring.window().first)
     limit = storage.max_size // lanes
     if isinstance(storage, TensorStorage) and rows.batch_dims == storage.ndim:
@@ -152,8 +139,8 @@ def _require_room(storage: Storage, rows: TensorDictBase, path: str | os.PathLik
         limit = storage.capacity_for(columns) // lanes
     if not 0 < rows.numel() <= limit:
         raise ValueError(
-            f"{path} holds {rows.numel()} rows and this buffer takes 1 to {limit} at once: make a "
-            "larger one."
+            f"{folder} holds {rows.numel()} rows and this buffer takes 1 to {limit} at once: make "
+            "a larger one."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
-from rl_replay.checkpoint.hooks import Hook, dump_rows, load_rows
+from rl_replay.checkpoint.hooks import Hook, changed_rows, dump_rows, put_rows
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import load_storage, storage_parts
 from rl_replay.checkpoint.writer import dump
@@ -88,10 +88,12 @@ class StorageCheckpointerBase:
             ValueError: A dump that was truncated or altered, or of something else than rows.
         """
         name = folder_name(path)
-        if load_rows(storage, name, self.load_hooks):
-            return
         with Archive(name) as archive:
             archive.verify()
+            changed = changed_rows(storage, archive, self.load_hooks)
+            if changed is not None:
+                put_rows(storage, changed)
+                return
             if "storage/count" not in archive.names():
                 raise ValueError(
                     f"{name} is a dump without the rows of a storage, with {archive.names()[:4]}: "
