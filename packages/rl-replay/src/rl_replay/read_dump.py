@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.checkpoint.reader import Archive
-from rl_replay.checkpoint.storage import LOSSLESS
+from rl_replay.checkpoint.storage import LOSSLESS, stored_columns
 from rl_replay.edges import folder_name
 from rl_replay.ensembles.buffer import ReplayBufferEnsemble
 from rl_replay.ensembles.checkpoint import folders_of_members
@@ -55,11 +55,8 @@ def _buffer_of(name: str, *, is_member: bool = False) -> ReplayBuffer:
     with Archive(name) as archive:
         if is_member and not _count(archive):
             return ReplayBuffer()
-        options = _storage_options(archive)
-    buffer = ReplayBuffer(
-        storage=LazyTensorStorage(options.pop("capacity"), **options["storage"]),
-        dim_extend=options["dim_extend"],
-    )
+        storage, dim_extend = _storage_like(archive)
+    buffer = ReplayBuffer(storage=storage, dim_extend=dim_extend)
     buffer.loads(name, rows_only=True)
     return buffer
 
@@ -74,20 +71,16 @@ def _count(archive: Archive) -> Any:
     return archive.part("storage/count")
 
 
-def _storage_options(archive: Archive) -> dict[str, Any]:
-    """How to make a storage that takes the rows of a dump."""
+def _storage_like(archive: Archive) -> tuple[LazyTensorStorage, int | None]:
+    """A storage that takes the rows of a dump, and the dimension along which these grow."""
     count, capacity = _count(archive), archive.part("storage/capacity")
     if not count or not isinstance(capacity, int) or capacity < 1:
         raise ValueError(f"{archive.folder} holds no row.")
-    columns = archive.part("storage/columns")
-    if not isinstance(columns, list):
-        raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
-    options: dict[str, Any] = {"ndim": 1 + len(columns)}
-    kind = "storage/store/kind"
-    if kind in archive.names() and archive.part(kind) == LOSSLESS:
-        options["lossless"] = _keys(archive)
-    dim = archive.part("storage/dim_extend") if columns else None
-    return {"capacity": capacity, "dim_extend": dim, "storage": options}
+    columns, kind = stored_columns(archive), "storage/store/kind"
+    is_lossless = kind in archive.names() and archive.part(kind) == LOSSLESS
+    lossless = _keys(archive) if is_lossless else False
+    dim_extend = archive.part("storage/dim_extend") if columns else None
+    return LazyTensorStorage(capacity, ndim=1 + len(columns), lossless=lossless), dim_extend
 
 
 def _keys(archive: Archive) -> list[tuple[str, ...]]:

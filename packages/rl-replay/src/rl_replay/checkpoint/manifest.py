@@ -91,7 +91,7 @@ def _check(head: dict[str, Any], name: Path) -> None:
         raise ValueError(f"{name} lacks data, parts or layout: it is no manifest of a dump.")
     file: Any = data.get("file")
     size: Any = data.get("bytes")
-    if not isinstance(file, str) or not _DATA_FILE.fullmatch(file) or not _is_size(size):
+    if not isinstance(file, str) or not _DATA_FILE.fullmatch(file) or not is_size(size):
         raise ValueError(
             f"{name} names the data file {file!r} of {size!r} bytes: expected data-*, alongside it."
         )
@@ -115,7 +115,7 @@ def _end_of(part: str, entry: dict[str, Any], end: int, name: Path) -> int:
         not isinstance(shape, list)
         or not isinstance(dtype, str)
         or entry.get("kind") not in ("array", "tensor")
-        or not all(map(_is_size, (offset, size, crc32, *shape)))
+        or not all(map(is_size, (offset, size, crc32, *shape)))
     ):
         raise ValueError(f"{name}: part {part!r} is no array: {entry}.")
     if size != prod(shape) * dtype_named(dtype).itemsize or not end <= offset < end + 4096:
@@ -126,7 +126,8 @@ def _end_of(part: str, entry: dict[str, Any], end: int, name: Path) -> int:
     return int(offset) + int(size)
 
 
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> bool:
+    """Whether a value of a manifest is a count, an offset or a number of bytes."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62
 
 

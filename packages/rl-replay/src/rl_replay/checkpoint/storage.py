@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_replay.checkpoint.contents import Contents, Destinations, Moves, destinations, lane_by_lane
+from rl_replay.checkpoint.manifest import is_size
 from rl_replay.checkpoint.parts import PIECE_BYTES, Chunks, Hold, Late, slices_of, taken_of
 from rl_replay.checkpoint.reader import Archive
 from rl_replay.compact.forms import (
@@ -42,7 +43,14 @@ def storage_parts(storage: Storage, form: RowForm | None = None) -> dict[str, An
     if storage.store is None or storage.structure is None or not len(window):
         return {"capacity": storage.max_size, "count": 0}
     places = _places(window, storage.max_size)
-    all_back = torch.from_numpy(storage.back)
+    all_back, schema = torch.from_numpy(storage.back), schema_of(storage.store)
+    back = torch.cat([all_back[place] for place in places])
+    if form is None:
+        rows = {"store": store_parts(storage.store, places, storage.session.hold)}
+    else:
+        positions = np.concatenate([np.arange(place.start, place.stop) for place in places])
+        order = CompactOrder.of_links(back.numpy(), window.counts)
+        rows = {"compact": compact_parts(form, storage.store, schema, positions, order)}
     return {
         "capacity": storage.max_size,
         "count": len(window),
@@ -52,30 +60,13 @@ def storage_parts(storage: Storage, form: RowForm | None = None) -> dict[str, An
         "columns": list(storage.columns),
         "dim_extend": storage.arrangement.dim_extend,
         "structure": storage.structure.to_plain(),
-        "schema": schema_of(storage.store).to_dict(),
-        "back": (back := torch.cat([all_back[place] for place in places])),
+        "schema": schema.to_dict(),
+        "back": back,
         "index": storage.session.index_state(),
-        **_rows_of(storage, form, places, back.numpy(), window),
+        **rows,
         # last, when the rows are on the disk: older ones were overwritten while they were copied
         "floor": Late(lambda: storage.session.floor_since(window)),
     }
-
-
-def _rows_of(
-    storage: TensorStorage,
-    form: RowForm | None,
-    places: Sequence[slice],
-    back: NDArray[np.int32],
-    window: Window,
-) -> dict[str, Any]:
-    """The bytes of rows as parts of a dump."""
-    store = storage.store
-    assert store is not None  # there are rows
-    if form is None:
-        return {"store": store_parts(store, places, storage.session.hold)}
-    positions = np.concatenate([np.arange(place.start, place.stop) for place in places])
-    order = CompactOrder.of_links(back, window.counts)
-    return {"compact": compact_parts(form, store, schema_of(store), positions, order)}
 
 
 def load_storage(storage: Storage, archive: Archive) -> None:
@@ -85,7 +76,7 @@ def load_storage(storage: Storage, archive: Archive) -> None:
     if not count:
         storage.empty()
         return
-    columns = _columns(archive)
+    columns = stored_columns(archive)
     require_same_shape(archive.folder, storage, columns, archive.part("storage/dim_extend"))
     compact = is_compact(archive)
     if not compact:
@@ -135,16 +126,17 @@ def load_storage(storage: Storage, archive: Archive) -> None:
 def _counts(archive: Archive) -> tuple[int, int]:
     """How many rows were stored, and the capacity of their storage."""
     count, capacity = archive.part("storage/count"), archive.part("storage/capacity")
-    if not _is_count(count) or not _is_count(capacity):
+    if not is_size(count) or not is_size(capacity):
         raise ValueError(
             f"{archive.folder} holds {count!r} rows of {capacity!r}, which is no storage."
         )
     return count, capacity
 
 
-def _columns(archive: Archive) -> torch.Size:
+def stored_columns(archive: Archive) -> torch.Size:
+    """The dimensions of the storage of a dump after the first."""
     columns = archive.part("storage/columns")
-    if not isinstance(columns, list) or not all(_is_count(n) and 0 < n < 1 << 40 for n in columns):
+    if not isinstance(columns, list) or not all(is_size(n) and 0 < n < 1 << 40 for n in columns):
         raise ValueError(f"{archive.folder} names no columns of a storage: {columns!r}.")
     return torch.Size(columns)
 
@@ -164,8 +156,8 @@ def _window(archive: Archive) -> Window:
 def checked_window(folder: Path, first: Any, counts: Any, floor: Any, capacity: Any) -> Window:
     """The row ids that a dump names; a `ValueError` unless its lanes have room for them."""
     lists = (first, counts, floor)
-    whole = all(isinstance(part, list) and all(map(_is_count, part)) for part in lists)
-    whole = whole and _is_count(capacity)
+    whole = all(isinstance(part, list) and all(map(is_size, part)) for part in lists)
+    whole = whole and is_size(capacity)
     if not whole or not 0 < len(first) == len(counts) == len(floor) <= capacity:
         raise ValueError(f"{folder} names no rows: {first!r}, {counts!r}, {floor!r}.")
     each = capacity // len(first)
@@ -180,23 +172,24 @@ def checked_window(folder: Path, first: Any, counts: Any, floor: Any, capacity: 
     return Window(tuple(first), tuple(counts))
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _places(window: Window, capacity: int) -> list[slice]:
     """The positions of rows, lane by lane."""
     each = capacity // len(window.first)
     return [place for run in lane_by_lane(window, window.first) for place in run.places(each)]
 
 
+def refused_objects(storage: Storage) -> NotImplementedError:
+    """The error of a dump of any objects."""
+    return NotImplementedError(
+        f"a {type(storage).__name__} holds objects of any kind, which only pickles could keep, and "
+        "loading a pickle runs code. Store tensors or tensordicts in a LazyTensorStorage, or keep "
+        "state_dict() yourself."
+    )
+
+
 def _of_tensors(storage: Storage) -> TensorStorage:
     if isinstance(storage, ListStorage):
-        raise NotImplementedError(
-            "a ListStorage holds objects of any kind, which only pickles could keep, and loading "
-            "a pickle runs code. Store tensors or tensordicts in a LazyTensorStorage, or keep "
-            "state_dict() yourself."
-        )
+        raise refused_objects(storage)
     if not isinstance(storage, TensorStorage):
         raise TypeError(
             f"a {type(storage).__name__} cannot be dumped: only storages of tensors can."
@@ -276,11 +269,7 @@ def require_fitting(store: RowStore, archive: Archive) -> None:
             )
 
 
-def load_store(
-    store: RowStore,
-    archive: Archive,
-    moves: Moves,
-) -> None:
+def load_store(store: RowStore, archive: Archive, moves: Moves) -> None:
     """Fills a cleared store with the rows that `store_parts` described."""
     places = moves.places()
     if isinstance(store, LosslessRows):

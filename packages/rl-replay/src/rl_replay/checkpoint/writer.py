@@ -194,7 +194,10 @@ def _claimed(folder: Path) -> Iterator[None]:
             error.errno, f"{folder} is a file: a dump is a folder. Choose another path"
         ) from None
     except OSError as error:
-        raise _unmade(error, folder) from error
+        raise type(error)(
+            error.errno,
+            f"the folder {folder} of a dump cannot be made: {error.strerror}. Choose another path",
+        ) from error
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -280,13 +283,6 @@ def _write(name: Path, pieces: Iterable[Bytes]) -> None:
 def _settle(folder: Path) -> None:
     """Waits until the names in a folder are on the disk."""
     synced(folder, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _unmade(error: OSError, folder: Path) -> OSError:
-    return type(error)(
-        error.errno,
-        f"the folder {folder} of a dump cannot be made: {error.strerror}. Choose another path",
-    )
 
 
 def _failed(error: OSError, folder: Path) -> OSError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tensordict import TensorDictBase
 
 from rl_replay.checkpoint.hooks import Hook, changed_rows, dump_rows, put_rows
 from rl_replay.checkpoint.reader import Archive
-from rl_replay.checkpoint.storage import load_storage, storage_parts
+from rl_replay.checkpoint.storage import load_storage, refused_objects, storage_parts
 from rl_replay.checkpoint.writer import dump
 from rl_replay.compact.forms import RowForm
 from rl_replay.edges import folder_name
@@ -151,7 +151,7 @@ class ListStorageCheckpointer(StorageCheckpointerBase):
             NotImplementedError: Always.
         """
         del path
-        raise _refused(storage)
+        raise refused_objects(storage)
 
     def loads(self, storage: Storage, path: str | os.PathLike[str]) -> None:
         """Refuses.
@@ -164,12 +164,4 @@ class ListStorageCheckpointer(StorageCheckpointerBase):
             NotImplementedError: Always.
         """
         del path
-        raise _refused(storage)
-
-
-def _refused(storage: Any) -> NotImplementedError:
-    return NotImplementedError(
-        f"a {type(storage).__name__} holds objects of any kind, which only pickles could keep, and "
-        "loading a pickle runs code. Store tensors or tensordicts in a LazyTensorStorage, or keep "
-        "state_dict() yourself."
-    )
+        raise refused_objects(storage)
