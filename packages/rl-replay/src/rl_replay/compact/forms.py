@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,25 +34,12 @@ def names_apart(*keys: Sequence[NestedKey] | None) -> frozenset[str]:
     return frozenset(as_tuple(key)[-1] for some in keys for key in some or ())
 
 
-class RowForm(Protocol):
-    """How the rows of a dump are kept."""
-
-    @property
-    def apart(self) -> Collection[str]:
-        """Leaves that are never kept once, by their last name."""
-        ...
-
-    def parts(self, rows: CompactRows, order: NDArray[np.int32] | None) -> dict[str, Any]:
-        """Rows as parts of a dump."""
-        ...
-
-
 @dataclass(frozen=True)
 class InArchive:
     """Among the other parts of the dump, with lengths or with the offsets of nested tensors."""
 
     nested: bool = False
-    apart: Collection[str] = ()
+    apart: Collection[str] = ()  # leaves that are never kept once, by their last name
 
     def parts(self, rows: CompactRows, order: NDArray[np.int32] | None) -> dict[str, Any]:
         """Rows as parts of a dump."""
@@ -72,6 +59,10 @@ class InH5:
         in_h5.h5py()
         write = partial(in_h5.write, rows=rows, order=order, options=self.options)
         return {"kind": "h5", "file": OtherFile(".h5", write, self.link)}
+
+
+RowForm = InArchive | InH5
+"""How the rows of a dump are kept."""
 
 
 def compact_parts(
@@ -114,7 +105,7 @@ def _opened(archive: Archive, count: int) -> Iterator[CompactSource]:
     kind = archive.part(f"{COMPACT}/kind")
     if kind == "h5":
         name = checked_file(archive.folder, archive.part(f"{COMPACT}/file"))
-        with in_h5.H5Rows(name, count) as rows:
+        with closing(in_h5.H5Rows(name, count)) as rows:
             yield rows
     elif kind in ("flat", "nested"):
         yield ArchivedRows(archive, COMPACT, count)

@@ -18,8 +18,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -57,9 +56,9 @@ def write(
         file.attrs["format"], file.attrs["version"] = "rl-replay rows", 1
         file.attrs["shared"] = json.dumps([list(pair.root.path) for pair in rows.pairs])
         file.attrs["steps"] = json.dumps([list(one.path) for one in rows.steps])
-        _put(file, "lengths", rows.lengths)
+        file.create_dataset("lengths", data=rows.lengths)
         if order is not None:
-            _put(file, "order", order)
+            file.create_dataset("order", data=order)
         shared = [
             _made(file, _named("shared", pair.root.path), pair.root, more, options)
             for pair in rows.pairs
@@ -81,7 +80,7 @@ def write(
         for number, pair in enumerate(rows.pairs):
             wrong = rows.exceptions[pair.root.path]
             if len(wrong):
-                _put(file, f"exceptions/{number}/rows", wrong)
+                file.create_dataset(f"exceptions/{number}/rows", data=wrong)
                 values = _made(file, f"exceptions/{number}/values", pair.root, len(wrong), options)
                 start = 0
                 for piece in rows.exception_pieces(pair):
@@ -146,12 +145,8 @@ class H5Rows:
         name = f"exceptions/{self.shared.index(path)}/rows"
         return np.zeros(0, np.int64) if self._found(name) is None else self._numbers(name, "int64")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
     def _paths(self, name: str) -> list[KeyPath]:
@@ -221,10 +216,6 @@ def _made(file: Any, name: str, one: Any, count: int, options: Mapping[str, Any]
 def _named(group: str, path: KeyPath) -> str:
     """The name of a dataset; what HDF5 would take for a path is written as %2F."""
     return "/".join([group, *(quote(part, safe=" ").replace(".", "%2E") for part in path)])
-
-
-def _put(file: Any, name: str, array: NDArray[Any]) -> None:
-    file.create_dataset(name, data=array)
 
 
 def _write(dataset: Any, start: int, piece: torch.Tensor, one: Any) -> None:

@@ -39,11 +39,6 @@ class CompactOrder:
         order = np.argsort(heads, kind="stable").astype(np.int32)
         return cls(_lengths((before == rows)[order]), order)
 
-    @property
-    def count(self) -> int:
-        """Rows of all trajectories."""
-        return int(self.lengths.sum())
-
 
 def _lengths(firsts: Flags) -> Ints:
     starts = np.flatnonzero(firsts)
