@@ -56,16 +56,15 @@ class BlockGather:
                 start += count
         info, shape = _joined(draws, parts, counts), _shape(parts, counts)
         slices = info.get("slices")
+        shaped = {key: _shaped(value, start, shape) for key, value in info.items()}
         if slices is None:
             batch = block.tensordict(shape)
-            info = {key: _shaped(value, start, shape) for key, value in info.items()}
-            _insert_known(batch, info)
-            return batch, info
+            _insert_known(batch, shaped)
+            return batch, shaped
         batch, sampler = block.tensordict(torch.Size([start])), drawn_from[0].sampler
         _insert_known(batch, info)
         mark_slices(batch, slices, sampler.truncated_key, sampler.end_keys)
-        info = {key: _shaped(value, start, shape) for key, value in info.items()}
-        return (batch if parts.flat else _unflattened(batch, shape)), info
+        return (batch if parts.flat else _unflattened(batch, shape)), shaped
 
     def _rows_alike(self, buffers: Sequence[ReplayBuffer]) -> list[Rows] | None:
         """The rows of buffers that can be one block, marked all at once."""
@@ -142,15 +141,11 @@ def _end_to_end(found: Sequence[Slices]) -> Slices:
 
 
 def _insert_known(batch: TensorDict, info: Info) -> None:
-    for key, value in info.items():
-        if key == "row":
-            insert(batch, keys.ROW, value)
-        elif key == keys.BUFFER_IDS[-1]:
-            insert(batch, keys.BUFFER_IDS, value)
-        elif key == keys.INDEX:
-            insert(batch, (keys.INDEX,), value)
-        else:
-            insert_info(batch, {key: value})
+    known = dict(info)
+    insert(batch, (keys.INDEX,), known.pop(keys.INDEX))
+    insert(batch, keys.ROW, known.pop("row"))
+    insert(batch, keys.BUFFER_IDS, known.pop(keys.BUFFER_IDS[-1]))
+    insert_info(batch, known)
 
 
 def _shaped(value: Any, rows: int, shape: torch.Size) -> Any:
