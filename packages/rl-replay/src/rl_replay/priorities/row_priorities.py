@@ -122,7 +122,9 @@ class RowPriorities:
             self.load(self._saved)
             memory.board[EPOCH] = epoch
         if seen is None or self._cleared != memory.board[CLEARED] or went_back(seen, window):
-            self._begin(window)
+            if self.seen is not None and went_back(self.seen, window):
+                self._clear()
+            self._cleared = float(memory.board[CLEARED])
             seen = Window((0,) * len(window.first), (0,) * len(window.first))
         each = self._lane_size = ring.capacity // len(window.first)
         if ring.capacity > memory.room:
@@ -262,12 +264,6 @@ class RowPriorities:
             found: Ints = row_ids % self._lane_size
             return found
         return ring.positions(torch.from_numpy(row_ids)).numpy()
-
-    def _begin(self, window: Window) -> None:
-        """Looks at all rows, as if none had been seen."""
-        if self.seen is not None and went_back(self.seen, window):
-            self._clear()
-        self._cleared = float(self.memory.board[CLEARED])
 
     def _clear(self) -> None:
         self.memory.clear()

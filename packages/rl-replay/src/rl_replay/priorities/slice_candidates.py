@@ -6,11 +6,11 @@ from __future__ import annotations
 class SliceCandidates:
     """Rows whose place in their trajectory has changed, by the reason; the sampler clears them."""
 
-    def __init__(self, *, keeps_heads: bool = False) -> None:
+    def __init__(self) -> None:
         self.new: list[tuple[int, int]] = []  # row ids that were taken in, from and up to
         self.mended: list[int] = []  # row ids whose word was lost and written anew
         self.heads: list[int] = []  # row ids whose predecessor was overwritten
-        self.keeps_heads = keeps_heads  # whether the sampler asks for these
+        self.keeps_heads = False  # whether the sampler asks for these
 
     def clear(self) -> None:
         """Forgets all of them."""
