@@ -56,8 +56,6 @@ class RankKey:
     def _reduced(self, values: torch.Tensor) -> torch.Tensor:
         if values.shape[1] == 1:
             return values[:, 0].clone()
-        if self.reduction == "median":
-            return values.median(1).values
         reduced: torch.Tensor = _REDUCTIONS[self.reduction](values, 1)
         return reduced
 
@@ -67,4 +65,5 @@ _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "mean": torch.mean,
     "max": torch.amax,
     "min": torch.amin,
+    "median": lambda values, dim: values.median(dim).values,
 }

@@ -13,7 +13,8 @@ from rl_slabs import Span
 
 def overwrite(storage: TensorStorage, places: torch.Tensor, rows: TensorDictBase) -> None:
     """Replaces whole rows at some positions; all rows get other row ids."""
-    session, table = _private(storage), storage.session.rows
+    session, table = storage.session, storage.session.rows
+    assert isinstance(session, PrivateSession)  # the writer refuses the others
     cells = table.layout.structure.take_apart(rows, storage.arrangement).cells
     back = np.zeros(len(places), np.int32)
     table.store.write(places, range(0), table.with_casts(cells), back)
@@ -26,9 +27,3 @@ def unlink(storage: TensorStorage, span: Span | None) -> None:
     links = storage.session.rows.links
     links.back[slice(None) if span is None else span.rows] = 0
     links.forget()
-
-
-def _private(storage: TensorStorage) -> PrivateSession:
-    session = storage.session
-    assert isinstance(session, PrivateSession)  # the writer refuses the others
-    return session
