@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import keys
 from rl_replay.data.pytree import Branch, take_apart
-from rl_replay.data.structure import Structure
+from rl_replay.data.structure import Structure, common_shape
 from rl_slabs import RowSchema
 from rl_slabs.internals import ValidatedLeaves, carrier, name_of
 from rl_tensordict import build, nest
@@ -45,14 +45,7 @@ class RowDict:
             made = leaf.to(torch.get_default_dtype()) if name == keys.REWARD else leaf
             made = _flag(path, made, dims) if name in _FLAGS else made
             leaves[path] = made.unsqueeze(-1) if leaf.ndim == dims and name in _SINGLETON else made
-        shapes = {leaf.shape[:dims] for leaf in leaves.values()}
-        if len(shapes) != 1 or len(shape := shapes.pop()) < dims:
-            found = {".".join(path): list(leaf.shape) for path, leaf in leaves.items()}
-            raise ValueError(
-                f"the first {dims} dimension(s) of all leaves must be equal, got shapes {found}: "
-                "stack the data, or use add() for one element."
-            )
-        return build(nest(leaves), shape)
+        return build(nest(leaves), common_shape(leaves, dims))
 
 
 def _with_arrays(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,9 @@ class Structure:
         if self.is_tensordict:
             return self._take_tensordict(data, arrangement)
         leaves = self.leaves_by_path(data)
-        shape = _common_shape(leaves, arrangement.ndim)
+        shape = common_shape(leaves, arrangement.ndim)
+        if not shape.numel():
+            raise _nothing(list(shape))
         if arrangement.ndim > 1:
             leaves = {path: arrangement.flat(leaf, shape) for path, leaf in leaves.items()}
         cells = build(nest(leaves), torch.Size([shape.numel()]))
@@ -300,7 +302,8 @@ def _merged(data: TensorDictBase, shape: torch.Size, dims: int) -> TensorDictBas
     return build(nest(flat), shape)
 
 
-def _common_shape(leaves: Mapping[KeyPath, torch.Tensor], ndim: int) -> torch.Size:
+def common_shape(leaves: Mapping[KeyPath, torch.Tensor], ndim: int) -> torch.Size:
+    """The first dimensions of all leaves; raises unless they are equal."""
     shapes = {leaf.shape[:ndim] for leaf in leaves.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) < ndim:
         found = {".".join(path) or "tensor": list(leaf.shape) for path, leaf in leaves.items()}
@@ -308,10 +311,7 @@ def _common_shape(leaves: Mapping[KeyPath, torch.Tensor], ndim: int) -> torch.Si
             f"the first {ndim} dimension(s) of all leaves must be equal, got shapes {found}: "
             "stack the data, or use add() for one element."
         )
-    shape = shapes.pop()
-    if not shape.numel():
-        raise _nothing(list(shape))
-    return shape
+    return shapes.pop()
 
 
 def _nothing(shape: list[int]) -> ValueError:
