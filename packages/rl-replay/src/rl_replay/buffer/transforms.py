@@ -36,7 +36,8 @@ class BufferTransforms(Compose):
             if isinstance(one, CallableTransform):
                 batch = one.function(batch)
             elif one.needs_rows:
-                batch = one(batch, _source(storage))
+                source = StoredRows(storage) if isinstance(storage, TensorStorage) else None
+                batch = one(batch, source)
             else:
                 batch = one(batch)
         return batch
@@ -144,7 +145,3 @@ class StoredRows:
     def before(self, rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Find the rows k steps earlier in the same trajectories; see `after`."""
         return self.after(rows, -k)
-
-
-def _source(storage: Storage) -> StoredRows | None:
-    return StoredRows(storage) if isinstance(storage, TensorStorage) else None

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.testing import trajectories
 from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
@@ -180,12 +179,7 @@ def _check_refused(buffer: TensorDictReplayBuffer, count: int, size: int, kind: 
 def _holds(storage: Storage, model: ListModel) -> bool:
     """Whether the rows of a storage have the observations that a model says."""
     rows: Any = storage.read(torch.tensor(sorted(model.rows)))
-    return [float(_observation(rows[n])[0]) for n in range(len(model))] == model.contents()
-
-
-def _observation(row: TensorDict | TensorDictBase) -> torch.Tensor:
-    value: torch.Tensor = row["observation"]
-    return value
+    return [float(rows[n]["observation"][0]) for n in range(len(model))] == model.contents()
 
 
 def _require(true: bool, kind: str, promise: str) -> None:
