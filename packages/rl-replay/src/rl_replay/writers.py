@@ -82,6 +82,9 @@ class Writer:
             changed: The leaves that are; any of them unless given.
         """
 
+    def reset(self) -> None:
+        """Forgets what is known of the stored rows, because there are other rows."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state that the next writes depend on."""
         return {}

@@ -175,6 +175,19 @@ def test_rows_that_are_loaded_without_the_writer_are_ranked_anew(tmp_path):
     assert sorted(two[:]["rank"].tolist()) == [1.5, 2.0, 3.0, 4.0]
 
 
+def test_other_rows_of_the_same_ids_are_ranked_anew(tmp_path):
+    other = buffer(3)
+    other.extend(rows([1.0, 3.0, 2.0]))
+    other.dumps(tmp_path)
+    loaded, exchanged = buffer(3), buffer(3)
+    for one in (loaded, exchanged):
+        one.extend(rows([9.0, 8.0, 7.0]))
+    loaded.loads(tmp_path, rows_only=True)
+    exchanged.set_storage(other.storage)
+    for one in (loaded, exchanged):
+        assert one.extend(rows([0.5, 2.5])).tolist() == [-1, 0]
+
+
 def test_an_emptied_buffer_begins_anew():
     made = buffer(2)
     made.extend(rows([8.0, 9.0]))

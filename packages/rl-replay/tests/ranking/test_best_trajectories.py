@@ -201,6 +201,23 @@ def test_changes_are_noted_before_a_trajectory_is_stored():
     assert stored_names(made) == [2]
 
 
+def test_other_rows_of_the_same_ids_are_ranked_anew(tmp_path):
+    other = buffer()
+    for name, length, score in ((1, 6, 1.0), (2, 4, 3.0)):
+        other.extend(episode(name, length, score))
+    other.dumps(tmp_path)
+    loaded, exchanged = buffer(), buffer()
+    for one in (loaded, exchanged):
+        one.extend(episode(3, 5, 9.0))
+        one.extend(episode(4, 5, 8.0))
+    loaded.loads(tmp_path, rows_only=True)
+    exchanged.set_storage(other.storage)
+    for one in (loaded, exchanged):
+        one.extend(episode(5, 6, 2.0))
+        assert stored_names(one) == [2, 5]
+        check_whole(one, {2: 4, 5: 6})
+
+
 def test_ends_must_be_stored():
     rows = TensorDict({"score": torch.zeros(3), "observation": torch.zeros(3)}, [3])
     with pytest.raises(KeyError, match="no flag says where one ends"):

@@ -96,7 +96,7 @@ class Checkpoint:
                     _load_changed(parts, archive, changed, rows_only=rows_only)
                 elif rows_only:
                     _rows_loader(parts.storage, archive)()
-                    parts.sampler.reset()
+                    _forget_rows(parts)
                 else:
                     _load_all(parts, archive)
             parts.changes += 1
@@ -146,10 +146,16 @@ def _load_changed(
     same = known and kinds == [archive.part(f"{name}/kind") for name in _PARTS[1:]]
     if rows_only or not same or changed.first is None:
         put_rows(parts.storage, changed)
-        parts.sampler.reset()
+        _forget_rows(parts)
         return
     size = (changed.capacity, changed.lanes)
     _restore(parts, _saved_state(archive), lambda: put_rows(parts.storage, changed), size)
+
+
+def _forget_rows(parts: BufferParts) -> None:
+    """Lets sampler and writer know that there are other rows than theirs."""
+    parts.sampler.reset()
+    parts.writer.reset()
 
 
 def _saved_state(archive: Archive) -> dict[str, Any]:

@@ -9,12 +9,11 @@ import torch
 from tensordict import TensorDictBase
 
 from rl_layout import keys
-from rl_replay.ranking.ranks import RankKey
+from rl_replay.ranking.ranks import RankKey, SeenRows, rows_of
 from rl_replay.ranking.rows_in_place import overwrite, unlink
 from rl_replay.ranking.top_rows import TopRows
 from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
-from rl_slabs import Window
 
 
 class BestRows:
@@ -26,7 +25,7 @@ class BestRows:
     def __init__(self, rank: RankKey) -> None:
         self.rank = rank
         self._rows: TopRows | None = None
-        self._seen: Window | None = None  # the rows that are ranked; None while they change
+        self._seen: SeenRows | None = None  # the rows that are ranked; None while they change
         self._restored: dict[str, Any] | None = None
         self._replaced: torch.Tensor | None = None  # positions of rows that the sampler is told of
         self.is_changed = False  # whether what ranks the rows was changed in place
@@ -50,7 +49,7 @@ class BestRows:
             overwrite(storage, places, whole[replaced])
             self._replaced = places
         top.enter(entries, ranks)
-        self._seen = storage.ring.window()
+        self._seen = rows_of(storage)
         index = np.full(len(whole), -1)
         index[entries.kept] = entries.places
         return torch.from_numpy(index)
@@ -70,6 +69,10 @@ class BestRows:
         self._rows, self._seen = None, None
         self._restored = state
 
+    def forget(self) -> None:
+        """Takes the stored rows for others, to be ranked anew."""
+        self._seen = self._restored = None
+
     def _append(self, storage: TensorStorage, rows: TensorDictBase, *, elements: bool) -> None:
         if rows.batch_dims == 1:
             # by markers alone: rows of a sample of all are no neighbours whose observations differ
@@ -80,16 +83,19 @@ class BestRows:
 
     def _ranked(self, storage: TensorStorage) -> TopRows:
         """The ranks of the stored rows, read anew if others wrote, emptied or loaded them."""
-        window = storage.ring.window()
         top, state = self._rows, self._restored
-        if top is not None and window == self._seen and len(top.ranks) == storage.max_size:
+        if (
+            top is not None
+            and self._seen == rows_of(storage)
+            and len(top.ranks) == storage.max_size
+        ):
             if self.is_changed:
                 ranks = self.rank.of(storage.read(torch.arange(top.count)), top.count)
                 top.restore(ranks, top.ages[: top.count], top.came)
                 self.is_changed = False
             return top
         self._rows = top = TopRows(storage.max_size)
-        count = len(window)
+        count = len(storage)
         if state and len(state["ranks"]) == count:
             ages = torch.as_tensor(state["ages"]).numpy()
             top.restore(torch.as_tensor(state["ranks"]).numpy(), ages, int(state["came"]))

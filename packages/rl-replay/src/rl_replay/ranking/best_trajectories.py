@@ -12,10 +12,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout import Segments, keys
-from rl_replay.ranking.ranks import RankKey
+from rl_replay.ranking.ranks import RankKey, SeenRows, rows_of
 from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
-from rl_slabs import Window
 from rl_tensordict import build, nest, tensors
 
 
@@ -45,7 +44,7 @@ class BestTrajectories:
     def __init__(self, rank: RankKey) -> None:
         self.rank = rank
         self._stored: list[Stored] = []  # in the order of their rows
-        self._seen: Window | None = None  # the rows that are ranked; None while they change
+        self._seen: SeenRows | None = None  # the rows that are ranked; None while they change
         self._open: dict[int, list[TensorDictBase]] = {}  # what came of unfinished trajectories
         self._came = 0
         self._restored: dict[str, Any] | None = None
@@ -74,7 +73,7 @@ class BestTrajectories:
             storage.empty()
         storage.extend(added)
         self._stored = [*(former[number] for number in kept), *(one for _, one in new)]
-        self._seen = storage.ring.window()
+        self._seen = rows_of(storage)
         ends = list(accumulate(one.length for one in self._stored))
         for (number, _), end in zip(new, ends[len(kept) :], strict=True):
             places = finished[number].places
@@ -105,28 +104,32 @@ class BestTrajectories:
         for part in (state.get("open") or {}).values():
             self._open.setdefault(part["name"], []).append(_unnamed(part["leaves"]))
 
+    def forget(self) -> None:
+        """Takes the stored rows for others, to be ranked anew."""
+        self._seen = self._restored = None
+
     def _known(self, storage: TensorStorage) -> list[Stored]:
         """The stored trajectories, read anew if others wrote, emptied or loaded the rows."""
-        window, state = storage.ring.window(), self._restored
-        if self._seen == window and self._stored and self.is_changed:
+        found, state = rows_of(storage), self._restored
+        if self._seen == found and self._stored and self.is_changed:
             parts = storage.read(_by_age(storage)).split([one.length for one in self._stored])
             self._stored = [
                 one._replace(rank=self._rank_of(part))
                 for one, part in zip(self._stored, parts, strict=True)
             ]
         self.is_changed = False
-        if self._seen == window:
+        if self._seen == found:
             return self._stored
         self._restored, self._stored = None, []
-        if state and sum(one[2] for one in state["stored"]) == len(window):
+        if state and sum(one[2] for one in state["stored"]) == len(storage):
             self._came = int(state["came"])
             self._stored = [Stored(float(r), int(n), int(c)) for r, n, c in state["stored"]]
-        elif len(window):
+        elif len(storage):
             rows = storage.read(_by_age(storage))
             for part in rows.split(Segments.of(rows).lengths.tolist()):
                 self._stored.append(Stored(self._rank_of(part), -self._came, len(part)))
                 self._came += 1
-        self._seen = window
+        self._seen = found
         return self._stored
 
     def _finished(self, rows: TensorDictBase) -> Iterator[Finished]:

@@ -160,6 +160,10 @@ class TensorDictMaxValueWriter(Writer):
         if changed is None or changed.get(self.rank_key, None) is not None:
             self._best.is_changed = True
 
+    def reset(self) -> None:
+        """Ranks the stored rows anew before the next write, because there are other rows."""
+        self._best.forget()
+
     def state_dict(self) -> dict[str, Any]:
         """Ranks and ages of what is stored, and the rows of unfinished trajectories."""
         return self._best.state_dict()

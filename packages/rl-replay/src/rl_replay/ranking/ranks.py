@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout import keys
+from rl_replay.storages import TensorStorage
+from rl_slabs import Window
 from rl_tensordict import NestedKey, as_key, leaves
 
 RankReduction = Literal["sum", "mean", "max", "min", "median"]
 RankArray = NDArray[np.float64]
+
+SeenRows = tuple[int, int, Window]
+"""Which rows are ranked: their storage, how often other processes loaded them, and their ids."""
+
+
+def rows_of(storage: TensorStorage) -> SeenRows:
+    """The rows that a storage has now."""
+    return storage.identity.number, storage.epoch, storage.ring.window()
 
 
 @dataclass(frozen=True)
