@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import BLOCK_ROWS
 from rl_datasets.npy_stream import NpyStream
 from rl_datasets.paths import PathName, path_of
@@ -34,7 +34,7 @@ SpaceInvaders StarGunner Tennis TimePilot Tutankham UpNDown Venture VideoPinball
 YarsRevenge Zaxxon"""
 
 
-class AtariDQNSource(EpisodeSource):
+class AtariDQNSource(CountedFiles):
     """Frames, actions, rewards and terminals of a run, in shards of a million rows.
 
     The next frame of a row is that of the next row; shards with consecutive numbers are taken to
@@ -51,7 +51,6 @@ class AtariDQNSource(EpisodeSource):
     format = "atari dqn"
 
     def __init__(self, folder: PathName) -> None:
-        super().__init__()
         folder = path_of(folder)
         found = {
             int(match[1]): path
@@ -61,21 +60,13 @@ class AtariDQNSource(EpisodeSource):
         if not found:
             raise FileNotFoundError(f"there is no $store$_terminal_ckpt.*.gz in {folder}.")
         self._shards = [_Shard(number, found[number]) for number in sorted(found)]
+        super().__init__([path for shard in self._shards for path in shard.paths.values()])
+        self._steps = sum(shard.rows for shard in self._shards)
         if len(found) > 1:
             self.assumptions.append(
                 "a trajectory continues in the next shard where their numbers do"
             )
         self.assumptions.append("episodes end at terminals only: the files have no time-outs")
-
-    @property
-    def steps(self) -> int:
-        """How many rows were written in all shards."""
-        return sum(shard.rows for shard in self._shards)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files of all columns and shards."""
-        return [path for shard in self._shards for path in shard.paths.values()]
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes of all shards."""

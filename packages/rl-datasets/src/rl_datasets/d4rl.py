@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_datasets.download import fetch
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import BLOCK_ROWS, bounds_of, only_file, parts, require_length
 from rl_datasets.hdf5_file import damaged, is_number, leaves, open_h5
 from rl_datasets.paths import PathName
@@ -36,7 +36,7 @@ _KNOWN: dict[str, KeyPath] = {
 _SMALL = 64  # values of metadata that are kept
 
 
-class D4RLSource(EpisodeSource):
+class D4RLSource(CountedFiles):
     """Rows `[N]` of a file, cut where the file says that an episode ends.
 
     `observations[i + 1]` is the next observation of row i inside an episode. After its last row the
@@ -65,32 +65,20 @@ class D4RLSource(EpisodeSource):
         terminate_on_end: bool | None = None,
         horizon: int | None = None,
     ) -> None:
-        super().__init__()
         self.path = only_file(path, "*.hdf5")
-        self._marks_timeouts, self._keeps_last = (
-            use_truncated_as_done,
-            terminate_on_end is not False,
-        )
+        super().__init__([self.path])
+        self._marks_timeouts = use_truncated_as_done
+        self._keeps_last = terminate_on_end is not False
         self._horizon = horizon
         with open_h5(self.path) as file:
             columns = self._columns(file)
             for name in ("rewards", "terminals"):
                 if _KNOWN[name] not in columns:
                     raise ValueError(f"{self.path}: there is no column {name!r}.")
-            self._rows = int(columns[NEXT_REWARD].shape[0])
+            self._steps = int(columns[NEXT_REWARD].shape[0])
             names = {"/".join(key): column for key, column in columns.items()}
-            require_length(names, self._rows, "rewards", self.path)
+            require_length(names, self._steps, "rewards", self.path)
             self._timeouts, self._bounds = self._episodes(columns)
-
-    @property
-    def steps(self) -> int:
-        """How many rows the file has."""
-        return self._rows
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The file."""
-        return [self.path]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -150,7 +138,7 @@ class D4RLSource(EpisodeSource):
     def _episodes(self, columns: dict[KeyPath, Any]) -> tuple[Flags, Ints]:
         """Where episodes time out, and where they begin."""
         terminals = columns[NEXT_TERMINATED][:].astype(bool)
-        timeouts = np.zeros(self._rows, bool)
+        timeouts = np.zeros(self._steps, bool)
         if NEXT_TRUNCATED in columns:
             timeouts = columns[NEXT_TRUNCATED][:].astype(bool)
         elif self._horizon is not None:

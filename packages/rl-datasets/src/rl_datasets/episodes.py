@@ -135,7 +135,7 @@ class EpisodeSource(ABC):
 
 
 class CountedFiles(EpisodeSource):
-    """Episodes of some files; who derives from it counts `_steps`."""
+    """Episodes of some files, counted once; who derives from it sets `_steps`."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         super().__init__()

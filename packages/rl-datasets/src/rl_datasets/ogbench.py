@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.download import fetch
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import bounds_of, only_file
 from rl_datasets.npz_file import open_npz
 from rl_datasets.paths import PathName
@@ -23,7 +23,7 @@ ADDRESS = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 _STATES = ("qpos", "qvel", "button_states")  # of the simulator, at each observation
 
 
-class OGBenchSource(EpisodeSource):
+class OGBenchSource(CountedFiles):
     """Trajectories of T steps in T + 1 rows, the last of which `terminals` marks.
 
     The action of that row is a dummy, and the mark says that the data end there, not the task: the
@@ -40,8 +40,8 @@ class OGBenchSource(EpisodeSource):
     format = "ogbench npz"
 
     def __init__(self, path: PathName) -> None:
-        super().__init__()
         self.path = only_file(path, "*.npz")
+        super().__init__([self.path])
         with open_npz(self.path) as file:
             ends = file["terminals"].astype(bool)
             self._states = [name for name in _STATES if name in file]
@@ -52,20 +52,12 @@ class OGBenchSource(EpisodeSource):
                         f"{len(ends)}."
                     )
         self._bounds = bounds_of(ends)
+        # a row less for each trajectory
+        self._steps = int(np.maximum(np.diff(self._bounds) - 1, 0).sum())
         self.assumptions += [
             "`terminals` mark the end of the data, not of the task: no flag is set",
             "there are no rewards in the file: they depend on the goal",
         ]
-
-    @property
-    def steps(self) -> int:
-        """How many transitions there are: a row less for each trajectory."""
-        return int(np.maximum(np.diff(self._bounds) - 1, 0).sum())
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The file."""
-        return [self.path]
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The trajectories in the order of the file."""

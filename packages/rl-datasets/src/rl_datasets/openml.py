@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_datasets.arff_file import Table, read_arff
 from rl_datasets.download import fetch
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
 from rl_datasets.paths import PathName
 from rl_datasets.replay import BaseDatasetExperienceReplay
@@ -44,7 +44,7 @@ TASKS = {
 }
 
 
-class OpenMLSource(EpisodeSource):
+class OpenMLSource(CountedFiles):
     """Rows of a table, each a step that ends by itself: a context, and the right choice.
 
     Rows with a value that is missing are left out. Categories become numbers in alphabetical order,
@@ -64,8 +64,8 @@ class OpenMLSource(EpisodeSource):
     format = "openml arff"
 
     def __init__(self, path: PathName, *, target: str | None = None, one_hot: bool = False) -> None:
-        super().__init__()
         self.path = only_file(path, "*.arff")
+        super().__init__([self.path])
         self._one_hot = one_hot
         table = read_arff(self.path)
         self._target = target or next(reversed(table.categories), "")
@@ -75,18 +75,9 @@ class OpenMLSource(EpisodeSource):
                 f"{list(table.categories)}."
             )
         self._context, self._choice = self._arrays(table)
+        self._steps = len(self._choice)
         self.metadata["choices"] = table.names[self._target]
         self.assumptions.append("a row is a step that ends the episode: there is no next one")
-
-    @property
-    def steps(self) -> int:
-        """How many rows have all their values."""
-        return len(self._choice)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The file."""
-        return [self.path]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from rl_datasets.episodes import Episode, EpisodeSource
+from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
@@ -109,7 +108,7 @@ def toy_episodes(
     return found
 
 
-class ListSource(EpisodeSource):
+class ListSource(CountedFiles):
     """Episodes that are in memory already.
 
     Args:
@@ -123,18 +122,9 @@ class ListSource(EpisodeSource):
     format = "memory"
 
     def __init__(self, given: Sequence[Episode]) -> None:
-        super().__init__()
+        super().__init__([])
         self.given = list(given)
-
-    @property
-    def steps(self) -> int:
-        """How many steps all episodes have."""
-        return sum(len(episode) for episode in self.given)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """No file."""
-        return []
+        self._steps = sum(map(len, self.given))
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rl_datasets.arrow_columns import read_batches, to_array
 from rl_datasets.encoded_images import decode_image
-from rl_datasets.episodes import Episode, EpisodeSource, key_text
+from rl_datasets.episodes import CountedFiles, Episode, key_text
 from rl_datasets.flat_columns import BLOCK_ROWS
 from rl_datasets.lerobot.videos import Videos
 from rl_datasets.paths import PathName, path_of
@@ -25,7 +25,7 @@ SUCCESS: KeyPath = ("next", "success")
 _COUNTERS = ("frame_index", "episode_index", "index")
 
 
-class LeRobotSource(EpisodeSource):
+class LeRobotSource(CountedFiles):
     """Episodes of LeRobot v3, or v2.1: one row for each frame.
 
     What was seen after the last step is not in the files, unless `to_lerobot` wrote them. A frame
@@ -50,13 +50,16 @@ class LeRobotSource(EpisodeSource):
         key_map: Mapping[str, NestedKey] | None = None,
         decode_video: bool = False,
     ) -> None:
-        super().__init__()
         self.folder = folder = path_of(folder)
         self.info = _read_info(folder)
         self.format = f"lerobot {self.info.get('codebase_version', '')}".strip()
         self._data = sorted((folder / "data").rglob("*.parquet"))
         if not self._data:
             raise FileNotFoundError(f"there is no .parquet file in {folder / 'data'}.")
+        last = folder / LAST_FILE
+        described = [folder / "meta" / "info.json", *([last] if last.exists() else [])]
+        super().__init__([*self._data, *described])
+        self._steps = int(self.info["total_frames"])
         self._key_map = {name: as_tuple(key) for name, key in (key_map or {}).items()}
         self._videos = Videos(folder, self.info) if decode_video else None
         keys = feature_keys(self.info, self._key_map)
@@ -67,18 +70,6 @@ class LeRobotSource(EpisodeSource):
         self.metadata["tasks"] = _tasks(folder)
         self._lengths = _lengths(folder)
         self._note()
-
-    @property
-    def steps(self) -> int:
-        """How many frames there are."""
-        return int(self.info["total_frames"])
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """Tables and description."""
-        last = self.folder / LAST_FILE
-        info = self.folder / "meta" / "info.json"
-        return [*self._data, info, *([last] if last.exists() else [])]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rl_datasets.episodes import Episode
@@ -17,24 +16,19 @@ from rl_datasets.hdf5_file import (
     open_h5,
 )
 from rl_datasets.minari.source import (
-    METADATA_FILE,
+    STEP_COLUMNS,
     MinariSource,
     data_folder,
     decode_images,
 )
 from rl_datasets.paths import PathName
-from rl_layout.keys import NEXT, NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
+from rl_layout.keys import NEXT, NEXT_REWARD
 from rl_tensordict.types import Array, KeyPath
 
 if TYPE_CHECKING:
     import h5py
 
 MAIN_FILE = "main_data.hdf5"
-_STEPS = {
-    "rewards": NEXT_REWARD,
-    "terminations": NEXT_TERMINATED,
-    "truncations": NEXT_TRUNCATED,
-}
 
 
 class MinariHDF5Source(MinariSource):
@@ -59,11 +53,7 @@ class MinariHDF5Source(MinariSource):
         if not self.path.exists():
             raise FileNotFoundError(f"there is no {MAIN_FILE} in {data}.")
         super().__init__(data)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The file, and its metadata."""
-        return [self.path, self.path.with_name(METADATA_FILE)]
+        self._files = [self.path, *self._files]
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes by number."""
@@ -113,8 +103,8 @@ def _episode(
 
 def _key_of(path: KeyPath) -> KeyPath:
     head, *rest = path
-    if head in _STEPS and not rest:
-        return _STEPS[head]
+    if head in STEP_COLUMNS and not rest:
+        return STEP_COLUMNS[head]
     return (
         {"observations": "observation", "actions": "action", "infos": "info"}.get(head, head),
         *rest,

@@ -10,30 +10,32 @@ from typing import Any
 import numpy as np
 
 from rl_datasets.encoded_images import decode_image
-from rl_datasets.episodes import EpisodeSource, key_text
+from rl_datasets.episodes import CountedFiles, key_text
 from rl_datasets.minari.spaces import is_image, leaf_spaces, read_space
 from rl_datasets.paths import PathName, path_of
+from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
 
 METADATA_FILE = "metadata.json"
+STEP_COLUMNS = {
+    "rewards": NEXT_REWARD,
+    "terminations": NEXT_TERMINATED,
+    "truncations": NEXT_TRUNCATED,
+}
 
 
-class MinariSource(EpisodeSource):
+class MinariSource(CountedFiles):
     """Episodes in a folder that `metadata.json` describes."""
 
     def __init__(self, folder: PathName) -> None:
-        super().__init__()
         self.data = data_folder(folder)
+        super().__init__([self.data / METADATA_FILE])
         self.about = read_metadata(self.data)
+        self._steps = int(self.about["total_steps"])
         self.metadata = {key: value for key, value in self.about.items() if key != "dataset_size"}
         self.images = jpeg_images(self.about)
         for key in self.images:
             self.lossy[key_text(key)] = "Minari keeps frames as JPEG"
-
-    @property
-    def steps(self) -> int:
-        """How many steps the metadata tell of."""
-        return int(self.about["total_steps"])
 
 
 def data_folder(folder: PathName) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,10 @@ import numpy as np
 
 from rl_datasets.arrow_columns import damaged, import_parquet, open_parquet, to_array
 from rl_datasets.episodes import Episode, key_text
-from rl_datasets.minari.source import METADATA_FILE, MinariSource, decode_images
+from rl_datasets.minari.source import STEP_COLUMNS, MinariSource, decode_images
 from rl_datasets.minari.spaces import SpaceRecord, leaf_spaces, read_space
 from rl_datasets.paths import PathName
-from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.types import Array, KeyPath
-
-_STEPS = {
-    "rewards": NEXT_REWARD,
-    "terminations": NEXT_TERMINATED,
-    "truncations": NEXT_TRUNCATED,
-}
 
 
 class MinariTableSource(MinariSource):
@@ -44,11 +37,7 @@ class MinariTableSource(MinariSource):
         self._paths = sorted(((int(n), p) for n, p in found.items() if n.isdigit()))
         if not self._paths:
             raise FileNotFoundError(f"there is no <number>/part-0.{kind} in {self.data}.")
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The metadata, and a file for each episode."""
-        return [self.data / METADATA_FILE, *(path for _, path in self._paths)]
+        self._files = [*self._files, *(path for _, path in self._paths)]
 
     def episodes(self, first: int = 0) -> Iterator[Episode]:
         """The episodes by number."""
@@ -63,7 +52,7 @@ class MinariTableSource(MinariSource):
                     key: array[:-1]
                     for key, array in self._leaves("action", table["actions"]).items()
                 }
-                for name, key in _STEPS.items():
+                for name, key in STEP_COLUMNS.items():
                     columns[key] = to_array(table[name], [])[:-1]
             except (KeyError, ValueError) as error:
                 raise ValueError(f"{path}: {error}") from error
