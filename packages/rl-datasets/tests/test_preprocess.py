@@ -3,9 +3,10 @@ from multiprocessing.pool import ThreadPool
 import pytest
 import torch
 
-from rl_datasets import BaseDatasetExperienceReplay
+from rl_datasets import BaseDatasetExperienceReplay, Episode
 from rl_datasets.testing import ListSource, toy_episodes
 from rl_layout import check_layout
+from rl_layout.keys import NEXT_REWARD
 
 
 class Toy(BaseDatasetExperienceReplay):
@@ -125,3 +126,27 @@ def test_arguments_are_checked(make):
     with pytest.raises(TypeError, match="split_trajs"):
         make(split_trajs=True).preprocess(with_norm)
     assert len(make()) == 15
+
+
+class ToyWithoutRewards(Toy):
+    family = "bare"
+
+    def source(self, path):
+        bare = [
+            Episode(one.observations, without(one.columns, NEXT_REWARD), one.place, one.number)
+            for one in toy_episodes([6, 4, 5])
+        ]
+        return ListSource(bare)
+
+
+def without(columns, key):
+    return {name: column for name, column in columns.items() if name != key}
+
+
+def test_rows_without_rewards_are_counted_too(tmp_path):
+    data = ToyWithoutRewards("one", root=tmp_path, verbose=False)
+    former = data.report
+    data.preprocess(with_norm)
+    for report in (former, data.report):
+        assert (report.steps, report.trajectories, report.terminated) == (15, 3, 3)
+        assert (report.lowest_return, report.mean_return, report.highest_return) == (0, 0, 0)

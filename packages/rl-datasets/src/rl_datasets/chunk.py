@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_datasets.episodes import Episode, key_text
-from rl_datasets.report import ColumnReport, DatasetReport
+from rl_datasets.report import ColumnReport, DatasetReport, count_rows
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.types import Array, Flags, Ints, KeyPath
@@ -75,24 +75,17 @@ class Chunk:
 
     def take_into(self, report: DatasetReport) -> int:
         """Counts the rows, and returns how many trajectories begin."""
-        begins = np.flatnonzero(self.starts)
-        last = np.append(begins[1:], len(self)) - 1
-        terminated, truncated = (self.columns[key].reshape(len(self), -1)[:, 0] for key in _FLAGS)
-        report.steps += len(self)
-        report.terminated += int(terminated[last].sum())
-        report.truncated += int((truncated & ~terminated)[last].sum())
-        report.cut += int((~(truncated | terminated))[last].sum())
+        terminated, truncated = (self.columns[key] for key in _FLAGS)
+        rewards = self.columns.get(keys.NEXT_REWARD)
+        last = count_rows(report, self.starts, terminated, truncated, rewards)
         if self.observations and not self.nexts:
-            report.next_missing += len(begins)
-        rewards = self.columns.get(keys.NEXT_REWARD, np.zeros(len(self))).reshape(len(self), -1)
-        returns = np.add.reduceat(rewards[:, 0], begins, dtype=np.float64)
-        report.take_trajectories(last - begins + 1, returns)
+            report.next_missing += len(last)
         for key, column in {**self.observations, **self.columns}.items():
             name = key_text(key)
             report.columns.setdefault(name, ColumnReport.of(column)).take(column)
         for key, column in self.nexts.items():  # only the last ones are new
             report.columns[key_text(key)].take(column[last])
-        return len(begins)
+        return len(last)
 
     def _steps(self) -> Ints:
         rows = np.arange(len(self))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ from tensordict import TensorDict, TensorDictBase
 from rl_datasets.convert import CONVERTING, ROWS_FOLDER, replace_rows
 from rl_datasets.episodes import key_text
 from rl_datasets.progress import progress_bar
-from rl_datasets.report import ColumnReport, DatasetReport
+from rl_datasets.report import ColumnReport, DatasetReport, count_rows
 from rl_layout import keys
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_tuple, find
 from rl_tensordict.arguments import check_choice
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Flags
 from rl_workers import WorkerPool
 
 _CALL_ROWS = 16_384
@@ -67,19 +67,15 @@ class Preprocess:
 
     def spans(self) -> list[tuple[int, int]]:
         """The rows of each call: whole trajectories."""
-        starts = self.starts(0, self.count)
+        storage = LazyMemmapStorage.open(self.rows)
+        ids = storage.read_keys(torch.arange(self.count), [keys.TRAJ_IDS])
+        starts = np.flatnonzero(_starts(ids))
         if self.by_trajectory:
             bounds = starts
         else:
             wanted = np.arange(0, self.count, self.chunk_rows)
             bounds = np.unique(starts[np.searchsorted(starts, wanted, side="right") - 1])
         return list(zip(bounds.tolist(), [*bounds[1:].tolist(), self.count], strict=True))
-
-    def starts(self, begin: int, end: int) -> Ints:
-        """Where trajectories begin among some rows."""
-        storage = LazyMemmapStorage.open(self.rows)
-        ids = storage.read_keys(torch.arange(begin, end), [keys.TRAJ_IDS])[keys.TRAJ_IDS].numpy()
-        return np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
 
     def __call__(self, span: tuple[int, int, str]) -> int:
         """Writes what the function makes of some rows to a folder; how many rows that are."""
@@ -166,8 +162,9 @@ def preprocessed(
 
 def _written(parts: Sequence[Path], rows: Path, former: DatasetReport) -> DatasetReport:
     """Writes the results of all calls as rows; the report of them."""
-    made = replace(
-        DatasetReport(former.dataset, former.format),
+    made = DatasetReport(
+        former.dataset,
+        former.format,
         episodes=former.episodes,
         assumptions=former.assumptions,
         lossy=former.lossy,
@@ -194,23 +191,24 @@ def _is_twice(rows: TensorDictBase) -> bool:
     return bool(once & names)
 
 
+def _starts(rows: TensorDictBase) -> Flags:
+    """Which rows are the first of a trajectory, as their ids say."""
+    ids = rows[keys.TRAJ_IDS].numpy()
+    return np.concatenate([[True], ids[1:] != ids[:-1]])
+
+
 def _count_into(report: DatasetReport, rows: TensorDictBase) -> None:
     """Counts rows as the report of a conversion does, by their markers."""
-    ids, count = rows[keys.TRAJ_IDS].numpy(), len(rows)
-    begins = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-    last = np.append(begins[1:], count) - 1
-    terminated, truncated = (
-        rows[key].reshape(count, -1)[:, 0].numpy()
-        for key in (keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED)
+    rewards = find(rows, keys.NEXT_REWARD)
+    count_rows(
+        report,
+        _starts(rows),
+        rows[keys.NEXT_TERMINATED].numpy(),
+        rows[keys.NEXT_TRUNCATED].numpy(),
+        None if rewards is None else rewards.double().numpy(),
     )
-    report.steps += count
-    report.terminated += int(terminated[last].sum())
-    report.truncated += int((truncated & ~terminated)[last].sum())
-    report.cut += int((~(truncated | terminated))[last].sum())
     if (missing := find(rows, keys.NEXT_MISSING)) is not None:
         report.next_missing += int(missing.sum())
-    rewards = rows[keys.NEXT_REWARD].reshape(count, -1)[:, 0].double().numpy()
-    report.take_trajectories(last - begins + 1, np.add.reduceat(rewards, begins))
     for key, leaf in rows.items(True, True):
         path = as_tuple(key)
         if path[0] != keys.COLLECTOR and isinstance(leaf, torch.Tensor):

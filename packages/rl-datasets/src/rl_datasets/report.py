@@ -13,7 +13,7 @@ import numpy as np
 
 from rl_datasets.paths import PathName, path_of
 from rl_tensordict.arguments import check_type
-from rl_tensordict.types import Array
+from rl_tensordict.types import Array, Flags, Ints
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -235,6 +235,27 @@ class DatasetReport:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def count_rows(
+    report: DatasetReport,
+    starts: Flags,
+    terminated: Array,
+    truncated: Array,
+    rewards: Array | None,
+) -> Ints:
+    """Counts rows, `[N]` or `[N, 1]` each, of which some begin trajectories; the last of each."""
+    count, begins = len(starts), np.flatnonzero(starts)
+    last = np.append(begins[1:], count) - 1
+    ended, stopped = (flag.reshape(count, -1)[last, 0] for flag in (terminated, truncated))
+    report.steps += count
+    report.terminated += int(ended.sum())
+    report.truncated += int((stopped & ~ended).sum())
+    report.cut += int((~(stopped | ended)).sum())
+    gained = np.zeros(count) if rewards is None else rewards.reshape(count, -1)[:, 0]
+    returns = np.add.reduceat(gained, begins, dtype=np.float64)
+    report.take_trajectories(last - begins + 1, returns)
+    return last
 
 
 def _draw_ends(axes: Any, report: DatasetReport) -> None:
