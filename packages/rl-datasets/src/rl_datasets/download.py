@@ -80,7 +80,7 @@ class HubDataset:
 
     def pinned(self) -> HubDataset:
         """The dataset at the commit that its revision is now."""
-        found = _json(f"{self.endpoint}/api/datasets/{self.name}/revision/{self.revision}")
+        found = fetch_json(f"{self.endpoint}/api/datasets/{self.name}/revision/{self.revision}")
         return HubDataset(self.name, str(found["sha"]), self.endpoint)
 
     def siblings(self) -> list[str]:
@@ -137,7 +137,7 @@ def fetch_bucket(bucket: str, prefix: str, folder: Path, *, endpoint: str = BUCK
     token, files = "", []
     while True:
         query = urllib.parse.urlencode({"prefix": prefix, "pageToken": token})
-        page = _json(f"{endpoint}/storage/v1/b/{bucket}/o?{query}")
+        page = fetch_json(f"{endpoint}/storage/v1/b/{bucket}/o?{query}")
         files += page.get("items", [])
         if not (token := page.get("nextPageToken", "")):
             break
@@ -157,7 +157,7 @@ def _neighbours(listing: str, prefix: str) -> list[str]:
     while prefix := prefix.rstrip("/").rpartition("/")[0]:
         query = urllib.parse.urlencode({"prefix": f"{prefix}/", "delimiter": "/"})
         try:
-            if found := _json(f"{listing}?{query}").get("prefixes", []):
+            if found := fetch_json(f"{listing}?{query}").get("prefixes", []):
                 return [str(name) for name in found]
         except FileNotFoundError:
             return []
@@ -235,7 +235,8 @@ def _open(url: str, headers: dict[str, str] | None = None) -> http.client.HTTPRe
     return answer
 
 
-def _json(url: str) -> dict[str, Any]:
+def fetch_json(url: str) -> dict[str, Any]:
+    """The JSON object that a short request brings."""
     found: dict[str, Any] = _answer(url)[0]
     return found
 

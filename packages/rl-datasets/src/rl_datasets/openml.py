@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_datasets.arff_file import Table, read_arff
-from rl_datasets.download import fetch
+from rl_datasets.download import fetch, fetch_json
 from rl_datasets.episodes import CountedFiles, Episode, EpisodeSource
 from rl_datasets.flat_columns import only_file
 from rl_datasets.paths import PathName
@@ -170,17 +168,10 @@ class OpenMLExperienceReplay(BaseDatasetExperienceReplay):
 def fetch_table(name: str, version: int, folder: Path, *, endpoint: str = ADDRESS) -> Path:
     """Download a table of OpenML by its name and version."""
     api = f"{endpoint}/api/v1/json/data"
-    listed = _json(f"{api}/list/data_name/{name}/data_version/{version}")
+    listed = fetch_json(f"{api}/list/data_name/{name}/data_version/{version}")
     number = listed["data"]["dataset"][0]["did"]
-    about = _json(f"{api}/{number}")["data_set_description"]
+    about = fetch_json(f"{api}/{number}")["data_set_description"]
     return fetch(about["url"], folder / f"{name}.arff")
-
-
-def _json(url: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        text = fetch(url, Path(folder, "answer"), bar=False).read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
 
 
 def _scaled(column: Array) -> Array:

@@ -88,10 +88,7 @@ class Videos:
         found: dict[str, dict[int, tuple[int, int, float]]] = {name: {} for name in self.names}
         for path in sorted((self.folder / "meta" / "episodes").rglob("*.parquet")):
             for name in self.names:
-                columns = [
-                    f"videos/{name}/{one}"
-                    for one in ("chunk_index", "file_index", "from_timestamp")
-                ]
+                columns = [f"videos/{name}/{one}" for one in _COLUMNS]
                 for batch in read_batches(path, ["episode_index", *columns], BLOCK_ROWS):
                     rows = batch.to_pydict()
                     if all(column in rows for column in columns):

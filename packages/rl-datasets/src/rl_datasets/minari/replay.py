@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from rl_datasets.download import HubDataset, fetch
+from rl_datasets.download import HubDataset, fetch_json
 from rl_datasets.episodes import EpisodeSource
 from rl_datasets.folders import unknown_id
 from rl_datasets.minari.hdf5 import MinariHDF5Source
@@ -106,13 +104,11 @@ class MinariExperienceReplay(BaseDatasetExperienceReplay):
 
 def _published(hub: HubDataset) -> list[str]:
     """The datasets of a namespace on the hub; none if there is no such namespace."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            target = Path(folder, "namespace.json")
-            fetch(hub.address("namespace_metadata.json"), target, bar=False)
-        except FileNotFoundError:
-            return []
-        return [str(name) for name in json.loads(target.read_text("utf-8")).get("datasets", [])]
+    try:
+        told = fetch_json(hub.address("namespace_metadata.json"))
+    except FileNotFoundError:
+        return []
+    return [str(name) for name in told.get("datasets", [])]
 
 
 def minari_root() -> Path:

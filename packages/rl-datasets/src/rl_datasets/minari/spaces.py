@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,19 +36,13 @@ def is_image(space: SpaceRecord) -> bool:
 
 def box_of(rows: Array) -> dict[str, Any]:
     """A space that all rows are in: unbounded floats, or the whole range of integers."""
-    shape, kind = list(rows.shape[1:]), rows.dtype.kind
-    if kind == "b":
-        return {"type": "Box", "dtype": "bool", "shape": shape, **_bounds(shape, False, True)}
-    if kind == "f":
-        low, high = float("-inf"), float("inf")
-        return {
-            "type": "Box",
-            "dtype": str(rows.dtype),
-            "shape": shape,
-            **_bounds(shape, low, high),
-        }
-    limits = np.iinfo(rows.dtype)
-    bounds = _bounds(shape, int(limits.min), int(limits.max))
+    shape, low, high = list(rows.shape[1:]), -math.inf, math.inf
+    if rows.dtype.kind == "b":
+        low, high = False, True
+    elif rows.dtype.kind != "f":
+        limits = np.iinfo(rows.dtype)
+        low, high = int(limits.min), int(limits.max)
+    bounds = {"low": _full(shape, low), "high": _full(shape, high)}
     return {"type": "Box", "dtype": str(rows.dtype), "shape": shape, **bounds}
 
 
@@ -94,10 +89,6 @@ def read_space(text: str) -> SpaceRecord:
     """A space from the text in the metadata."""
     space: SpaceRecord = json.loads(text)
     return space
-
-
-def _bounds(shape: list[int], low: float, high: float) -> dict[str, Any]:
-    return {"low": _full(shape, low), "high": _full(shape, high)}
 
 
 def _full(shape: list[int], value: float) -> Any:
