@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,7 +93,16 @@ class Chunk:
         return steps
 
 
-def chunks(episodes: Iterable[Episode], size: int = CHUNK_BYTES) -> Iterator[list[Episode]]:
+def chunks(
+    episodes: Iterable[Episode], size: int = CHUNK_BYTES
+) -> Generator[tuple[list[Episode], Chunk | None]]:
+    """Groups of episodes, and their rows; None if none of them has a step."""
+    for group in _groups(episodes, size):
+        full = [episode for episode in group if len(episode)]
+        yield group, Chunk.of(full) if full else None
+
+
+def _groups(episodes: Iterable[Episode], size: int) -> Iterator[list[Episode]]:
     """Groups episodes of one kind, and those without a step, until there are many rows or bytes."""
     group: list[Episode] = []
     rows = taken = 0

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class _Conversion:
         source = self.source
         with progress_bar(source.steps, self.report.dataset, "steps", shown=bar) as progress:
             progress.update(self.report.steps)
-            with closing(read_ahead(_chunks(source, self.report.episodes))) as found:
+            with closing(read_ahead(chunks(source.episodes(self.report.episodes)))) as found:
                 for group, chunk in found:
                     self._write(group, chunk)
                     progress.update(0 if chunk is None else len(chunk))
@@ -131,9 +131,9 @@ class _Conversion:
 
     def _write(self, group: list[Episode], chunk: Chunk | None) -> None:
         report = self.report
+        report.episodes += len(group)
         self.numbers.update(episode.number for episode in group)
         if chunk is None:
-            report.episodes += len(group)
             return
         rows = chunk.rows((self.tag << 32) + report.trajectories)
         if report.steps + len(chunk) > self.source.steps:
@@ -142,7 +142,6 @@ class _Conversion:
                 f"{_shown(self.source)} should have."
             )
         chunk.take_into(report)
-        report.episodes += len(group)
         # first, so that the rows of the storage say which line is the last that holds
         self._journal({"report": report.to_dict(), "numbers": [e.number for e in group]})
         if self.storage is None:
@@ -179,13 +178,6 @@ class _Conversion:
                 self.storage, self.numbers = storage, numbers
                 return True
         return False
-
-
-def _chunks(source: EpisodeSource, first: int) -> Generator[tuple[list[Episode], Chunk | None]]:
-    """Groups of episodes, and their rows; None if none of them has a step."""
-    for group in chunks(source.episodes(first)):
-        full = [episode for episode in group if len(episode)]
-        yield group, Chunk.of(full) if full else None
 
 
 def _whole_lines(text: str) -> list[Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +23,20 @@ Steps: TypeAlias = ReplayBuffer | TensorDictBase | Iterable[TensorDictBase]
 _MARKS: set[KeyPath] = {(keys.IS_INIT,), (keys.INDEX,), *((name,) for name in keys.DONE_KEYS)}
 _STEP_LEAVES = (*keys.DONE_KEYS, keys.REWARD)
 _MARKS |= {keys.NEXT_DONE, keys.STEPS_TO_NEXT_OBS}
+
+
+@contextmanager
+def new_dataset(folder: Path) -> Iterator[Path]:
+    """Where to write a dataset that gets its folder once it is whole; there must be none yet."""
+    if folder.exists():
+        raise FileExistsError(f"there is a dataset in {folder}: delete it, or take another id.")
+    making = folder.with_name(f"{folder.name}.writing")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        yield making
+        making.replace(folder)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def episodes_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rl_datasets.episodes import Episode
 from rl_datasets.folders import root_of
 from rl_datasets.lerobot.source import KEYS, LAST_FILE
 from rl_datasets.paths import path_of
-from rl_datasets.written_episodes import Steps, episodes_of
+from rl_datasets.written_episodes import Steps, episodes_of, new_dataset
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.arguments import check_number, check_type
 from rl_tensordict.types import Array, KeyPath
@@ -73,19 +72,12 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
     if metadata is not None:
         check_type("metadata", metadata, Mapping, "what is to be told of it, by names")
     folder = inside(root_of(root) if root is None else path_of(root, "root"), repo_id)
-    if folder.exists():
-        raise FileExistsError(f"there is a dataset in {folder}: delete it, or take another id.")
-    making = folder.with_name(f"{folder.name}.writing")
-    shutil.rmtree(making, ignore_errors=True)
-    try:
+    with new_dataset(folder) as making:
         with _Tables(making, float(fps)) as tables:
             for episode in episodes_of(data, keep_missing=True):
                 tables.take(episode)
         about = {"codebase_version": VERSION, "robot_type": robot_type, "fps": fps}
         tables.describe({**about, **(metadata or {})}, task)
-        making.replace(folder)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return folder
 
 

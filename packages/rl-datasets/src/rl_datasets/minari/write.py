@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from rl_datasets.minari.replay import minari_root
 from rl_datasets.minari.source import METADATA_FILE
 from rl_datasets.minari.spaces import box_of, nested, plain_space
 from rl_datasets.paths import path_of
-from rl_datasets.written_episodes import Steps, episodes_of, written_columns
+from rl_datasets.written_episodes import Steps, episodes_of, new_dataset, written_columns
 from rl_layout.keys import NEXT_REWARD, NEXT_TERMINATED, NEXT_TRUNCATED
 from rl_tensordict.arguments import check_type
 from rl_tensordict.types import Array, KeyPath
@@ -72,12 +71,8 @@ def to_minari(  # noqa: PLR0913 - what a dataset is described by
         check_type("metadata", metadata, Mapping, "what is to be told of it, by names")
     h5py = import_h5py()
     folder = inside(minari_root() if root is None else path_of(root, "root"), dataset_id)
-    if folder.exists():
-        raise FileExistsError(f"there is a dataset in {folder}: delete it, or take another id.")
-    making = folder.with_name(f"{folder.name}.writing")
-    shutil.rmtree(making, ignore_errors=True)
-    (making / "data").mkdir(parents=True)
-    try:
+    with new_dataset(folder) as making:
+        (making / "data").mkdir(parents=True)
         written = _Written()
         with h5py.File(making / "data" / MAIN_FILE, "w") as file:
             for number, episode in enumerate(episodes_of(data, drop_missing=drop_missing)):
@@ -85,9 +80,6 @@ def to_minari(  # noqa: PLR0913 - what a dataset is described by
         about = written.metadata(dataset_id, observation_space, action_space, metadata or {})
         text = json.dumps(about)
         (making / "data" / METADATA_FILE).write_text(text, encoding="utf-8")
-        making.replace(folder)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return folder
 
 

@@ -155,9 +155,7 @@ class Stream:
     def _read(self, *, counted: bool) -> Generator[Chunk]:
         """The episodes once, some at a time, until the stream is closed."""
         report = self.report
-        for group in chunks(self._source.episodes(), size=_WRITE_BYTES):
-            full = [episode for episode in group if len(episode)]
-            chunk = Chunk.of(full) if full else None
+        for group, chunk in chunks(self._source.episodes(), size=_WRITE_BYTES):
             if counted:
                 report.episodes += len(group)
             if chunk is None:
