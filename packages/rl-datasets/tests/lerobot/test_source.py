@@ -142,7 +142,9 @@ def test_done_frames_are_told_apart_by_success(tmp_path):
 
 def test_without_success_done_frames_are_truncated(tmp_path):
     write(tmp_path / "files", success=False)
-    assert opened(tmp_path).report.truncated == 3
+    report = opened(tmp_path).report
+    assert report.truncated == 3
+    assert report.assumptions == ["a frame that is done is taken for truncated"]
 
 
 def test_features_may_have_other_keys(tmp_path):

@@ -172,8 +172,8 @@ class LeRobotSource(CountedFiles):
         if NEXT_TERMINATED in keys:
             return
         if NEXT_DONE in keys:
-            kind = "terminated if it is a success, else" if SUCCESS in keys else ""
-            self.assumptions.append(f"a frame that is done is taken for {kind} truncated")
+            kind = "terminated if it is a success, else " if SUCCESS in keys else ""
+            self.assumptions.append(f"a frame that is done is taken for {kind}truncated")
         else:
             self.assumptions.append("no flag says why episodes end: they are cut")
 
