@@ -29,6 +29,18 @@ def test_a_buffer_gets_whole_trajectories_and_the_rest_at_the_end(carrier, list_
     assert max(buffer, key=len)["next", "truncated"][-1].item()
 
 
+def test_the_rest_at_the_end_is_brought_to_the_storing_device_too(list_buffer, counting):
+    buffer = list_buffer()
+    options = {"frames_per_batch": 8, "trajs_per_batch": 1, "storing_device": "meta", **FORK}
+    makers = [counting(3), counting(100)]
+    with MultiSyncCollector(makers, replay_buffer=buffer, **options) as collector:
+        collector.next()
+        assert len(buffer) == 1
+    assert len(buffer) == 3
+    for batch in buffer:
+        assert {leaf.device.type for leaf in batch.values(True, True)} == {"meta"}
+
+
 def test_collecting_in_the_background_into_a_buffer(carrier, list_buffer, counting):
     buffer = list_buffer()
     collector = carrier.one_by_one(

@@ -372,7 +372,7 @@ class MultiCollector(CollectorInterface):
                 failure = error
         for batch in found:
             if isinstance(batch, TensorDictBase):
-                self._buffer.extend(batch)
+                self._buffer.extend(self._on_device(batch))
         if failure is not None:
             raise failure
 
