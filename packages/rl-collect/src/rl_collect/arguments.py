@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,19 @@ def check_seconds(number: Any, name: str) -> float:
     return float(number)
 
 
-def check_switches(switches: Mapping[str, Any]) -> None:
+def check_switches(**switches: Any) -> None:
     """Raise unless each is True or False."""
     for name, value in switches.items():
         if not isinstance(value, bool | int | np.bool_):
             msg = f"{name} must be True or False: got {value!r:.200}."
             raise TypeError(msg)
+
+
+def check_switches_of(options: Any) -> None:
+    """Raise unless the fields of a record that are annotated as bool are."""
+    # a text, as all annotations of the records are
+    names = [field.name for field in fields(options) if field.type == "bool"]
+    check_switches(**{name: getattr(options, name) for name in names})
 
 
 def check_sizes(sizes: Any, name: str) -> tuple[int, ...]:
@@ -63,12 +71,17 @@ def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]
     return state
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """Read values as an array; one of objects where they are none."""
+    try:
+        return values if type(values) is np.ndarray else np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):
+        return np.empty((), object)
+
+
 def as_flags(flags: Any, shape: tuple[int, ...], name: str) -> NDArray[np.bool_]:
     """Read bool flags of a shape as an array; -1, the last in the shape, is any size."""
-    try:
-        found = flags if type(flags) is np.ndarray else np.asarray(flags)
-    except (TypeError, ValueError, RuntimeError):
-        found = np.empty((), object)
+    found = as_array(flags)
     if found.dtype != np.bool_:
         msg = f"{name} must be bool, as an array or a tensor: got {flags!r:.200}."
         raise TypeError(msg)

@@ -296,7 +296,7 @@ class Collector(CollectorInterface):
             >>> Collector(CountingEnv(), frames_per_batch=3).set_seed(0) > 0
             True
         """
-        check_switches({"static_seed": static_seed})
+        check_switches(static_seed=static_seed)
         following = self.env.set_seed(seed, static_seed)
         self.reset()
         return following

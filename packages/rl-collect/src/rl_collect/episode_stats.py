@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_collect.arguments import as_flags, check_sizes, check_state
+from rl_collect.arguments import as_array, as_flags, check_sizes, check_state
 from rl_collect.batches.markers import has_flags
 
 RECENT = 100
@@ -162,10 +162,7 @@ class Episodes:
 
 def _rewards(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Rewards `[*B, T, ...]` as an array of numbers."""
-    try:
-        found = reward if type(reward) is np.ndarray else np.asarray(reward)
-    except (TypeError, ValueError, RuntimeError):
-        found = np.empty((), object)
+    found = as_array(reward)
     if found.dtype.kind not in "fiub":
         msg = f"reward must be numbers, as an array or a tensor: got {reward!r:.200}."
         raise TypeError(msg)

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
-from rl_collect.arguments import check_count, check_seconds, check_switches
+from rl_collect.arguments import check_count, check_seconds, check_switches_of
 from rl_envs import EnvBase
 
 
@@ -146,10 +146,7 @@ class CollectorOptions:
         if check_count(self.total_frames, -1, "total_frames") == 0:
             msg = "total_frames is too small: expected 1 or more, or -1 for no end, got 0."
             raise ValueError(msg)
-        switches = [
-            field.name for field in fields(self) if field.type == "bool"
-        ]  # a text, as in all annotations here
-        check_switches({name: getattr(self, name) for name in switches})
+        check_switches_of(self)
         if not isinstance(self.exploration_type, InteractionType):
             msg = (
                 "exploration_type must be a tensordict.nn.InteractionType: got "

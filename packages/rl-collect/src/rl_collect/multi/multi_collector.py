@@ -379,11 +379,11 @@ class MultiCollector(CollectorInterface):
     @property
     def frames_of_batch(self) -> int:
         """Steps that a batch has, of all environments together."""
-        return sum(self._sizes) if isinstance(self._schedule, SyncSchedule) else max(self._sizes)
+        return sum(self._sizes) if self.options.sync else max(self._sizes)
 
     def __repr__(self) -> str:
         total = "any number" if self._total == -1 else self._total
-        kind = "together" if isinstance(self._schedule, SyncSchedule) else "one by one"
+        kind = "together" if self.options.sync else "one by one"
         return (
             f"{type(self).__name__}({len(self._workers)} workers {kind}, {self._sizes} frames a "
             f"batch, {self.frames} of {total} played)"
@@ -405,7 +405,7 @@ class MultiCollector(CollectorInterface):
         return bool(self._ready)
 
     def _require_sync(self) -> None:
-        if not isinstance(self._schedule, SyncSchedule):
+        if not self.options.sync:
             msg = (
                 "workers that continue by themselves have no moment at which all stand still: save "
                 "the buffer and the policy, or collect with sync=True."

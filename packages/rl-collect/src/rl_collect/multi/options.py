@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from rl_collect.arguments import check_count, check_seconds, check_switches
+from rl_collect.arguments import check_count, check_seconds, check_switches_of
 from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
@@ -90,10 +90,7 @@ class MultiOptions:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        switches = [
-            field.name for field in fields(self) if field.type == "bool"
-        ]  # a text, as in all annotations here
-        check_switches({name: getattr(self, name) for name in switches})
+        check_switches_of(self)
         check_seconds(self.timeout_s, "timeout_s")
         check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         check_count(self.frames_per_batch, 1, "frames_per_batch")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
 import socket
 import time
 import warnings
@@ -17,7 +16,7 @@ from rl_collect.multi.pickled import Pickled
 from rl_collect.multi.worker_host import HostInfo
 from rl_collect.ray.blocks import LOOK_S
 from rl_collect.ray.host import Host, Started
-from rl_collect.ray.reception import Invitation, Reception
+from rl_collect.ray.reception import Invitation, Reception, wait_readable
 from rl_collect.ray.replies import LocalCalls, RayReply, result_of
 from rl_slabs import PackedRows
 from rl_workers import Failure
@@ -117,11 +116,8 @@ class Actors:
             left_s = deadline - time.monotonic()
             if found or left_s <= 0:
                 return found
-            waiting = select.poll()
-            for descriptor in (self._bell.fileno(), *(one.fileno() for one in tickets)):
-                if descriptor >= 0:
-                    waiting.register(descriptor, select.POLLIN)
-            waiting.poll(min(left_s, LOOK_S) * 1000)
+            descriptors = (self._bell.fileno(), *(one.fileno() for one in tickets))
+            wait_readable([one for one in descriptors if one >= 0], min(left_s, LOOK_S))
 
     def route(self, index: int) -> str:
         """A connection of the actor's own, or Ray where none came about."""
@@ -182,9 +178,7 @@ class Actors:
             except ProcessLookupError:
                 continue
             try:
-                waiting = select.poll()
-                waiting.register(descriptor, select.POLLIN)
-                waiting.poll(max(deadline - time.monotonic(), 0) * 1000)
+                wait_readable([descriptor], max(deadline - time.monotonic(), 0))
             finally:
                 os.close(descriptor)
 

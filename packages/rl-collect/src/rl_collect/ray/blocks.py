@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_collect.multi.pickled import Pickled
+from rl_collect.ray.reception import wait_readable
 from rl_slabs.internals import aligned_bytes
 
 _MIN_BYTES = 64 * 1024
@@ -100,9 +100,7 @@ class Arrival:
             left_s = min(deadline - time.monotonic(), LOOK_S)
             if left_s <= 0:
                 raise TimeoutError
-            waiting = select.poll()
-            waiting.register(self._end, select.POLLIN)
-            waiting.poll(left_s * 1000)
+            wait_readable([self._end.fileno()], left_s)
         if self._failure is not None:
             raise ConnectionError(self._failure)
         return Pickled(self._head, self._blocks)

@@ -8,7 +8,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _CONNECT_S = 5.0
@@ -57,13 +57,11 @@ class Reception:
         """The connection of an actor that says it has connected; None if it does not arrive."""
         deadline = time.monotonic() + _CONNECT_S
         while invitation.token not in self._arrived:
-            waiting = select.poll()
-            for descriptor in (*self._doors, *self._unknown):
-                waiting.register(descriptor, select.POLLIN)
-            ready = waiting.poll(max(deadline - time.monotonic(), 0) * 1000)
+            descriptors = (*self._doors, *self._unknown)
+            ready = wait_readable(descriptors, max(deadline - time.monotonic(), 0))
             if not ready:
                 break
-            for descriptor, _ in ready:
+            for descriptor in ready:
                 if descriptor in self._doors:
                     self._let_in(self._doors[descriptor])
                 elif descriptor in self._unknown:
@@ -97,6 +95,14 @@ class Reception:
         self._invited.discard(known[0])
         end.setblocking(True)
         self._arrived[known[0]] = end
+
+
+def wait_readable(descriptors: Iterable[int], timeout_s: float) -> list[int]:
+    """Wait until there is something to read; where."""
+    waiting = select.poll()
+    for descriptor in descriptors:
+        waiting.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in waiting.poll(timeout_s * 1000)]
 
 
 def _listening(host: str, ports: Sequence[int]) -> socket.socket:
