@@ -17,6 +17,9 @@ R = TypeVar("R")
 SILENT_S = 3.0
 """How long nothing is said."""
 
+LONGEST_S = 1e6
+"""No single wait is longer: what waits refuses much larger numbers, and infinity."""
+
 log = logging.getLogger("rl_collect")
 
 
@@ -30,7 +33,7 @@ class TimeLimit:
     @property
     def left_s(self) -> float:
         """Seconds that are left."""
-        return max(self._end - time.monotonic(), 0.0)
+        return min(max(self._end - time.monotonic(), 0.0), LONGEST_S)
 
     def wait(self, ends: Callable[[float], bool], what: str) -> bool:
         """Wait until something ends or no time is left; say so after a few seconds."""
@@ -82,7 +85,7 @@ class BackgroundLoop:
         end = time.monotonic() + timeout_s
         with self._lock:
             while not is_enough() and not self._is_over and (left := end - time.monotonic()) > 0:
-                self._lock.wait(left)
+                self._lock.wait(min(left, LONGEST_S))
             enough = is_enough()
             if not self._is_over:
                 return enough
@@ -104,7 +107,7 @@ class BackgroundLoop:
         self._raise()
 
     def _ends(self, timeout_s: float) -> bool:
-        self._thread.join(timeout_s)
+        self._thread.join(min(timeout_s, LONGEST_S))
         return not self._thread.is_alive()
 
     def _raise(self) -> None:

@@ -229,6 +229,20 @@ def test_shutdown_of_workers_has_one_time_limit_and_says_who_hangs(caplog, monke
     assert all(gone(pid) for pid in pids)
 
 
+def test_waits_and_shutdown_may_take_any_time(gone):
+    forever, buffer = float("inf"), Buffer()
+    options = {"frames_per_batch": 4, "total_frames": 8, "replay_buffer": buffer}
+    collector = Collector(CountingEnv(), **options)
+    collector.start(min_frames=8, timeout_s=forever)
+    collector.wait(forever)
+    collector.shutdown(forever)
+    assert buffer.frames == 8
+    workers = MultiSyncCollector([CountingEnv], frames_per_batch=4, mp_start_method="fork")
+    pids = workers.pids
+    workers.shutdown(forever)
+    assert all(gone(pid) for pid in pids)
+
+
 def test_a_limit_that_is_no_time_is_refused():
     with pytest.raises(ValueError, match="shutdown_timeout_s must be 0 or more seconds: got -1"):
         Collector(CountingEnv(), frames_per_batch=4, shutdown_timeout_s=-1)
