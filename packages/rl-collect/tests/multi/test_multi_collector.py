@@ -214,6 +214,16 @@ def test_complete_trajectories_of_the_last_batches_are_returned(carrier, countin
     assert not check_layout(rows).findings
 
 
+def test_a_dimension_that_batches_lack_is_refused(counting):
+    for wrong in (1, -2):
+        options = {"frames_per_batch": 4, "cat_results": wrong, **FORK}
+        with (
+            MultiSyncCollector([counting(9)] * 2, **options) as collector,
+            pytest.raises(IndexError, match=rf"cat_results={wrong}: .* \[2\], without"),
+        ):
+            collector.next()
+
+
 def test_numbers_that_do_not_divide_are_rounded_up_with_a_warning():
     with pytest.warns(UserWarning, match="frames_per_batch=7 is no multiple of 2 workers"):
         collector = MultiSyncCollector([CountingEnv] * 2, frames_per_batch=7, **FORK)

@@ -20,6 +20,12 @@ def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
         joined = stack(batches)
     else:
         time = batches[0].ndim - 1
+        if not -time - 1 <= int(how) <= time:
+            msg = (
+                f"cat_results={how}: batches of workers are {list(batches[0].shape)}, without such "
+                "a dimension. Use -1 or 'stack'."
+            )
+            raise IndexError(msg)
         dim = int(how) % (time + 1)
         if dim != time and shortest < longest:
             msg = (
