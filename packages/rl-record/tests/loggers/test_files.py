@@ -2,7 +2,9 @@ import csv
 import json
 import os
 import sys
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +26,16 @@ def lines(path):
 
 def rows(path):
     return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.mark.parametrize("fps", [10, Fraction(25, 2), np.float32(10)])
+def test_any_number_of_frames_a_second_is_written(tmp_path, fps):
+    frames = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    with JSONLLogger("a", tmp_path) as logger:
+        logger.log_video("one", frames, 1, fps=fps)
+        logger.log_video("other", list(frames), 1, fps=fps)
+    told = [line["video"]["fps"] for line in lines(tmp_path / "a" / "metrics.jsonl")]
+    assert told == [float(fps)] * 2
 
 
 def test_lines_of_a_run_by_hand(tmp_path):

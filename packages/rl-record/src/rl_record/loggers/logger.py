@@ -177,7 +177,7 @@ class Logger:
             raise ValueError(msg)
         if isinstance(video, list | tuple) and video and isinstance(video[0], Tensor):
             single = _single_frames(name, video)
-            self._writer.put(SingleFrames(name, single, self._step(step), fps, time.time()))
+            self._writer.put(SingleFrames(name, single, self._step(step), float(fps), time.time()))
             return
         frames = _existing(video) if isinstance(video, Path | str) else _frames(name, video)
         self._writer.put(Video(name, frames, self._step(step), float(fps), time.time()))
