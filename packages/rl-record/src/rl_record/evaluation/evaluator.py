@@ -105,9 +105,8 @@ class Evaluator:
 
     def _made(self) -> EnvBase:
         make: Any = self.env
-        env = make()
-        check_type("env", env, EnvBase, "a function that makes an environment")
-        made: EnvBase = env
+        made: EnvBase = make()
+        check_type("env", made, EnvBase, "a function that makes an environment")
         return made
 
     def _evaluated(self, env: EnvBase) -> Evaluation:

@@ -13,7 +13,6 @@ from itertools import groupby
 from math import inf, isfinite
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -250,12 +249,7 @@ class Logger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -272,8 +266,8 @@ class Logger:
     def _warn_backwards(self, step: int) -> None:
         msg = (
             f"step {step} comes after step {self.last_step} of {self.exp_name!r}. It is kept, and "
+            "marked as backwards. Count steps in one unit, and across a resume."
         )
-        msg += "marked as backwards. Count steps in one unit, and across a resume."
         warnings.warn(msg, UserWarning, stacklevel=4)
 
 
@@ -359,7 +353,7 @@ class WriterThread:
                 pass
             ends = _END in found
             events = [event for event in found if not isinstance(event, threading.Event)]
-            for is_metrics, group in groupby(events, _is_metrics):
+            for is_metrics, group in groupby(events, lambda event: isinstance(event, Metrics)):
                 # others may fail alone, as a video without room on the disk does
                 for part in [list(group)] if is_metrics else ([event] for event in group):
                     self._try(self._write, part)
@@ -368,9 +362,8 @@ class WriterThread:
             for event in found:
                 if isinstance(event, threading.Event):
                     event.set()
-            if (
-                not ends
-            ):  # entries that come meanwhile wake no thread, which costs their caller more
+            # entries that come meanwhile wake no thread, which costs their caller more
+            if not ends:
                 self.is_awaited.wait(LULL_S)
                 self.is_awaited.clear()  # before the queue is read, as it is set after an entry
 
@@ -397,10 +390,6 @@ class WriterThread:
 
 
 _END = threading.Event()
-
-
-def _is_metrics(event: Event | SingleFrames) -> bool:
-    return isinstance(event, Metrics)
 
 
 def _tensor(name: str, data: Any, expected: str) -> Tensor:

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import Finding, LayoutReport, check_layout, keys
 from rl_record.look.shown_rows import ShownRows
+from rl_tensordict import as_tuple
 
 AROUND, MOST, COMPONENTS = 4, 40, 4
 COLUMNS = (
@@ -63,11 +64,10 @@ def _window(batch: TensorDictBase, row: int, finding: Finding) -> RowWindow:
     length = batch.batch_size[-1]
     begin, end = row // length * length, (row // length + 1) * length
     shown = range(max(begin, row - AROUND), min(end, row + AROUND + 1))
-    own = (finding.key,) if isinstance(finding.key, str) else tuple(finding.key)
+    own = as_tuple(finding.key)
     pair = own[1:] if own[0] == keys.NEXT else (keys.NEXT, *own)
-    wanted = [(key,) if isinstance(key, str) else key for key in (*COLUMNS, own, pair)]
     columns = {}
-    for key in dict.fromkeys(one for one in wanted if one):
+    for key in dict.fromkeys(one for one in (*map(as_tuple, COLUMNS), own, pair) if one):
         leaf = batch.get(key, None)
         if leaf is not None and not isinstance(leaf, TensorDictBase):
             places = torch.unravel_index(torch.arange(shown.start, shown.stop), batch.batch_size)

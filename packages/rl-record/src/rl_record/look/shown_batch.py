@@ -10,6 +10,7 @@ from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_record.look.shown_rows import LeafType, SampledRows
+from rl_tensordict import as_tuple
 
 
 class ShownBatch:
@@ -51,7 +52,7 @@ class ShownBatch:
 def _leaves(batch: TensorDictBase) -> Iterator[tuple[LeafType, Tensor | None]]:
     """Every leaf of a batch, with its tensor if it is a dense one."""
     dims = len(batch.batch_size)
-    for key in sorted(map(_path, batch.keys(True, True, is_leaf=_is_leaf))):
+    for key in sorted(map(as_tuple, batch.keys(True, True, is_leaf=_is_leaf))):
         try:
             value: Any = batch.get(key)
         except (KeyError, RuntimeError, ValueError):
@@ -79,7 +80,3 @@ def _difference(batch: TensorDictBase, key: tuple[str, ...]) -> str:
 
 def _is_leaf(kind: type) -> bool:
     return not issubclass(kind, TensorDictBase)
-
-
-def _path(key: Any) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else tuple(key)

@@ -79,7 +79,7 @@ class ShownBuffer:
                 value = cells.get(key).cpu().contiguous()
                 self.batch.set(key, value.reshape(*shape, *value.shape[1:]))
         if len(shape) > 1:
-            self.batch.names = [None] * (len(shape) - 1) + ["time"]
+            self.batch.names = [None] * (len(shape) - 1) + [keys.TIME]
 
     def _read_objects(self) -> None:
         found = self._storage.read(self._positions)
@@ -108,7 +108,8 @@ class ShownBuffer:
         row_at = torch.full((self._storage.max_size,), -1)
         row_at[self._positions.reshape(-1)] = torch.arange(self._positions.numel())
         rows = row_at[positions]
-        ids: Any = batch.get(keys.SLICE_IDS, None) if _is_rows(batch) else None
+        is_rows = isinstance(batch, TensorDictBase)
+        ids: Any = batch.get(keys.SLICE_IDS, None) if is_rows else None
         known = ids.reshape(-1).cpu() if ids is not None and ids.numel() == len(rows) else None
         return SampledRows(rows, known, title)
 
@@ -134,7 +135,3 @@ def _tensordict(rows: Any) -> TensorDictBase:
         return TensorDict(rows, [1])
     msg = f"expected a buffer of tensordicts, this one stores a {type(rows).__name__}."
     raise TypeError(msg)
-
-
-def _is_rows(batch: Any) -> bool:
-    return isinstance(batch, TensorDictBase)

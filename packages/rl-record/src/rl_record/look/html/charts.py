@@ -28,6 +28,11 @@ def chart(shapes: Iterable[Markup], size: tuple[float, float], label: str, kind:
     return tag("svg", list(shapes), class_=kind, **options)
 
 
+def axis(first: str, last: str) -> Markup:
+    """Text at both ends of a line."""
+    return tag("div", tag("span", first), tag("span", last), class_="axis")
+
+
 def histogram(bins: Bins, what: str, noun: str = "value") -> Markup:
     """Bars of the counts, with the edges below."""
     total, most = len(bins.counts), int(bins.counts.max())
@@ -40,7 +45,7 @@ def histogram(bins: Bins, what: str, noun: str = "value") -> Markup:
             shapes.append(rectangle(place, "bar", label))
     shown = chart(shapes, (WIDTH, HEIGHT), f"Histogram of {what}", "histogram")
     low, high_edge = _ends(bins)
-    return tag("div", shown, tag("div", tag("span", low), tag("span", high_edge), class_="axis"))
+    return tag("div", shown, axis(low, high_edge))
 
 
 def _is_whole(bins: Bins) -> bool:
@@ -73,9 +78,4 @@ def line(values: NDArray[np.float64], what: str) -> Markup:
     points = " ".join(f"{x:.6g},{y:.6g}" for x, y in pairs if np.isfinite(y))
     drawn = tag("polyline", points=points, class_="line")
     shown = chart([drawn], (WIDTH, HEIGHT), what, "histogram")
-    return tag(
-        "div",
-        tag("div", tag("span", number(high)), tag("span", ""), class_="axis"),
-        shown,
-        tag("div", tag("span", number(low)), tag("span", "later rows →"), class_="axis"),
-    )
+    return tag("div", axis(number(high), ""), shown, axis(number(low), "later rows →"))

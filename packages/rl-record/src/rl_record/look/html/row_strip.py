@@ -6,7 +6,7 @@ import numpy as np
 
 from rl_layout import EndKind
 from rl_record.look.findings import flat_row
-from rl_record.look.html.charts import chart, rectangle
+from rl_record.look.html.charts import axis, chart, rectangle
 from rl_record.look.html.markup import Markup, tag
 from rl_record.look.html.text import counted
 from rl_record.look.html.trajectory_bars import ENDS, SYMBOLS
@@ -31,10 +31,8 @@ def row_strips(view: View, slices: SampledSlices | None) -> tuple[Markup, bool]:
         shapes += _slices(slices, rows)
         label = f"rows {rows.start:,} to {rows.stop - 1:,}"
         picture = chart(shapes, (width, HEIGHT + LANE), label, "rows")
-        axis = tag("div", tag("span", f"{rows.start:,}"), tag("span", f"{rows.stop - 1:,}"))
-        axis = Markup(axis.replace("<div>", '<div class="axis">', 1))
         lines.append(tag("div", picture, _finding_links(view, rows), class_="strip"))
-        lines.append(axis)
+        lines.append(axis(f"{rows.start:,}", f"{rows.stop - 1:,}"))
     return tag("div", lines), exact
 
 
