@@ -152,7 +152,7 @@ def _twin(flat: TensorDictBase, marked: list[MarkedRow], i: int, num_steps: int)
 
 def _reaches(flat: TensorDictBase, i: int) -> int | None:
     """The row that row i says its next observation belongs to, in the batch or after it."""
-    lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
+    lost = _flag(flat, keys.NEXT_MISSING, i)
     return None if lost or _far(flat, i) < 1 else i + _far(flat, i)
 
 
@@ -170,8 +170,8 @@ def _observations(flat: TensorDictBase) -> list[tuple[Tensor, Tensor]]:
 def _successor(flat: TensorDictBase, marked: list[MarkedRow], i: int, num_steps: int) -> int | None:
     """The row that the next observation of row i belongs to, where no marker cuts between."""
     j = i + _far(flat, i)
-    lost = _read(flat, keys.NEXT_MISSING, lambda flag: bool(flag[i]), False)
-    done = any(_read(flat, key, lambda flag: bool(flag[i]), False) for key in keys.NEXT_DONE_KEYS)
+    lost = _flag(flat, keys.NEXT_MISSING, i)
+    done = any(_flag(flat, key, i) for key in keys.NEXT_DONE_KEYS)
     # every step in between must continue the one before it
     near = j > i and all(_joins(marked, row, num_steps) for row in range(i, j))
     return None if lost or done or not near else j
@@ -228,11 +228,10 @@ class ListRowSource:
 
 def _kind(rows: TensorDictBase, i: int) -> int:
     """How a row that ends a trajectory does."""
-    truncated = _read(rows, keys.NEXT_TRUNCATED, lambda flag: bool(flag[i]), False)
-    terminated = _read(rows, keys.NEXT_TERMINATED, lambda flag: bool(flag[i]), not truncated)
-    return 2 if terminated else 1
+    truncated = _flag(rows, keys.NEXT_TRUNCATED, i)
+    return 2 if _flag(rows, keys.NEXT_TERMINATED, i, absent=not truncated) else 1
 
 
-def _read(rows: TensorDictBase, key: NestedKey, ask: Callable[..., bool], absent: bool) -> bool:
+def _flag(rows: TensorDictBase, key: NestedKey, i: int, *, absent: bool = False) -> bool:
     value = rows.get(key, None)
-    return absent if value is None else ask(value)
+    return absent if value is None else bool(value[i])

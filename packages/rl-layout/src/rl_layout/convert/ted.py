@@ -193,11 +193,7 @@ class Flat2TED:
             KeyError: an entry of the compact form is missing.
             ValueError: the numbers of rows contradict the lengths.
         """
-        check_collection("data", data)
-        missing = {"shared", "steps", "lengths", "batch_shape", self.shift_key} - set(data.keys())
-        if missing:
-            msg = f"not the compact form of a batch: {sorted(missing)} is missing."
-            raise KeyError(msg)
+        _check_parts(data, self.shift_key)
         shape = torch.Size(data["batch_shape"].tolist())
         once, steps = tensors(data["shared"]), tensors(data["steps"])
         segments = Segments.from_lengths(data["lengths"])
@@ -280,13 +276,17 @@ class Nested2TED(Flat2TED):
         return super().__call__(flat, out)
 
 
-def flat_form(data: TensorDictBase) -> TensorDict:
-    """What `TED2Flat` returns, of that or of what `TED2Nested` returns."""
+def _check_parts(data: TensorDictBase, *more: str) -> None:
     check_collection("data", data)
-    missing = {"shared", "steps", "lengths", "batch_shape"} - set(data.keys())
+    missing = {"shared", "steps", "lengths", "batch_shape", *more} - set(data.keys())
     if missing:
         msg = f"not the compact form of a batch: {sorted(missing)} is missing."
         raise KeyError(msg)
+
+
+def flat_form(data: TensorDictBase) -> TensorDict:
+    """What `TED2Flat` returns, of that or of what `TED2Nested` returns."""
+    _check_parts(data)
     flat = TensorDict({name: data.get(name) for name in data.keys()})  # noqa: SIM118
     for name in ("shared", "steps"):
         group = data.get(name)
