@@ -26,9 +26,6 @@ class Stack(TensorSpec):
     dim: int  # the dimension along which they lie, not negative
 
     def __init__(self, *specs: TensorSpec, dim: int) -> None:
-        self._hold(specs, dim)
-
-    def _hold(self, specs: Sequence[TensorSpec], dim: int) -> None:
         if not specs:
             msg = "a stack needs at least one spec: got none"
             raise ValueError(msg)
@@ -215,7 +212,7 @@ class Stack(TensorSpec):
         specs = [copy(spec) for spec in self.specs]
         for spec in specs:
             spec._make_dynamic(dim - (dim > self.dim))
-        self._hold(specs, self.dim)
+        Stack.__init__(self, *specs, dim=self.dim)  # what a subclass adds stays
 
 
 class Stacked(Stack):

@@ -53,6 +53,17 @@ def is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex)
 
 
+def chosen_domain(domain: str | None, dtype: torch.dtype | str | None) -> str:
+    """The domain of a new spec: the given one, or else that of its dtype; continuous without."""
+    if domain is None:
+        is_discrete = dtype is not None and is_integer(as_dtype(dtype))
+        return "discrete" if is_discrete else "continuous"
+    if domain not in ("continuous", "discrete"):
+        msg = f"domain must be 'continuous' or 'discrete': got {domain!r}"
+        raise ValueError(msg)
+    return domain
+
+
 def kept_domain(domain: str | None, dtype: torch.dtype) -> str | None:
     """A domain that differs from what its dtype says, so that casts keep it; None for others."""
     return None if domain == ("discrete" if is_integer(dtype) else "continuous") else domain

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_specs.core.leaf import Leaf
-from rl_specs.core.placement import as_device, as_dtype, kept_domain
+from rl_specs.core.placement import as_device, as_dtype, chosen_domain, kept_domain
 from rl_specs.core.sizes import TensorView, as_size, safe, without_repeats
 from rl_specs.leaves.boxes import ContinuousBox
 from rl_specs.leaves.interval import INT64_MAX, clip, limits, random_floats, random_integers, within
@@ -55,12 +55,10 @@ class Bounded(Leaf):
         """Choose between the continuous and the discrete class."""
         if cls is not Bounded:
             return super().__new__(cls)
-        domain = kwargs.get("domain")
         dtype = kwargs.get("dtype", args[4] if len(args) > 4 else None)
-        if domain is None:
-            integer = dtype is not None and not as_dtype(dtype).is_floating_point
-            domain = "discrete" if integer else "continuous"
-        return object.__new__(_of_domain(domain))  # type: ignore[return-value]
+        domain = chosen_domain(kwargs.get("domain"), dtype)
+        chosen = BoundedContinuous if domain == "continuous" else BoundedDiscrete
+        return object.__new__(chosen)  # type: ignore[return-value]
 
     def __init__(
         self,
@@ -191,13 +189,6 @@ class BoundedDiscrete(Bounded):
     """
 
     _default_domain = "discrete"
-
-
-def _of_domain(domain: str) -> type[Bounded]:
-    if domain not in ("continuous", "discrete"):
-        msg = f"domain must be 'continuous' or 'discrete': got {domain!r}"
-        raise ValueError(msg)
-    return BoundedContinuous if domain == "continuous" else BoundedDiscrete
 
 
 def _bound(value: Any, dtype: torch.dtype, inward: TensorView) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_specs.core.leaf import Leaf
-from rl_specs.core.placement import as_device, as_dtype, is_integer, kept_domain
+from rl_specs.core.placement import as_device, as_dtype, chosen_domain, is_integer, kept_domain
 from rl_specs.leaves.boxes import ContinuousBox
 from rl_specs.leaves.interval import clip, limits
 
@@ -41,14 +41,8 @@ class Unbounded(Leaf):
         """Choose between the continuous and the discrete class."""
         if cls is not Unbounded:
             return super().__new__(cls)
-        domain = kwargs.get("domain")
         dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None)
-        if domain is None:
-            continuous = dtype is None or not is_integer(as_dtype(dtype))
-            domain = "continuous" if continuous else "discrete"
-        if domain not in ("continuous", "discrete"):
-            msg = f"domain must be 'continuous' or 'discrete': got {domain!r}"
-            raise ValueError(msg)
+        domain = chosen_domain(kwargs.get("domain"), dtype)
         chosen = UnboundedContinuous if domain == "continuous" else UnboundedDiscrete
         return object.__new__(chosen)  # type: ignore[return-value]
 
