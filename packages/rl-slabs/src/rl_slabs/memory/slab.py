@@ -255,8 +255,7 @@ class Slab:
         """
         check_type("file", file, LazyFile, "an open file, as LazyFile.shared returns")
         manifest = Manifest(schema, capacity, lanes, about, spare)
-        head, promised = manifest.to_bytes(), manifest.promised
-        file.fill(head, manifest.taken, _wanted(manifest), promised=promised)
+        _fill(file, manifest)
         slab = cls.over(file)
         slab.schema.require_equal(schema)
         if (slab.capacity, slab.lanes) != (manifest.capacity, manifest.lanes):
@@ -479,8 +478,7 @@ class Slab:
     @classmethod
     def _made(cls, file: LazyFile, manifest: Manifest) -> Self:
         try:
-            head, promised = manifest.to_bytes(), manifest.promised
-            file.fill(head, manifest.taken, _wanted(manifest), promised=promised)
+            _fill(file, manifest)
         except BaseException:
             file.close()
             raise
@@ -524,6 +522,11 @@ class Slab:
         block = memory.array[begin:]
         rows = Rows.over(manifest.schema, manifest.capacity, block, file=on_disk, offset=begin)
         return cls(manifest, rows, words.reshape(-1, WORDS_PER_LANE), memory)
+
+
+def _fill(file: LazyFile, manifest: Manifest) -> None:
+    head, promised = manifest.to_bytes(), manifest.promised
+    file.fill(head, manifest.taken, _wanted(manifest), promised=promised)
 
 
 def _wanted(manifest: Manifest) -> str:

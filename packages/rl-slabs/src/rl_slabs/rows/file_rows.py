@@ -104,7 +104,8 @@ class _Block:
             return self._words[:count]
         for number, cell in self._cells:
             leaf = given[number]
-            cell[:count] = as_cells(leaf, cell.dtype) if cell.dtype.kind == "V" else _flat(leaf)
+            opaque = cell.dtype.kind == "V"
+            cell[:count] = as_cells(leaf, cell.dtype) if opaque else leaf.reshape(count)
         return self._words[:count]
 
 
@@ -114,10 +115,6 @@ def _cell(words: NDArray[np.int64], field: Field) -> NDArray[Any]:
     if field.nbytes != kind.itemsize:
         kind = np.dtype(f"V{field.nbytes}")
     return np.ndarray((len(words),), kind, words.data, field.offset or 0, words.strides[:1])
-
-
-def _flat(leaf: NDArray[Any]) -> NDArray[Any]:
-    return leaf.reshape(len(leaf))
 
 
 def _write(descriptor: int, array: NDArray[Any], place: int) -> None:

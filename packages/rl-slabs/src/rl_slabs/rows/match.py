@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_slabs.schema import Field
-from rl_tensordict import Leaves, leaves_of
+from rl_tensordict import Leaves, as_key, leaves_of
+from rl_tensordict.types import KeyPath, NestedKey
 
 
 def match_fields(
@@ -97,5 +98,5 @@ def as_cells(array: NDArray[Any], kind: np.dtype[Any] | None = None) -> NDArray[
     return cells
 
 
-def _names(paths: Iterable[tuple[str, ...]]) -> list[str | tuple[str, ...]]:
-    return [path[0] if len(path) == 1 else path for path in paths]
+def _names(paths: Iterable[KeyPath]) -> list[NestedKey]:
+    return [as_key(path) for path in paths]

@@ -22,10 +22,6 @@ class ValidatedLeaves(dict[NestedKey, NDArray[Any]]):
     tensors: Sequence[torch.Tensor] = ()  # The same memory in the order of the fields, if known
 
 
-_Place = tuple[int, torch.dtype, tuple[int, ...]]
-"""The number of a leaf among the fields, and what it must be: plain, as those are unpacked fast."""
-
-
 class TensordictReader:
     """Reads the leaves of tensordicts that match a schema exactly, in one pass."""
 
@@ -41,6 +37,7 @@ class TensordictReader:
             for field in (() if self._hidden else schema.fields)
         ]
         self._shapes: tuple[int, list[tuple[int, ...]]] = (-1, [])  # of so many rows
+        # by name: number of the field, dtype and shape, as a plain tuple, which is unpacked fast
         self._places: dict[str, Any] = {}
         for number, field in enumerate(schema.fields):
             group = self._places

@@ -35,7 +35,8 @@ def build_unpack(
 def _built(fields: tuple[Field, ...], row_bytes: int, *, contiguous: bool, copied: bool) -> Unpack:
     source = unpack_source(fields, row_bytes, contiguous=contiguous, copied=copied)
     scope: dict[str, Any] = {"torch": torch, "build_flat": build_flat, "tensor": torch.from_numpy}
-    scope |= {name: np.dtype(name) for name in _carriers(fields)}
+    carriers = {name_of(carrier(field.dtype)) for field in fields}
+    scope |= {name: np.dtype(name) for name in carriers}
     exec(compile(source, "<unpack of a row schema>", "exec"), scope)
     return cast("Unpack", scope["unpack"])
 
@@ -84,10 +85,6 @@ def _viewed(
         cast = f".view({field.dtype})" * (carried is not field.dtype)
         lines.append(f"{names[field.path]} = tensor({view}){cast}")
     return lines
-
-
-def _carriers(fields: Sequence[Field]) -> set[str]:
-    return {name_of(carrier(field.dtype)) for field in fields}
 
 
 def _cut(fields: Sequence[Field], row_bytes: int, names: dict[tuple[str, ...], str]) -> list[str]:
