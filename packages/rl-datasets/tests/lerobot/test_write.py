@@ -1,5 +1,7 @@
 import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
@@ -75,6 +77,22 @@ def test_missing_last_observations_stay_missing(tmp_path):
     assert found["collector", "next_missing"].nonzero().flatten().tolist() == [7]
     rest = torch.arange(16) != 7
     assert (found[rest]["next", "observation"] == rows[rest]["next", "observation"]).all()
+
+
+@pytest.mark.parametrize("fps", [10, 12.5, np.int64(10), np.float32(12.5), Fraction(25, 2)])
+def test_steps_a_second_may_be_any_number_above_0(tmp_path, fps):
+    folder = to_lerobot(trajectories([3]), "me/out", root=tmp_path, fps=fps)
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    assert info["fps"] == fps
+    data = LeRobotExperienceReplay("me/back", path=folder, root=tmp_path / "r", verbose=False)
+    assert data[:]["timestamp"].flatten().tolist() == pytest.approx([0, 1 / fps, 2 / fps])
+
+
+@pytest.mark.parametrize("fps", [0, -1, float("inf")])
+def test_no_steps_a_second_are_refused_before_anything_is_written(tmp_path, fps):
+    with pytest.raises(ValueError, match="fps: expected a number of steps a second above 0"):
+        to_lerobot(trajectories([3]), "me/out", root=tmp_path, fps=fps)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_dataset_is_not_overwritten_and_not_empty(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rl_datasets.lerobot.source import KEYS, LAST_FILE
 from rl_datasets.paths import path_of
 from rl_datasets.written_episodes import Steps, episodes_of, new_dataset
 from rl_layout.keys import NEXT_DONE, NEXT_TERMINATED, NEXT_TRUNCATED
-from rl_tensordict.arguments import check_number, check_type
+from rl_tensordict.arguments import as_integer, check_number, check_type
 from rl_tensordict.types import Array, KeyPath
 
 VERSION = "v3.0"
@@ -57,7 +58,8 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
 
     Raises:
         FileExistsError: There is a dataset of that name.
-        ValueError: No step, or next observations that are not the observations of the next rows.
+        ValueError: No step, no positive `fps`, or next observations that are not the observations
+            of the next rows.
 
     Example:
         >>> import tempfile
@@ -69,6 +71,9 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
     """
     check_type("repo_id", repo_id, str, "the name of a dataset")
     check_number("fps", fps)
+    if not 0 < fps < math.inf:
+        raise ValueError(f"fps: expected a number of steps a second above 0, got {fps}.")
+    whole = as_integer(fps)
     if metadata is not None:
         check_type("metadata", metadata, Mapping, "what is to be told of it, by names")
     folder = inside(root_of(root) if root is None else path_of(root, "root"), repo_id)
@@ -76,7 +81,8 @@ def to_lerobot(  # noqa: PLR0913 - what a dataset is described by
         with _Tables(making, float(fps)) as tables:
             for episode in episodes_of(data, keep_missing=True):
                 tables.take(episode)
-        about = {"codebase_version": VERSION, "robot_type": robot_type, "fps": fps}
+        rate = float(fps) if whole is None else whole  # which JSON has
+        about = {"codebase_version": VERSION, "robot_type": robot_type, "fps": rate}
         tables.describe({**about, **(metadata or {})}, task)
     return folder
 
