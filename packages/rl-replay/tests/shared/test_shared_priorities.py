@@ -14,6 +14,7 @@ import torch
 
 from rl_layout.testing import trajectories
 from rl_replay import (
+    LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
     PrioritizedSliceSampler,
@@ -190,3 +191,33 @@ def test_slices_of_another_length_are_refused_where_others_draw():
     buffer.sample(12)
     with pytest.raises(ValueError, match="slices of 3 rows are drawn from this shared buffer"):
         buffer.sample(8)
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_priorities_of_rows_outlive_a_change_of_markers(shares, tmp_path):
+    storage = (
+        LazyTensorStorage(8, lanes=1)
+        if shares
+        else LazyMemmapStorage(8, scratch_dir=tmp_path, lanes=1)
+    )
+    sampler = PrioritizedSampler(8, alpha=1.0, beta=0.5, eps=0, probabilities=True)
+    buffer = TensorDictReplayBuffer(storage=storage, sampler=sampler, batch_size=60, shared=shares)
+    buffer.extend(trajectories([4]))
+    sample = buffer[:]
+    sample["index"], sample["td_error"] = torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    buffer.update_tensordict_priority(sample)
+    row = buffer[2].clone()
+    buffer[2] = row.set("action", row["action"] + 1)  # its markers are written too
+    drawn = buffer.sample()
+    assert torch.allclose(drawn["probability"].float(), (drawn["index"] + 1) / 10.0)
+
+
+def test_priorities_begin_anew_with_rows_that_are_loaded(tmp_path):
+    buffer = shared("rows")
+    buffer.extend(trajectories([4], first_id=50))
+    buffer.dumps(tmp_path)
+    buffer.update_priority(torch.arange(3), torch.tensor([9.0, 9.0, 9.0]))
+    buffer.sample()
+    buffer.empty()
+    buffer.extend(trajectories([4], first_id=70))
+    assert (buffer.sample()["priority_weight"] == 1).all()

@@ -325,11 +325,15 @@ class PrioritizedSampler(Sampler):
             return rows
         rows.catch_up(
             ring,
-            storage.epoch,
+            self._epoch_of(storage),
             lambda begin, end: self._written_with(storage, range(begin, end)),
             highest_of_stored=self.max_priority_within_buffer,
         )
         return rows
+
+    def _epoch_of(self, storage: Storage) -> int:
+        """A number that changes where all priorities begin anew."""
+        return storage.replacements
 
     def _settle(self, storage: Storage, former: Storage | None) -> None:
         """Makes room for the rows of a storage, instead of those of the former one."""

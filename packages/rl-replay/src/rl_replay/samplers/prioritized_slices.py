@@ -162,6 +162,10 @@ class PrioritizedSliceSampler(TrajectorySampler, PrioritizedSampler):
         numbers, slices = super().sample_slices(storage, count, length)
         return numbers, Slices(slices.lengths, slices.padded_to, self._drawn)
 
+    def _epoch_of(self, storage: Storage) -> int:
+        # rows that are linked anew may be the first ones of other slices
+        return storage.epoch
+
     def choose(self, index: TrajectoryIndex, count: int, length: int) -> SliceBounds:
         """Draw the first rows of some slices.
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from rl_replay.trajectories.tables import TrajectoryTables
 from rl_slabs import Arrays, LazyFile
 
-UPDATING, EMPTIED, MISSES, REACH, LEFT = range(5)
-"""Words of the board: rows are being changed in place; how often rows were dropped or loaded;
-whether rows lack a next observation, and the most steps to one; the files were left for others."""
+UPDATING, EPOCH, MISSES, REACH, LEFT, REPLACED = range(6)
+"""Words of the board: rows are being changed in place; how often rows were dropped, loaded or
+linked anew; whether rows lack a next observation, and the most steps to one; the files were left
+for others; how often rows were dropped or loaded."""
 
 _WORDS = 8
 

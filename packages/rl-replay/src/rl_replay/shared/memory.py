@@ -17,7 +17,7 @@ from rl_replay.linking.links import Links
 from rl_replay.linking.markers import MarkerColumns
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.rows import LosslessRows
-from rl_replay.shared.files import EMPTIED, MISSES, REACH, SharedFiles
+from rl_replay.shared.files import EPOCH, MISSES, REACH, REPLACED, SharedFiles
 from rl_replay.shared.ring import InPlaceUpdateLock, SharedRing
 from rl_replay.storages.layout import Lossless, StorageLayout
 from rl_replay.storages.row_store import PlainRows, RowStore
@@ -118,6 +118,7 @@ class SharedMemory:
     def continue_from(self, former: SharedMemory) -> None:
         """Continues row ids and epochs of other files; call it inside `update_lock.left()`."""
         self.ring.continue_from(former.ring)
+        self.board[REPLACED] = former.replacements + 1
         self.epoch = former.epoch + 1
 
     def forget(self) -> None:
@@ -177,12 +178,22 @@ class SharedMemory:
 
     @property
     def epoch(self) -> int:
-        """How often all rows were dropped or loaded, by any process."""
-        return int(self.board[EMPTIED]) if self.slab is not None else 0
+        """How often all rows were dropped, loaded or linked anew, by any process."""
+        return int(self.board[EPOCH]) if self.slab is not None else 0
 
     @epoch.setter
     def epoch(self, value: int) -> None:
-        self.board[EMPTIED] = value
+        self.board[EPOCH] = value
+
+    @property
+    def replacements(self) -> int:
+        """How often all rows were dropped or loaded, by any process."""
+        return int(self.board[REPLACED]) if self.slab is not None else 0
+
+    def note_replacement(self) -> None:
+        """Tells every process that all rows were dropped or loaded."""
+        self.board[REPLACED] += 1
+        self.epoch += 1
 
     def require_current(self) -> None:
         """Raises if the other processes use other files by now."""
@@ -290,7 +301,7 @@ def _publish(memory: SharedMemory, contents: Contents) -> None:
     ends = [low + count for low, count in zip(first, contents.window.counts, strict=True)]
     floor = [number & LANE_MASK for number in contents.floor or first]
     # before any number is valid again: a reader that copied rows meanwhile may mean another row
-    memory.epoch += 1
+    memory.note_replacement()
     fence()
     floor = [min(pair) for pair in zip(floor, ends, strict=True)]
     ring.restore_lanes(ends, floor, contents.order)
@@ -298,4 +309,4 @@ def _publish(memory: SharedMemory, contents: Contents) -> None:
     if contents.index is not None:
         index.restore(contents.index)
     index.catch_up(memory.back, ring.window())
-    memory.epoch += 1
+    memory.note_replacement()

@@ -91,8 +91,13 @@ class SharedSession(Session):
 
     @property
     def epoch(self) -> int:
-        """How often rows were dropped or loaded, by whichever process."""
+        """How often rows were dropped, loaded or linked anew, by whichever process."""
         return self.memory.epoch
+
+    @property
+    def replacements(self) -> int:
+        """How often rows were dropped or loaded, by whichever process."""
+        return self.memory.replacements
 
     @property
     def kept_structure(self) -> Structure | None:
@@ -226,10 +231,10 @@ class SharedSession(Session):
             with self.exclusive():
                 self._drop_all()
                 memory.index.clear()
-                memory.epoch += 1
+                memory.note_replacement()
         else:
             memory.ring.empty()
-            memory.epoch += 1
+            memory.note_replacement()
 
     def restore(
         self, layout: StorageLayout, contents: Contents, fill: FillRows, device: torch.device

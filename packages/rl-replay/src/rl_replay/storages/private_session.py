@@ -166,7 +166,7 @@ class PrivateSession(Session):
 
     is_shared = False
     takes_turns = True
-    epoch = 0
+    epoch = replacements = 0
 
     def __init__(self, capacity: int, allocator: Allocator) -> None:
         super().__init__(capacity)

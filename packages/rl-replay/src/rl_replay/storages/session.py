@@ -117,6 +117,11 @@ class Session(WriteSession):
     @property
     @abstractmethod
     def epoch(self) -> int:
+        """How often other processes dropped or loaded all rows, or linked them anew."""
+
+    @property
+    @abstractmethod
+    def replacements(self) -> int:
         """How often other processes dropped or loaded all rows."""
 
     @abstractmethod

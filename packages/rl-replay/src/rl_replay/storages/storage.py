@@ -126,8 +126,13 @@ class Storage(ABC):
 
     @property
     def epoch(self) -> int:
-        """How often other processes dropped or loaded all rows; 0 where they cannot."""
+        """How often other processes changed all rows or their links; 0 where they cannot."""
         return self.session.epoch
+
+    @property
+    def replacements(self) -> int:
+        """How often other processes dropped or loaded all rows; 0 where they cannot."""
+        return self.session.replacements
 
     def share(self) -> None:
         """Let processes that are given the storage see the same rows, several writing at a time.
