@@ -218,3 +218,13 @@ def test_overwriting_an_old_group_leaves_the_new_one_of_its_number():
         buffer.extend(rows_of([[1, 2], [0, 1]]))  # of 5 and 3 rows
         assert buffer.sample()["group_ids"].bincount().tolist() == rows
     assert buffer.sampler.stats()["groups"] == 3
+
+
+@pytest.mark.parametrize(
+    "groups", [torch.rand(6), torch.zeros(6, 2).long(), torch.zeros(6, dtype=torch.bool)]
+)
+def test_groups_that_are_no_numbers_of_rows_are_refused(groups):
+    buffer = buffer_of()
+    buffer.extend(rows_of([[1, 2, 0]]).set("group_ids", groups))
+    with pytest.raises(TypeError, match="'group_ids': expected a whole number a row, got"):
+        buffer.sample()

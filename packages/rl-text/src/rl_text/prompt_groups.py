@@ -10,7 +10,7 @@ import torch
 from rl_layout import keys
 from rl_replay import Sampler, Storage
 from rl_tensordict import NestedKey, UnfitValue
-from rl_tensordict.arguments import check_whole
+from rl_tensordict.arguments import check_whole, shown
 from rl_tensordict.types import Ints
 from rl_text.tokens.names import GROUP_IDS
 
@@ -86,6 +86,7 @@ class PromptGroupSampler(Sampler):
         Raises:
             ValueError: there is no whole group, or one has more rows than a batch.
             KeyError: rows have no groups.
+            TypeError: groups are no whole numbers.
         """
         self._take_in(storage)
         if not self._groups:
@@ -224,6 +225,9 @@ class PromptGroupSampler(Sampler):
             if leaf is None:
                 msg = f"no leaf {key!r} is stored: rows are tokens as of flat_tokens(groups=...)."
                 raise KeyError(msg)
+            if leaf.numel() != len(rows) or leaf.is_floating_point() or leaf.dtype == torch.bool:
+                msg = f"{key!r}: expected a whole number a row, got {shown(leaf)}."
+                raise TypeError(msg)
             found.append(leaf.reshape(len(rows)).cpu().numpy())
         group, conversation = found
         is_first = np.ones(len(rows), bool)
