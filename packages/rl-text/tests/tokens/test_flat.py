@@ -160,3 +160,37 @@ def test_leaves_of_another_shape_are_refused():
 def test_single_tokens_are_no_conversation(tokens):
     with pytest.raises(TypeError, match="tokens: expected"):
         flat_tokens(tokens)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: flat_tokens({"input_ids": [[1]]}),
+            TypeError,
+            r"got columns \['input_ids'\]\. Pass those of 'input_ids'",
+        ),
+        (lambda: flat_tokens([[1], [2, -100]]), ValueError, "numbers of 0 or more, got -100"),
+        (lambda: flat_tokens([torch.tensor([-1])]), ValueError, "numbers of 0 or more, got -1"),
+        (lambda: flat_tokens([[1]], groups=["a"]), TypeError, "groups: expected whole numbers"),
+        (lambda: flat_tokens([[1]], groups=[None]), TypeError, "groups: expected whole num"),
+        (lambda: padded(flat_tokens([[1]]), "x"), TypeError, "pad_token_id: expected a whole"),
+        (lambda: padded(flat_tokens([[1]]), length=1.5), TypeError, "length: expected a whole"),
+    ],
+)
+def test_wrong_numbers_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [[0.0, float("-inf")], [0.0, 0.0]],  # what is added to scores of attention
+        [[1.0, float("nan")], [1.0, 1.0]],
+        [[1, 2], [1, 1]],
+    ],
+)
+def test_masks_of_other_numbers_than_0_and_1_are_refused(mask):
+    with pytest.raises(ValueError, match="attention_mask: expected 1 for real tokens and 0 for o"):
+        from_padded(torch.tensor([[5, 6], [7, 8]]), torch.tensor(mask))

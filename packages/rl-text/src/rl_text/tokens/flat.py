@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -44,9 +44,9 @@ def flat_tokens(
         ``("collector", "traj_step")``.
 
     Raises:
-        ValueError: there is no conversation, one has no token at all, or the numbers of prompts,
-            completions, groups or ids differ.
-        TypeError: tokens are not whole numbers.
+        ValueError: there is no conversation, one has no token at all, a token is below 0, or the
+            numbers of prompts, completions, groups or ids differ.
+        TypeError: tokens, groups or ids are not whole numbers.
 
     Example:
         >>> batch = flat_tokens([[5, 6], [7]], [[8], [9, 10]], groups=[0, 1])
@@ -75,8 +75,8 @@ def flat_tokens(
         LOSS_MASK: torch.repeat_interleave(learnt, parts.flatten()),
     }
     if groups is not None:
-        leaves[GROUP_IDS] = torch.repeat_interleave(_numbers("groups", groups), lengths)
-    numbers = conversation_ids.take(len(first)) if ids is None else _numbers("ids", ids)
+        leaves[GROUP_IDS] = torch.repeat_interleave(whole_numbers("groups", groups), lengths)
+    numbers = conversation_ids.take(len(first)) if ids is None else whole_numbers("ids", ids)
     return TensorDict({**leaves, **markers(lengths, numbers)}, [int(lengths.sum())], names=["time"])
 
 
@@ -94,6 +94,10 @@ def markers(lengths: Tensor, ids: Tensor) -> dict[str, Any]:
 
 
 def _as_list(name: str, tokens: Any) -> list[Tokens]:
+    if isinstance(tokens, Mapping):  # what a tokenizer returns
+        columns = sorted(map(str, tokens))
+        msg = f"{name}: expected lists of tokens, got columns {columns}. Pass those of 'input_ids'."
+        raise TypeError(msg)
     single = isinstance(tokens, Tensor | np.ndarray) and not tokens.ndim
     if single or isinstance(tokens, str | bytes) or not isinstance(tokens, Iterable):
         msg = f"{name}: expected lists of tokens, one for each conversation, got {shown(tokens)}."
@@ -110,17 +114,30 @@ def _as_list(name: str, tokens: Any) -> list[Tokens]:
 def _joined(pieces: list[Tokens], count: int) -> Tensor:
     """All tokens as one int64 tensor."""
     if any(isinstance(piece, Tensor) for piece in pieces):
-        return torch.cat([_numbers("tokens", piece) for piece in pieces])
+        return _checked(torch.cat([whole_numbers("tokens", piece) for piece in pieces]))
     try:  # index refuses floats, which numpy would cut
         flat = map(operator.index, chain.from_iterable(pieces))
-        return torch.from_numpy(np.fromiter(flat, np.int64, count))
+        return _checked(torch.from_numpy(np.fromiter(flat, np.int64, count)))
     except (TypeError, OverflowError) as error:
         msg = f"tokens: expected whole numbers of 64 bits: {error}. Call the tokenizer first."
         raise TypeError(msg) from error
 
 
-def _numbers(name: str, values: Any) -> Tensor:
-    found = torch.as_tensor(values)
+def _checked(tokens: Tensor) -> Tensor:
+    low = int(tokens.min())
+    if low < 0:
+        msg = f"tokens: expected numbers of 0 or more, got {low}. Leave out what is no token."
+        raise ValueError(msg)
+    return tokens
+
+
+def whole_numbers(name: str, values: Any) -> Tensor:
+    """Whole numbers ``[S]`` as int64."""
+    try:
+        found = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        msg = f"{name}: expected whole numbers, got {shown(values)}."
+        raise TypeError(msg) from error
     if found.is_floating_point() and not found.numel():
         return found.long()  # torch takes an empty list for one of floats
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_tensordict import leaves
-from rl_tensordict.arguments import check_choice, check_collection, shown
+from rl_tensordict.arguments import check_choice, check_collection, check_whole, shown
 from rl_text.tokens.conversation_ids import conversation_ids
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
@@ -51,6 +51,9 @@ def padded(
     """
     check_collection("batch", batch)
     check_choice("side", side, ("left", "right"))
+    check_whole("pad_token_id", pad_token_id)
+    if length is not None:
+        check_whole("length", length)
     segments = Segments.of(batch)
     longest = segments.max_length
     width = longest if length is None else length
@@ -84,14 +87,14 @@ def from_padded(
 
     Args:
         input_ids: integers ``[S, L]``.
-        attention_mask: 1 or True for real tokens, ``[S, L]``; all are if absent.
+        attention_mask: 1 or True for real tokens, else 0, ``[S, L]``; all are real if absent.
         others: leaves ``[S, L, ...]`` of the same tokens, as ``loss_mask``.
 
     Returns:
         Flat tokens ``[N]`` with markers; conversations have new ids.
 
     Raises:
-        ValueError: shapes differ, or a row has no real token.
+        ValueError: shapes differ, a mask holds other numbers, or a row has no real token.
         TypeError: tokens are not whole numbers.
 
     Example:
@@ -108,6 +111,9 @@ def from_padded(
             msg = f"{name}: expected {[*input_ids.shape]}, as input_ids, got {[*leaf.shape]}."
             raise ValueError(msg)
     real = mask.bool()
+    if not bool((mask == real).all()):
+        msg = f"attention_mask: expected 1 for real tokens and 0 for others, got {_others(mask)}."
+        raise ValueError(msg)
     lengths = real.sum(1).cpu()
     if not len(lengths) or int(lengths.min()) == 0:
         row = int(lengths.argmin()) if len(lengths) else 0
@@ -118,6 +124,12 @@ def from_padded(
     marks = markers(lengths, conversation_ids.take(len(lengths)))
     flat = TensorDict({**made, **marks}, [int(lengths.sum())], names=[keys.TIME])
     return flat.to(input_ids.device)
+
+
+def _others(mask: Tensor) -> list[float]:
+    """A few numbers of a mask that are neither 0 nor 1."""
+    found: list[float] = mask[(mask != 0) & (mask != 1)][:4].tolist()
+    return found
 
 
 def token_lists(batch: TensorDictBase) -> list[list[int]]:
