@@ -97,3 +97,10 @@ def test_chosen_and_rejected_of_different_counts_are_refused():
 def test_columns_that_are_no_lists_are_named(values):
     with pytest.raises(TypeError, match="expected a list of values under 'text'"):
         read_examples({"text": values})
+
+
+def test_part_that_a_data_set_does_not_have_is_named():
+    datasets = pytest.importorskip("datasets", exc_type=ImportError)
+    parts = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"prompt": ["a"]})})
+    with pytest.raises(KeyError, match=r"split: there is no part 'test': there are \['train'\]"):
+        read_examples(parts, "test")

@@ -182,7 +182,7 @@ def test_rows_are_numbers_slices_or_flags(tmp_path):
     [
         ({"max_length": 0}, ValueError, "max_length: expected at least 1"),
         ({"valid_size": 0}, ValueError, "valid_size: expected at least 1"),
-        ({"texts": []}, ValueError, "no data: 0 of 0 examples are too long, and none is left"),
+        ({"texts": []}, ValueError, "no data: there is no example"),
         ({"texts": ["a", ""]}, ValueError, r"example 1 has no token\. Leave empty ones out"),
     ],
 )
@@ -199,3 +199,33 @@ def test_examples_in_place_of_the_name_of_a_part_are_named():
 def test_number_of_workers_has_no_effect_and_says_so(tmp_path):
     with pytest.warns(DeprecationWarning, match="num_workers has no effect"):
         loader(tmp_path, num_workers=4)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tokenizer_fn": None}, "tokenizer_fn: expected a class as TensorDictTokenizer, got None"),
+        (
+            {"pre_tokenization_hook": lambda columns: None},
+            "pre_tokenization_hook: expected it to return columns, got None",
+        ),
+    ],
+)
+def test_functions_that_give_nothing_are_named(tmp_path, more, message):
+    given = {"tokenizer_fn": TensorDictTokenizer, "tokenizer": ByteTokenizer(), **more}
+    with pytest.raises(TypeError, match=message):
+        TokenizedDatasetLoader("train", 8, [{"text": "ab"}], root_dir=tmp_path, **given).load()
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5])
+def test_rectangles_have_a_cell(tmp_path, length):
+    data = TokenizedDatasetLoader(
+        "train",
+        8,
+        [{"text": "ab"}],
+        TensorDictTokenizer,
+        root_dir=tmp_path,
+        tokenizer=ByteTokenizer(),
+    ).load()
+    with pytest.raises((TypeError, ValueError), match="length: expected"):
+        data.padded(length=length)

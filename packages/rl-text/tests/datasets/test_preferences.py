@@ -56,3 +56,75 @@ def test_chosen_and_rejected_of_different_counts_are_refused():
 def test_prompt_longer_than_its_rectangle_is_left_out(tmp_path):
     source = [{"prompt": "abcdefgh", "label": "x"}, {"prompt": "e", "label": "f"}]
     assert texts(read(PromptData, source, tmp_path)) == ["ef"]
+
+
+def pairs_of(*texts):
+    return [{"prompt": one, "chosen": two, "rejected": three} for one, two, three in texts]
+
+
+def test_pairs_that_are_cut_to_equal_texts_are_said(tmp_path):
+    pairs = pairs_of(("a", "b", "c"), ("long", "b", "c"), ("x", "same", "same"), ("lon", "b", "bb"))
+    message = "3 of 4 pairs have equal texts of at most 4 tokens, the first is pair 1"
+    for _ in range(2):  # of the copy too
+        with pytest.warns(UserWarning, match=message):
+            data = PairwiseDataset.load(
+                "train",
+                dataset_name=pairs,
+                max_length=4,
+                root_dir=tmp_path,
+                tokenizer=ByteTokenizer(),
+            )
+    assert data.stats["samples"] == 8
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: RewardData(ones(2, 3), ones(2, 2), batch_size=[2]),
+            ValueError,
+            r"attention_mask: expected the shape of input_ids, \[2, 3\], got \[2, 2\]",
+        ),
+        (
+            lambda: RewardData(ones(2, 3).float(), ones(2, 3), batch_size=[2]),
+            TypeError,
+            "input_ids: expected whole numbers, got a tensor",
+        ),
+        (
+            lambda: PromptData(ones(2, 3), ones(2, 2), ones(2), batch_size=[2]),
+            ValueError,
+            "attention_mask: expected the shape of input_ids",
+        ),
+        (
+            lambda: PairwiseDataset(ones(2, 3), ones(2, 3), batch_size=[2]),
+            TypeError,
+            "chosen_data: expected RewardData, got a tensor",
+        ),
+        (
+            lambda: PairwiseDataset(
+                RewardData(ones(2, 3), ones(2, 3), batch_size=[2]), None, batch_size=[2]
+            ),
+            TypeError,
+            "rejected_data: expected RewardData, got None",
+        ),
+    ],
+)
+def test_entries_that_do_not_fit_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_pairs_without_a_batch_size_are_named():
+    data = RewardData(ones(2, 3), ones(2, 3), batch_size=[])
+    with pytest.raises(ValueError, match=r"batch_size: expected \[2\], one for each text, got"):
+        PairwiseDataset(data, data, batch_size=[])
+
+
+@pytest.mark.parametrize("kind", [PromptData, RewardData, PairwiseDataset])
+def test_classes_are_documented_where_they_are_used(kind):
+    assert "Attributes:" in kind.__doc__
+    assert kind.__doc__.startswith(("Prompts with", "Texts and", "Pairs of"))

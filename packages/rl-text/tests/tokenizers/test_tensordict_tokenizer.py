@@ -85,3 +85,14 @@ def test_what_is_no_tokenizer_and_no_example_is_named(process):
     for call in (process(ByteTokenizer(), 8), process(ByteTokenizer(), 8).flat):
         with pytest.raises(TypeError, match="sample: expected columns of texts by their names"):
             call(3)
+
+
+def test_single_texts_are_laid_flat_too():
+    process = TensorDictTokenizer(ByteTokenizer(), 4)
+    assert process.flat({"text": "ab"})["input_ids"].tolist() == [97, 98]
+
+
+@pytest.mark.parametrize("padding", ["left", "do_not_pad", None, 1])
+def test_paddings_that_are_none_are_refused(padding):
+    with pytest.raises(ValueError, match="padding: expected 'max_length', 'longest', True or"):
+        TensorDictTokenizer(ByteTokenizer(), 4, padding=padding)

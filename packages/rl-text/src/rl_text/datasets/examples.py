@@ -32,6 +32,7 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
     Raises:
         TypeError: the source is none of these.
         ValueError: columns or examples do not fit together.
+        KeyError: there is no such part.
         ModuleNotFoundError: a name is given, and datasets is not installed.
 
     Example:
@@ -40,7 +41,10 @@ def read_examples(source: Any, split: str = "train", *, from_disk: bool = False)
     """
     if isinstance(source, str | Path):
         source = _named(str(source), split, from_disk=from_disk)
-    if isinstance(source, Mapping) and split in source and hasattr(source[split], "column_names"):
+    if isinstance(source, Mapping) and any(hasattr(v, "column_names") for v in source.values()):
+        if split not in source:
+            msg = f"split: there is no part {split!r}: there are {sorted(source)}."
+            raise KeyError(msg)
         source = source[split]
     if hasattr(source, "column_names"):
         return {name: list(source[name]) for name in source.column_names}

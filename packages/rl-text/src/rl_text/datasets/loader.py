@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -87,7 +87,8 @@ class TokenizedDatasetLoader:
         )
         check_whole("max_length", max_length, 1)
         check_whole("valid_size", valid_size, 1)
-        check_calls(tokenizer_fn=tokenizer_fn, pre_tokenization_hook=pre_tokenization_hook)
+        check_type("tokenizer_fn", tokenizer_fn, Callable, "a class as TensorDictTokenizer")
+        check_calls(pre_tokenization_hook=pre_tokenization_hook)
         drop_useless({} if num_workers is None else {"num_workers": num_workers}, USELESS)
         self.split = split
         self.max_length = max_length
@@ -114,6 +115,9 @@ class TokenizedDatasetLoader:
         """
         tokenizer = self._tokenizer()
         examples = read_examples(self.dataset_name, self.split, from_disk=self.from_disk)
+        if not any(map(len, examples.values())):
+            msg = "no data: there is no example."
+            raise UnfitValue(msg)
         if self.split.startswith("valid"):
             examples = {name: values[: self.valid_size] for name, values in examples.items()}
         texts = {
@@ -122,6 +126,8 @@ class TokenizedDatasetLoader:
         }
         if self.pre_tokenization_hook is not None:
             texts = self.pre_tokenization_hook(texts)
+            what = "it to return columns"
+            check_type("pre_tokenization_hook", texts, Mapping, what)
         process = self._process(tokenizer)
         folder = self.root_dir / self._key(texts, tokenizer, process)
         found = read_columns(folder)

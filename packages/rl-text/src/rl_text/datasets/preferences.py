@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from tensordict import TensorClass
 from torch import Tensor
 
 from rl_tensordict import UnfitValue
+from rl_tensordict.arguments import check_type, shown
 from rl_text.datasets.examples import ListColumns, pair_texts, prompt_columns, read_examples
 from rl_text.datasets.loader import TokenizedDatasetLoader
 from rl_text.datasets.tokenized import PROMPT_RINDEX, TokenizedDataset
@@ -41,12 +43,17 @@ class PromptData(TensorClass):  # type: ignore[misc]
         tensor([[5, 6, 0]])
     """
 
+    _about = __doc__
+
     input_ids: Tensor
     attention_mask: Tensor
     prompt_rindex: Tensor
     labels: Tensor | None = None
     logits: Tensor | None = None
     loss: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_texts(self)
 
     def mask_label(self, pad_token_id: int = 50256) -> Self:
         """Hide what follows the prompt.
@@ -136,10 +143,15 @@ class RewardData(TensorClass):  # type: ignore[misc]
         True
     """
 
+    _about = __doc__
+
     input_ids: Tensor
     attention_mask: Tensor
     rewards: Tensor | None = None
     end_scores: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_texts(self)
 
 
 class PairwiseDataset(TensorClass):  # type: ignore[misc]
@@ -160,10 +172,14 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
         '2 + 2 = 4'
     """
 
+    _about = __doc__
+
     chosen_data: RewardData
     rejected_data: RewardData
 
     def __post_init__(self) -> None:
+        for name in ("chosen_data", "rejected_data"):
+            check_type(name, getattr(self, name), RewardData, "RewardData")
         counts = [len(one.input_ids) for one in (self.chosen_data, self.rejected_data)]
         if counts[0] != counts[1]:
             msg = (
@@ -171,11 +187,24 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
                 f"{counts[1]} rejected."
             )
             raise UnfitValue(msg)
+        if self.batch_size != (counts[0],):
+            msg = f"batch_size: expected {counts[:1]}, one for each text, got "
+            raise UnfitValue(msg + f"{[*self.batch_size]}.")
 
     @classmethod
     def load(cls, split: str, **given: Any) -> TokenizedDataset:
-        """Tokenise pairs once, the chosen ones first; arguments are those of `from_dataset`."""
-        return _load(split, TensorDictTokenizer, COMPARISONS, pair_texts, **given)
+        """Tokenise pairs once; arguments are those of `from_dataset`.
+
+        Returns:
+            2S texts: of pair i the chosen one is number i, and the rejected one number S + i.
+
+        Warns:
+            UserWarning: texts of a pair are equal, as they are cut or were: of such a pair nothing
+                is learned.
+        """
+        data = _load(split, TensorDictTokenizer, COMPARISONS, pair_texts, **given)
+        _warn_of_equal(data)
+        return data
 
     @classmethod
     def take(cls, data: TokenizedDataset, rows: Any = None, length: int | None = None) -> Self:
@@ -218,7 +247,7 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
         Args:
             split: which part.
             dataset_name: a data set, see `read_examples`.
-            max_length: L; longer texts are cut.
+            max_length: L; longer texts are cut, and pairs that are equal then are warned of.
             root_dir: where the tokenised copy is kept.
             from_disk: the name is that of a folder.
             num_workers: has no effect.
@@ -230,6 +259,43 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
         given = {"dataset_name": dataset_name, "root_dir": root_dir, "from_disk": from_disk}
         given |= {"max_length": max_length, "num_workers": num_workers, "tokenizer": tokenizer}
         return cls.take(cls.load(split, **given), None, max_length)
+
+
+# tensordict replaces the docstrings of its classes by their signatures
+for _class in (PromptData, RewardData, PairwiseDataset):
+    _class.__doc__ = _class._about
+
+
+def check_texts(data: Any) -> None:
+    """Raise unless there is a number and a mark for each cell."""
+    ids, mask = data.input_ids, data.attention_mask
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex():
+        msg = f"input_ids: expected whole numbers, got {shown(ids)}."
+        raise TypeError(msg)
+    if mask.shape != ids.shape:
+        msg = f"attention_mask: expected the shape of input_ids, {[*ids.shape]}, got "
+        raise UnfitValue(msg + f"{[*mask.shape]}.")
+
+
+def _warn_of_equal(data: TokenizedDataset) -> None:
+    """Warn of pairs whose texts are equal."""
+    half = len(data) // 2
+    lengths = data.lengths[:half]
+    alike = (lengths == data.lengths[half:]).nonzero().squeeze(1)
+    if not len(alike):
+        return
+    chosen, rejected = (data.flat(alike + begin)[INPUT_IDS] for begin in (0, half))
+    other = torch.repeat_interleave(torch.arange(len(alike)), lengths[alike])[chosen != rejected]
+    is_equal = torch.ones(len(alike), dtype=torch.bool).index_fill_(0, other, False)
+    equal = alike[is_equal]
+    if len(equal):
+        longest = int(lengths[equal].max())
+        msg = (
+            f"{len(equal)} of {half} pairs have equal texts of at most {longest} tokens, the first "
+            f"is pair {int(equal[0])}: nothing is learned from them. Texts are cut at max_length, "
+            "from the end: raise it, shorten the prompts, or leave such pairs out."
+        )
+        warnings.warn(msg, UserWarning, stacklevel=3)
 
 
 def _load(  # noqa: PLR0913 - the arguments are the seed's

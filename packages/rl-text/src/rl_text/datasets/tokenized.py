@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import check_type, shown
+from rl_tensordict.arguments import check_type, check_whole, shown
 from rl_text.datasets.columns import NumpyColumns
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS, LOSS_MASK
@@ -118,10 +118,16 @@ class TokenizedDataset:
         Returns:
             A tensordict ``[S]`` with int64 ``"input_ids"`` and ``"attention_mask"`` ``[S, L]`` and
             the other columns.
+
+        Raises:
+            IndexError: there is no such example.
+            ValueError: a length below 1.
         """
+        if length is not None:
+            check_whole("length", length, 1)
         chosen = self._chosen(rows)
         lengths = self.lengths[chosen]
-        width = int(lengths.max()) if length is None and len(lengths) else length or 0
+        width = length if length is not None else int(lengths.max()) if len(lengths) else 0
         cells = torch.arange(width)
         real = cells < lengths.unsqueeze(1)
         places = ((self._ends[chosen] - lengths).unsqueeze(1) + cells).masked_fill(~real, 0)

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import as_device, check_type, check_whole, shown
+from rl_tensordict.arguments import as_device, check_choice, check_type, check_whole, shown
 from rl_text.tokenizers.protocol import TextTokenizer, require_pad
 from rl_text.tokens.flat import flat_tokens
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
@@ -23,13 +23,14 @@ class TensorDictTokenizer:
         tokenizer: one of transformers, or `ByteTokenizer`.
         max_length: the most tokens of a text.
         key: the column of texts.
-        padding: ``"max_length"``, True for the longest of a call, False for none.
+        padding: ``"max_length"``, True or ``"longest"`` for the longest of a call, False for none.
         truncation: cut longer texts; otherwise they are refused.
         return_tensordict: False for the lists of the tokenizer.
         device: of the tensors.
 
     Raises:
-        ValueError: padding is asked for, and the tokenizer has no pad token; or a length below 1.
+        ValueError: padding is asked for, and the tokenizer has no pad token; there is no such
+            padding; or a length below 1.
 
     Example:
         >>> from rl_text import ByteTokenizer
@@ -52,12 +53,13 @@ class TensorDictTokenizer:
         device: torch.device | str | None = None,
     ) -> None:
         check_whole("max_length", max_length, 1)
+        check_choice("padding", padding, ("max_length", "longest", True, False))
         if padding:
             require_pad(tokenizer, f"padding={padding!r}")
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.key = key
-        self.padding = padding
+        self.padding = True if padding == "longest" else padding
         self.truncation = truncation
         self.return_tensordict = return_tensordict
         self.device = None if device is None else as_device("device", device)
@@ -89,12 +91,13 @@ class TensorDictTokenizer:
         """Tokenise examples end to end, without padding.
 
         Args:
-            sample: a list of texts under the key.
+            sample: a text, or a list of texts, under the key.
 
         Returns:
             Tokens ``[N]``, see `flat_tokens`.
         """
-        found = self._tokenised(self._texts(sample, self.key), pad=False)
+        texts = self._texts(sample, self.key)
+        found = self._tokenised([texts] if isinstance(texts, str) else texts, pad=False)
         return flat_tokens(found[INPUT_IDS])
 
     def _texts(self, sample: Mapping[str, Any], key: str) -> Any:
