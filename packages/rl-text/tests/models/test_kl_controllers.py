@@ -78,3 +78,26 @@ def test_weights_are_written_into_a_model():
 def test_numbers_out_of_range_are_refused(made, error, message):
     with pytest.raises(error, match=message):
         made()
+
+
+@pytest.mark.parametrize("count", [10, 12])
+def test_divergences_that_could_turn_the_weight_around_are_refused(count):
+    control = AdaptiveKLController(init_kl_coef=0.1, target=1.0, horizon=2)
+    with pytest.raises(ValueError, match=f"{count} divergences at once, and horizon is 2"):
+        control.update([1.0] * count)
+    assert control.kl_coef == 0.1
+    assert control.update([0.0] * 9) > 0
+
+
+@pytest.mark.parametrize("values", ["a", ["a"], {"kl": 1.0}, [None]])
+def test_divergences_that_are_no_numbers_are_named(values):
+    control = AdaptiveKLController(init_kl_coef=0.1, target=1.0, horizon=2)
+    with pytest.raises(TypeError, match="kl_values: expected numbers, got"):
+        control.update(values)
+
+
+def test_weights_and_targets_are_finite():
+    with pytest.raises(ValueError, match="kl_coef: expected 0 or more and finite, got inf"):
+        ConstantKLController(kl_coef=float("inf"))
+    with pytest.raises(ValueError, match="target: expected a divergence above 0 and finite"):
+        AdaptiveKLController(init_kl_coef=1, target=float("inf"), horizon=1)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_text import LanguageModel, flat_tokens, padded, shift
-from rl_text.testing import TinyModel
+from rl_text.testing import Output, TinyModel
 from rl_value import GRPOLoss, reference
 
 PAIRS = st.lists(
@@ -109,3 +109,12 @@ def test_settings_are_checked(made, error, message):
 def test_model_without_logits_is_refused():
     with pytest.raises(TypeError, match="expected a result with logits, got a Tensor"):
         LanguageModel(lambda input_ids: input_ids)(flat_tokens([[1]]))
+
+
+def test_logits_of_another_shape_are_refused():
+    def short(input_ids):
+        return Output(torch.zeros(len(input_ids), 1, 5))
+
+    for layout, shape in (("padded", r"\[2, 2, V\]"), ("packed", r"\[1, 3, V\]")):
+        with pytest.raises(ValueError, match=f"model: expected logits {shape}, got"):
+            LanguageModel(short, layout)(flat_tokens([[1, 2], [3]]))

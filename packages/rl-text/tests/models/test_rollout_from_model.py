@@ -142,3 +142,56 @@ def test_scores_of_another_count_are_refused(gpt2, prompts, given):
 def test_numbers_are_checked(gpt2, change):
     with pytest.raises(ValueError, match="expected at least 1"):
         RolloutFromModel(gpt2, gpt2, score, **change)
+
+
+def number(input_ids, attention_mask):
+    return (input_ids * attention_mask).sum(-1).float()
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"score_clip": -1.0}, ValueError, "score_clip: expected 0 or more, got -1"),
+        ({"kl_coef": -0.1}, ValueError, "kl_coef: expected 0 or more, got -0.1"),
+        ({"kl_scheduler": 0.1}, TypeError, "kl_scheduler: expected a KLController or None, got 0"),
+    ],
+)
+def test_settings_of_rollouts_are_checked(gpt2, more, error, message):
+    with pytest.raises(error, match=message):
+        RolloutFromModel(gpt2, gpt2, number, **more)
+
+
+@pytest.mark.parametrize("scores", [(), {"scores": 1}, None])
+def test_reward_models_without_scores_are_named(gpt2, prompts, scores):
+    rollouts = RolloutFromModel(gpt2, gpt2, lambda **_: scores, max_new_tokens=2)
+    with pytest.raises(ValueError, match="reward_model: expected a score for each of 3 texts, got"):
+        rollouts.flat_rollout(prompts)
+
+
+def test_scores_that_are_not_finite_are_named(gpt2, prompts):
+    nan = torch.tensor([1.0, float("nan"), 0.0])
+    rollouts = RolloutFromModel(gpt2, gpt2, lambda **_: nan, max_new_tokens=2)
+    with pytest.raises(ValueError, match="expected finite numbers, got nan at 1"):
+        rollouts.rollout_from_data(prompts)
+
+
+def test_batches_that_are_no_prompts_are_named(gpt2, prompts):
+    rollouts = RolloutFromModel(gpt2, gpt2, number, max_new_tokens=2)
+    for batch in (prompts.input_ids, prompts.to_tensordict()):
+        with pytest.raises(TypeError, match="batch: expected PromptData, got"):
+            rollouts.rollout_from_data(batch)
+    prompts.prompt_rindex = torch.tensor([1, 5, 2])
+    with pytest.raises(ValueError, match="prompt_rindex: expected places from 0 to 4, got 5 at 1"):
+        rollouts.rollout_from_data(prompts)
+
+
+def test_rollouts_end_with_any_of_the_end_tokens_of_a_config(prompts):
+    torch.manual_seed(0)
+    model = TinyModel(13)
+    model.generation_config = SimpleNamespace(eos_token_id=[1, *range(4, 9)], pad_token_id=0)
+    rollouts = RolloutFromModel(model, model, number, max_new_tokens=NEW)
+    steps = rollouts.rollout_from_data(prompts)
+    last = steps["next", "done"].squeeze(-1)
+    is_end = torch.isin(steps["action"], torch.tensor([1, 4, 5, 6, 7, 8]))
+    assert torch.equal(steps["next", "terminated"].squeeze(-1), last & is_end)
+    assert not (is_end & ~last & steps["collector", "mask"]).any()

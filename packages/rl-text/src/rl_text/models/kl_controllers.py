@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import check_number, check_whole
+from rl_tensordict.arguments import check_number, check_whole, shown
 
 
 class KLController:
@@ -21,7 +22,7 @@ class KLController:
 
     Raises:
         AttributeError: the model has no ``kl_coef``.
-        ValueError: the weight is no number of 0 or more.
+        ValueError: the weight is no finite number of 0 or more.
 
     Example:
         >>> ConstantKLController(kl_coef=0.2).kl_coef
@@ -30,8 +31,8 @@ class KLController:
 
     def __init__(self, coef: float, model: Any = None) -> None:
         check_number("kl_coef", coef)
-        if coef < 0:
-            msg = f"kl_coef: expected 0 or more, got {coef}."
+        if not 0 <= coef < math.inf:
+            msg = f"kl_coef: expected 0 or more and finite, got {coef}."
             raise UnfitValue(msg)
         if model is not None and not hasattr(model, "kl_coef"):
             msg = (
@@ -89,7 +90,7 @@ class AdaptiveKLController(KLController):
 
     With n divergences of mean k, the weight is multiplied by 1 + clip(k / target - 1, ±0.2) n / h.
     (Ziegler et al., arXiv:1909.08593.) Divergences are given as they are, positive and without
-    the weight.
+    the weight. From n = 5 h on a weight could fall below 0, so fewer are given at once.
 
     Args:
         init_kl_coef: the weight at first.
@@ -112,8 +113,8 @@ class AdaptiveKLController(KLController):
     ) -> None:
         check_number("target", target)
         check_whole("horizon", horizon, 1)
-        if not target > 0:
-            msg = f"target: expected a divergence above 0, got {target}."
+        if not 0 < target < math.inf:
+            msg = f"target: expected a divergence above 0 and finite, got {target}."
             raise UnfitValue(msg)
         self.target, self.horizon = target, horizon
         super().__init__(init_kl_coef, model)
@@ -128,9 +129,20 @@ class AdaptiveKLController(KLController):
             The weight from now on.
 
         Raises:
-            ValueError: there is none, or one is not finite.
+            ValueError: there is none, one is not finite, or there are five horizons of them.
+            TypeError: they are no numbers.
         """
-        found = torch.as_tensor([] if kl_values is None else kl_values, dtype=torch.float64)
+        try:
+            found = torch.as_tensor([] if kl_values is None else kl_values, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError) as reason:
+            msg = f"kl_values: expected numbers, got {shown(kl_values)}."
+            raise TypeError(msg) from reason
+        if found.numel() >= 5 * self.horizon:
+            msg = (
+                f"kl_values: {found.numel()} divergences at once, and horizon is {self.horizon}: a "
+                "weight could fall below 0. Give their mean, or a horizon of more divergences."
+            )
+            raise UnfitValue(msg)
         if not found.numel() or not bool(found.isfinite().all()):
             msg = f"kl_values: expected finite divergences, got {kl_values!r}."
             raise UnfitValue(msg)

@@ -55,10 +55,7 @@ class LanguageModel(TensorDictModuleBase):  # type: ignore[misc]
         super().__init__()
         check_calls(model=model)
         check_choice("layout", layout, ("padded", "packed"))
-        check_number("temperature", temperature)
-        if not temperature > 0:
-            msg = f"temperature: expected more than 0, got {temperature}."
-            raise ValueError(msg)
+        check_above_0("temperature", temperature)
         self.model = model
         self.layout = layout
         self.temperature = temperature
@@ -77,7 +74,8 @@ class LanguageModel(TensorDictModuleBase):  # type: ignore[misc]
 
         Raises:
             KeyError: there are no ``"input_ids"``.
-            ValueError: the model mixes conversations that are packed.
+            ValueError: the model mixes conversations that are packed, or its logits do not fit.
+            IndexError: the model does not have a token or a place.
         """
         tokens, segments = require(tensordict, INPUT_IDS), Segments.of(tensordict)
         if self.layout == "packed":
@@ -91,14 +89,12 @@ class LanguageModel(TensorDictModuleBase):  # type: ignore[misc]
 
     def _padded(self, tokens: Tensor, segments: Segments) -> Tensor:
         mask = segments.pad_mask.long()
-        logits: Tensor = call_model(self.model, segments.pad(tokens), attention_mask=mask).logits
-        return logits
+        return logits_of(self.model, segments.pad(tokens), attention_mask=mask)
 
     def _packed(self, tokens: Tensor, segments: Segments) -> Tensor:
         places = segments.gather(segments.positions).unsqueeze(0)
         row = segments.gather(tokens).unsqueeze(0)
-        logits: Tensor = call_model(self.model, row, position_ids=places).logits
-        return logits.squeeze(0)
+        return logits_of(self.model, row, position_ids=places).squeeze(0)
 
     @torch.no_grad()
     def _check_packed(self, tokens: Tensor, segments: Segments) -> None:
@@ -130,8 +126,41 @@ def call_model(model: Callable[..., Any], input_ids: Tensor, **given: Any) -> An
     options = {"use_cache": False, **given}
     if not takes_all:
         options = {name: value for name, value in options.items() if name in known}
-    found = model(input_ids=input_ids, **options)
+    try:
+        found = model(input_ids=input_ids, **options)
+    except IndexError as error:
+        raise IndexError(f"model: {error}: {_asked_for(model, input_ids, given)}.") from error
     if not hasattr(found, "logits"):
         msg = f"model: expected a result with logits, got a {type(found).__name__}."
         raise TypeError(msg)
     return found
+
+
+def logits_of(model: Callable[..., Any], input_ids: Tensor, **given: Any) -> Tensor:
+    """The logits of each token, ``[S, L, V]``."""
+    found: Tensor = call_model(model, input_ids, **given).logits
+    if found.ndim != 3 or found.shape[:2] != input_ids.shape:
+        wanted = f"[{input_ids.shape[0]}, {input_ids.shape[1]}, V]"
+        msg = f"model: expected logits {wanted}, got {[*found.shape]}."
+        raise UnfitValue(msg)
+    return found
+
+
+def _asked_for(model: Any, input_ids: Tensor, given: dict[str, Any]) -> str:
+    """What a model was asked for, and what it knows, for the message of a failure."""
+    mask = given.get("attention_mask", input_ids)
+    low, high = (int(bound) for bound in input_ids.aminmax())
+    said = f"tokens from {low} to {high}, up to {mask.shape[1]} in a row"
+    config = getattr(model, "config", None)
+    names = {"vocab_size": "tokens", "max_position_embeddings": "places"}
+    sizes = {what: getattr(config, name, None) for name, what in names.items()}
+    known = [f"{size} {what}" for what, size in sizes.items() if size is not None]
+    return said + (f"; its config knows {' and '.join(known)}" if known else "")
+
+
+def check_above_0(name: str, value: Any) -> None:
+    """Raise unless a value is a number above 0."""
+    check_number(name, value)
+    if not value > 0:
+        msg = f"{name}: expected more than 0, got {value}."
+        raise ValueError(msg)

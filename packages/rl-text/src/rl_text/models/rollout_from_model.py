@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_tensordict import UnfitValue
-from rl_tensordict.arguments import check_calls, check_number, check_whole
+from rl_tensordict.arguments import check_calls, check_number, check_type, check_whole
 from rl_text.datasets.preferences import PromptData
-from rl_text.models.completions import place_rewards, sample_completions
+from rl_text.models.completions import end_tokens, place_rewards, sample_completions
 from rl_text.models.kl_controllers import KLController
 from rl_text.models.language_model import LanguageModel
 from rl_text.tokens.names import ACTION, ATTENTION_MASK, INPUT_IDS, LOSS_MASK, SAMPLE_LOG_PROB
@@ -28,7 +28,8 @@ class RolloutFromModel:
     addition the score of the whole text, less that of the label where prompts have one, clipped.
 
     Args:
-        model: a causal language model. Its config names the end token and the pad token.
+        model: a causal language model. Its config names the end token, or several, and the pad
+            token.
         ref_model: the reference model.
         reward_model: called with ``input_ids`` and ``attention_mask`` ``[B, L]``; what it returns
             is a score for each text ``[B]``, or has ``end_scores``, or is a tuple of which the
@@ -41,7 +42,7 @@ class RolloutFromModel:
 
     Raises:
         ValueError: the model's config has no end token or no pad token; a number is out of range.
-        TypeError: a model cannot be called.
+        TypeError: a model cannot be called, or the scheduler is none.
 
     Example:
         >>> from types import SimpleNamespace
@@ -70,8 +71,12 @@ class RolloutFromModel:
         num_steps: int | None = None,
     ) -> None:
         check_calls(model=model, ref_model=ref_model, reward_model=reward_model)
-        check_number("kl_coef", kl_coef)
-        check_number("score_clip", score_clip)
+        for name, value in (("kl_coef", kl_coef), ("score_clip", score_clip)):
+            check_number(name, value)
+            if value < 0:
+                msg = f"{name}: expected 0 or more, got {value}."
+                raise UnfitValue(msg)
+        check_type("kl_scheduler", kl_scheduler, KLController | None, "a KLController or None")
         check_whole("max_new_tokens", max_new_tokens, 1)
         if num_steps is not None:
             check_whole("num_steps", num_steps, 1)
@@ -80,8 +85,8 @@ class RolloutFromModel:
         self.max_new_tokens = max_new_tokens
         self.score_clip = score_clip
         self.kl_scheduler = kl_scheduler
-        self.eos_token_id = configured(model, "eos_token_id", "end")
-        self.pad_token_id = configured(model, "pad_token_id", "pad")
+        self.eos_token_id = end_tokens(configured(model, "eos_token_id", "end"))
+        self.pad_token_id = end_tokens(configured(model, "pad_token_id", "pad"))[0]
         self._divergences: deque[float] = deque(maxlen=num_steps)
 
     @torch.no_grad()
@@ -117,7 +122,18 @@ class RolloutFromModel:
         Returns:
             Decisions ``[N]`` as of `sample_completions`, with ``("next", "reward")``,
             ``("next", "reward_raw")`` and ``("next", "reward_kl")`` ``[N, 1]``.
+
+        Raises:
+            TypeError: the batch holds no prompts.
+            ValueError: a prompt ends outside of its row, or a score is NaN.
         """
+        check_type("batch", batch, PromptData, "PromptData")
+        width, last = batch.input_ids.shape[-1], batch.prompt_rindex
+        outside = ((last < 0) | (last >= width)).nonzero()
+        if len(outside):
+            row = int(outside[0])
+            msg = f"prompt_rindex: expected places from 0 to {width - 1}, got {int(last[row])} at "
+            raise UnfitValue(msg + f"{row}.")
         cells = torch.arange(batch.input_ids.shape[-1], device=batch.input_ids.device)
         is_prompt = (cells <= batch.prompt_rindex.unsqueeze(-1)) & batch.attention_mask.bool()
         prompts = [
@@ -172,7 +188,7 @@ class RolloutFromModel:
         found = self.reward_model(input_ids=input_ids, attention_mask=attention_mask)
         scores = getattr(found, "end_scores", None)
         if scores is None:
-            scores = found[-1] if isinstance(found, tuple | list) else found
+            scores = found[-1] if isinstance(found, tuple | list) and found else found
         if not isinstance(scores, Tensor) or scores.numel() != len(input_ids):
             got = [*scores.shape] if isinstance(scores, Tensor) else type(scores).__name__
             msg = f"reward_model: expected a score for each of {len(input_ids)} texts, got {got}."
@@ -202,7 +218,8 @@ class RolloutFromModel:
         seen = tokens.unsqueeze(1).expand(-1, width, -1)  # a view: texts are stored once
         last = real & (steps == counts.unsqueeze(1) - 1)
         actions = taken(ACTION)
-        ended = (last & (actions == self.eos_token_id)).unsqueeze(-1)
+        ends = torch.tensor(self.eos_token_id, device=actions.device)
+        ended = (last & torch.isin(actions, ends)).unsqueeze(-1)
         after = {
             INPUT_IDS: seen,
             ATTENTION_MASK: (cells < known + 1) & real.unsqueeze(-1),
@@ -226,14 +243,12 @@ class RolloutFromModel:
         return TensorDict(whole, shape, names=[None, keys.TIME])
 
 
-def configured(model: Any, name: str, what: str) -> int:
-    """Read a token of the model's config, or say which to set."""
+def configured(model: Any, name: str, what: str) -> int | Sequence[int]:
+    """Read a token of the model's config, or some, or say which to set."""
     for place in ("generation_config", "config"):
         found: Any = getattr(getattr(model, place, None), name, None)
-        if isinstance(found, list | tuple) and found:
-            found = found[0]
-        if found is not None:
-            return int(found)
+        if found is not None and found != []:
+            return found  # type: ignore[no-any-return]
     msg = (
         f"model: there is no {what} token in the config of {type(model).__name__}. Set "
         f"model.config.{name}, as model.config.{name} = tokenizer.{name}."
