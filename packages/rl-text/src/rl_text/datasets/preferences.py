@@ -43,7 +43,7 @@ class PromptData(TensorClass):  # type: ignore[misc]
         tensor([[5, 6, 0]])
     """
 
-    _about = __doc__
+    summary = __doc__
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -143,7 +143,7 @@ class RewardData(TensorClass):  # type: ignore[misc]
         True
     """
 
-    _about = __doc__
+    summary = __doc__
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -172,7 +172,7 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
         '2 + 2 = 4'
     """
 
-    _about = __doc__
+    summary = __doc__
 
     chosen_data: RewardData
     rejected_data: RewardData
@@ -263,7 +263,7 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
 
 # tensordict replaces the docstrings of its classes by their signatures
 for _class in (PromptData, RewardData, PairwiseDataset):
-    _class.__doc__ = _class._about
+    _class.__doc__ = _class.summary
 
 
 def check_texts(data: Any) -> None:
