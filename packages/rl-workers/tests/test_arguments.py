@@ -2,6 +2,7 @@
 
 import math
 import re
+from fractions import Fraction
 
 import pytest
 
@@ -39,6 +40,13 @@ def pool():
 def test_a_pool_names_what_it_cannot_use(pool, call, error, words):
     with pytest.raises(error, match=words):
         call(pool)
+
+
+def test_limits_may_be_any_real_numbers():
+    limits = {"timeout_s": Fraction(121, 2), "start_timeout_s": Fraction(60)}
+    with WorkerPool(ONE, start_method="fork", **limits) as pool:
+        pool.restart(0)
+        assert pool.call(0, "copy") == []
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ class WorkerPool:
         num_threads: int | None = 1,
     ) -> None:
         self.closed = True  # until there is something to close
-        _require(make, timeout_s, start_timeout_s)
+        _require(make)
+        self._timeout_s = _positive(timeout_s, "timeout_s")
+        self._start_timeout_s = _positive(start_timeout_s, "start_timeout_s")
         require_text(name, "name")
         if num_threads is not None:
             num_threads = whole(num_threads, "num_threads")
@@ -102,7 +104,6 @@ class WorkerPool:
             signal: worker_loop.request_signal(number) for number, signal in enumerate(signals)
         }
         self._context = context_of(start_method, preload=preload)
-        self._timeout_s, self._start_timeout_s = timeout_s, start_timeout_s
         self._name, self._num_threads = name, num_threads
         self._process = os.getpid()
         self._workers: list[Worker] = []
@@ -113,7 +114,7 @@ class WorkerPool:
             for index in range(len(make)):
                 self._workers.append(self._start(index))
             self._watch()
-            self.receive_all(timeout_s=start_timeout_s)
+            self.receive_all(timeout_s=self._start_timeout_s)
         except BaseException:
             self._end_all(deadline=None)
             raise
@@ -581,14 +582,18 @@ def _close_if_open(reference: weakref.ref[WorkerPool]) -> None:
         pool.close()
 
 
-def _require(make: Any, timeout_s: Any, start_timeout_s: Any) -> None:
+def _require(make: Any) -> None:
     if not isinstance(make, Sequence) or isinstance(make, str | bytes):
         raise TypeError(f"make must be a list of functions, got {type(make).__name__}.")
     if not make:
         raise ValueError("a pool needs at least one worker, got none: pass a function for each.")
-    for name, given in (("timeout_s", timeout_s), ("start_timeout_s", start_timeout_s)):
-        if not seconds(given, name) > 0:
-            raise ValueError(f"limits are positive: got {name}={given}. Pass a large one to wait.")
+
+
+def _positive(limit_s: Any, name: str) -> float:
+    found = seconds(limit_s, name)
+    if found == 0:
+        raise ValueError(f"limits are positive: got {name}={limit_s}. Pass a large one to wait.")
+    return found
 
 
 def _names(signals: Any) -> list[str]:
