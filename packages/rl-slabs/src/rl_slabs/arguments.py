@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, SupportsIndex
 
 import torch
@@ -25,10 +27,14 @@ def positive(count: SupportsIndex, name: str) -> int:
     return found
 
 
-def check_seconds(value: Any, name: str) -> None:
-    """Raise unless a value is a number of seconds."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+def seconds(value: Any, name: str) -> float:
+    """A number of seconds, 0 or more, as a float; infinity is one."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number of seconds, got {type(value).__name__}.")
+    found = float(value)
+    if math.isnan(found) or found < 0:
+        raise ValueError(f"{name} must be 0 or more seconds, got {value}.")
+    return found
 
 
 def key_list(keys: Any) -> tuple[str | tuple[str, ...], ...]:

@@ -1,4 +1,5 @@
 import fcntl
+import math
 import os
 import threading
 from functools import partial
@@ -123,3 +124,8 @@ def test_threads_exclude_each_other(memory):
     for thread in threads:
         thread.join()
     assert max(most) == 1
+
+
+def test_a_wait_may_be_without_end(memory):
+    with claim_lock(memory, timeout_s=math.inf):
+        pass

@@ -1,5 +1,6 @@
 """Arguments of another kind are refused with a message of this package."""
 
+import math
 import re
 
 import numpy as np
@@ -9,6 +10,12 @@ import torch
 from rl_slabs import Arrays, Lanes, RowSchema, Slab
 
 SCHEMA = RowSchema({"reward": (torch.float32, (1,))})
+
+
+def test_numbers_of_numpy_are_taken_as_those_of_python():
+    with Slab.shared(SCHEMA, np.int64(8), lanes=np.int64(2), spare=np.int64(3)) as slab:
+        assert (slab.capacity, slab.lanes, slab.spare) == (8, 2, 3)
+        assert Lanes(slab).claim(np.int64(1), timeout_s=np.float32(1)).number == 0
 
 
 def lanes():
@@ -44,11 +51,13 @@ def lanes():
         (lambda: Arrays.private({"a": 3}), "array 'a': expected a dtype and a shape"),
         (lambda: lanes().claim((3,)), "count must be an integer, got tuple"),
         (lambda: lanes().window(guard=[1]), "guard must be an integer, got list"),
+        (lambda: lanes().empty(timeout_s=-1), "timeout_s must be 0 or more seconds, got -1"),
+        (lambda: lanes().empty(timeout_s=math.nan), "timeout_s must be 0 or more seconds, got nan"),
         (lambda: lanes().empty(timeout_s="a"), "timeout_s must be a number of seconds, got str"),
         (lambda: lanes().window().numbers(torch.zeros(2) * 1j), "places must be a tensor of int"),
         (lambda: Slab.open(3.5), "expected a path, a string or a pathlib.Path: got float"),
     ],
-    ids=map(str, range(22)),
+    ids=map(str, range(24)),
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises((TypeError, ValueError, KeyError), match=re.escape(message)):

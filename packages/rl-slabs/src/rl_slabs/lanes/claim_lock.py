@@ -32,7 +32,7 @@ def claim_lock(descriptor: int | None, timeout_s: float) -> Iterator[None]:
     # multiprocessing lock, which stays locked.
     held = False
     try:
-        held = _in_process.acquire(timeout=timeout_s)
+        held = _in_process.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
         if not held:
             raise TimeoutError(f"another thread of this process claims a lane since {timeout_s} s.")
         if descriptor is None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rl_slabs.arguments import check_seconds, whole
+from rl_slabs.arguments import seconds, whole
 from rl_slabs.lanes.claim_lock import claim_lock
 from rl_slabs.lanes.lane import (
     BEAT,
@@ -428,7 +428,7 @@ class Lanes:
 
     @contextmanager
     def _alone(self, timeout_s: float) -> Iterator[None]:
-        check_seconds(timeout_s, "timeout_s")
+        timeout_s = seconds(timeout_s, "timeout_s")
         descriptor = None if self.slab.kind == "private" else self.slab.fileno()
         with claim_lock(descriptor, timeout_s):
             yield

@@ -9,6 +9,7 @@ from rl_slabs.arguments import positive
 from rl_slabs.memory.head import Head, padded, require_size
 from rl_slabs.rows.rows import Rows, aligned
 from rl_slabs.schema import RowSchema
+from rl_tensordict.arguments import as_integer
 
 WORDS_PER_LANE = 8
 """64-bit words in the header of one lane: a cache line."""
@@ -38,8 +39,10 @@ class Manifest:
         for name in ("capacity", "lanes"):
             # numpy's integers would not go into the JSON
             object.__setattr__(self, name, positive(getattr(self, name), name))
-        if isinstance(self.spare, bool) or not isinstance(self.spare, int) or self.spare < 0:
+        spare = as_integer(self.spare)
+        if spare is None or spare < 0:
             raise ValueError(f"spare must be an integer of 0 or more, got {self.spare!r}.")
+        object.__setattr__(self, "spare", spare)
         if not isinstance(self.about, str):
             raise TypeError(f"about must be a text, got {type(self.about).__name__}.")
         if self.capacity % self.lanes:
