@@ -1,5 +1,6 @@
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,7 +59,7 @@ def test_one_row_of_a_vector_is_recorded(logger):
 
 
 def test_frames_are_skipped_and_the_last_ones_kept(logger):
-    recorder = VideoRecorder(logger, skip=2, max_frames=2)
+    recorder = VideoRecorder(logger, skip=2, max_frames=np.int64(2))
     TransformedEnv(Pictures(), recorder).rollout(6, break_when_any_done=False)
     assert bytes_of(recorder) == [10, 12]  # of 0, 1, 2, 3, 10, 11, 12, 13
 

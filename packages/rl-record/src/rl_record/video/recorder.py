@@ -76,7 +76,7 @@ class VideoRecorder(Transform):
         check_whole("row", row, 0)
         self.logger, self.name, self.render = logger, name, render
         self.skip, self.row, self.fps = skip, row, fps
-        self.frames: deque[Tensor] = deque(maxlen=max_frames)  # uint8 [C, H, W] each
+        self.frames: deque[Tensor] = deque(maxlen=int(max_frames))  # uint8 [C, H, W] each
         self.num_seen = 0
 
     def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
