@@ -98,9 +98,10 @@ def test_ends_without_a_flag_are_found_by_next_observations(tmp_path):
     assert "2 rows end an episode without a flag" in data.report.assumptions[0]
 
 
-def test_without_timeouts_the_horizon_decides(tmp_path):
+@pytest.mark.parametrize("kind", [int, np.int64])
+def test_without_timeouts_the_horizon_decides(tmp_path, kind):
     write(tmp_path / "files", skip=["timeouts"])
-    data = opened(tmp_path, horizon=3)
+    data = opened(tmp_path, horizon=kind(3))
     # 4: a time-out after 3; 6 and 1 up to the next terminal: 3, 3, 1; 3 and 5: 3, 3, 2
     assert data[:]["next", "truncated"].squeeze(-1).nonzero().flatten().tolist() == [
         2,

@@ -69,7 +69,7 @@ class D4RLSource(CountedFiles):
         super().__init__([self.path])
         self._marks_timeouts = use_truncated_as_done
         self._keeps_last = terminate_on_end is not False
-        self._horizon = horizon
+        self._horizon = None if horizon is None else int(horizon)  # JSON knows no numpy
         with open_h5(self.path) as file:
             columns = self._columns(file)
             for name in ("rewards", "terminals"):

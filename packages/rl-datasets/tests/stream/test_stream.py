@@ -76,6 +76,12 @@ def test_what_is_drawn_are_steps_of_the_files(tmp_path, has_last):
     assert seen >= {1, 3, 5, 6}
 
 
+def test_options_may_be_numbers_of_numpy(tmp_path):
+    options = {"ring_rows": np.int64(64), "epochs": np.int64(3), "draws": np.float32(1)}
+    data = streamed(ListSource(toy_episodes([7, 30, 1, 90, 12, 25, 40])), tmp_path, **options)
+    assert len(list(data)) == 3 * 205 // 8
+
+
 def test_slices_are_drawn_as_of_any_buffer(tmp_path):
     episodes = toy_episodes([20] * 30)
     data = streamed(ListSource(episodes), tmp_path, slice_len=4, ring_rows=100)

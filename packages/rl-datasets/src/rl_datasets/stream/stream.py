@@ -93,7 +93,7 @@ class Stream:
             raise ValueError(f"{dataset}: there is no step.")
         row_bytes = max(1, self._first.nbytes // len(self._first))
         fitting = min(max(_RING_BYTES // row_bytes, _FEWEST_ROWS), _MOST_ROWS)
-        ring_rows = options.ring_rows or fitting
+        ring_rows = int(options.ring_rows or fitting)
         once = [as_key(key) for key in self._first.observations]
         self.storage = LazyTensorStorage(ring_rows, lossless=once or False)
         self._write_rows = max(1, min(ring_rows // 4, _WRITE_BYTES // row_bytes))
