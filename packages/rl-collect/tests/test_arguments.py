@@ -59,6 +59,14 @@ def test_wrong_arguments_are_refused_with_their_names(call, error, message):
         call()
 
 
+def test_numbers_of_numpy_are_taken_as_those_of_python():
+    made = collector(producer=np.int64(3), shutdown_timeout_s=np.float32(5))
+    assert (made.next()["collector", "traj_ids"] >> 32).tolist() == [3] * 4
+    made.shutdown(np.int64(2))
+    with pytest.raises(TypeError, match="producer must be a whole number: got True"):
+        TrajectoryIds((), producer=True)
+
+
 def test_flags_may_be_arrays_or_tensors():
     over = torch.tensor([False, True])
     assert TrajectoryIds((), producer=0).mark(over).steps.tolist() == [0, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def check_count(number: Any, least: int, name: str) -> int:
 
 def check_seconds(number: Any, name: str) -> float:
     """Raise unless it is a number of seconds, 0 or more; return it as a float."""
-    if not isinstance(number, int | float) or isinstance(number, bool):
+    if isinstance(number, bool) or not isinstance(number, Real):
         msg = f"{name} must be a number of seconds: got {number!r:.200}."
         raise TypeError(msg)
     if math.isnan(number) or number < 0:

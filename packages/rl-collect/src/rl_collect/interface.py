@@ -153,7 +153,7 @@ class CollectorInterface:
             msg = "this collector runs in the background already."
             raise RuntimeError(msg)
         check_count(min_frames, 0, "min_frames")
-        check_seconds(timeout_s, "timeout_s")
+        timeout_s = check_seconds(timeout_s, "timeout_s")
         # tensordict would import h5py in the thread, which crashes where the program has ended
         TensorDict.from_any(torch.empty(0))
         background = self._background = BackgroundLoop(self._work, "the collector's thread")

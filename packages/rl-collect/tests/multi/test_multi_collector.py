@@ -5,6 +5,7 @@ import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -86,7 +87,9 @@ def test_workers_that_were_shut_down_say_how_far_they_came(carrier, counting, po
     assert collector.policy_version == 1
 
 
-@pytest.mark.parametrize(("how", "shape"), [("stack", (2, 3)), (0, (6,)), (-1, (6,))])
+@pytest.mark.parametrize(
+    ("how", "shape"), [("stack", (2, 3)), (0, (6,)), (-1, (6,)), (np.int64(0), (6,))]
+)
 def test_batches_are_put_together_as_asked(how, shape, counting):
     options = {"frames_per_batch": 6, "total_frames": 6, "cat_results": how}
     with MultiSyncCollector(counting(9), num_workers=2, **options, **FORK) as collector:

@@ -16,6 +16,7 @@ from torch import Tensor
 from rl_collect.arguments import as_flags, check_sizes, check_state
 from rl_layout import keys
 from rl_tensordict import build_flat, find, insert, names_of, put, put_leaves
+from rl_tensordict.arguments import as_integer
 from rl_tensordict.types import Array, Flags, KeyPath
 
 Numbers = NDArray[np.int64]
@@ -76,13 +77,14 @@ class TrajectoryIds:
         batch_size = check_sizes(batch_size, "batch_size")
         if producer is None:
             producer = secrets.randbits(PRODUCER_BITS)
-        if not isinstance(producer, int) or isinstance(producer, bool):
+        number = as_integer(producer)
+        if number is None:
             msg = f"producer must be a whole number: got {producer!r:.200}."
             raise TypeError(msg)
-        if not 0 <= producer < 1 << PRODUCER_BITS:
+        if not 0 <= number < 1 << PRODUCER_BITS:
             msg = f"producer must be at least 0 and below 2**{PRODUCER_BITS}: got {producer}."
             raise ValueError(msg)
-        self.producer, self.begun = producer, 0
+        self.producer, self.begun = number, 0
         # of the step to come, for each environment
         self._fresh: Flags = np.ones(batch_size, dtype=bool)
         self._begins = True  # whether any of them is fresh

@@ -14,7 +14,7 @@ from rl_collect.arguments import check_count, check_seconds, check_switches_of
 from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
-from rl_tensordict.arguments import local_device
+from rl_tensordict.arguments import as_integer, local_device
 from rl_tensordict.torch_internals import is_compiled_in_place
 
 WorkerMakers = Callable[..., Any] | Sequence[Callable[..., Any]]
@@ -185,7 +185,7 @@ class MultiOptions:
         if not self.sync and (how is not None or threshold is not None):
             msg = "cat_results and preemptive_threshold are for sync=True: batches come one by one."
             raise ValueError(msg)
-        if how not in (None, "stack") and not isinstance(how, int):
+        if how not in (None, "stack") and as_integer(how) is None:
             msg = f"cat_results must be 'stack' or a dimension: got {how!r}."
             raise ValueError(msg)
         if threshold is not None and not 0 < threshold <= 1:
