@@ -57,3 +57,16 @@ def test_truncated_normal_with_loc_far_outside_stays_in_its_bounds():
     assert dist.sample((100,)).isfinite().all()
     assert (dist.mode, dist.sample().item() <= 1.0) == (torch.tensor([1.0]), True)
     assert dist.log_prob(torch.tensor([1.0])).isfinite()
+
+
+def test_expand_repeats_the_rows():
+    loc, scale = torch.tensor([0.3, -2.0]), torch.tensor([0.5, 0.8])
+    bounds = {"low": torch.tensor([-0.4, -1.0]), "high": torch.tensor([0.4, 1.0])}
+    wide = TruncatedNormal(loc, scale, **bounds).expand((3,))
+    same = TruncatedNormal(loc.expand(3, 2), scale.expand(3, 2), **bounds)
+    assert wide.sample((7,)).shape == (7, 3, 2)
+    for name in ("mean", "mode", "deterministic_sample"):
+        assert_close(getattr(wide, name), getattr(same, name), rtol=0, atol=0)
+    assert_close(wide.entropy(), same.entropy(), rtol=0, atol=0)
+    value = torch.tensor([0.1, -0.9]).expand(3, 2)
+    assert_close(wide.log_prob(value), same.log_prob(value), rtol=0, atol=0)

@@ -138,6 +138,13 @@ class BoundedLocScale(LocScale):
     def _prepare(self) -> None:
         """Precompute values that several methods use."""
 
+    @note_errors
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Self:
+        """Repeat the rows; the parameters are shared."""
+        new = super().expand(batch_shape, _instance)
+        new._prepare()  # what is computed of the parameters has their shape
+        return new
+
     @constraints.dependent_property(is_discrete=False, event_dim=1)
     def support(self) -> Any:
         """Numbers between the bounds, in as many dimensions as the event has."""
