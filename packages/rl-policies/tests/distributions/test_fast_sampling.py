@@ -26,6 +26,7 @@ CASES = [
     (TanhNormal, VECTORS, {}),
     (TanhNormal, VECTORS, {"low": -1.9, "high": 0.8}),
     (TanhNormal, VECTORS, {"low": LOW, "high": HIGH}),
+    (TanhNormal, VECTORS, {"high": HIGH}),
 ]
 
 

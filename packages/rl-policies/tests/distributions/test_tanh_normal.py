@@ -20,7 +20,9 @@ def pair(low, high):
     return ours, functools.partial(peer, low=low, high=high)
 
 
-BOUNDS = pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-0.5, 2.0), (LOW, HIGH)])
+BOUNDS = pytest.mark.parametrize(
+    ("low", "high"), [(-1.0, 1.0), (-0.5, 2.0), (LOW, HIGH), (-1.0, HIGH.abs())]
+)
 
 
 def peer(loc, scale, low, high):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from rl_policies.distributions.independent_normal import IndependentNormal
-from rl_policies.distributions.loc_scale import HALF_LOG_2PI, check_bounds, placed
+from rl_policies.distributions.loc_scale import HALF_LOG_2PI, are_plain, check_bounds, placed
 from rl_policies.distributions.nan_check import can_read, refuse_nan, refuse_nan_density
 from rl_policies.distributions.one_hot import OneHotCategorical
 from rl_policies.distributions.tanh_normal import LOG_2, TanhNormal
@@ -49,7 +49,7 @@ def direct_draw(
         return draw_normal
     if distribution_class is TanhNormal and not {*options} - {"low", "high"}:
         low, high = options.get("low", -1.0), options.get("high", 1.0)
-        if not isinstance(low, Tensor) and (low, high) == (-1, 1):
+        if are_plain(low, high):
             return draw_tanh_normal
         check_bounds(low, high, finite=True)
         return partial(draw_bounded, low=low, high=high)

@@ -126,7 +126,7 @@ class BoundedLocScale(LocScale):
     ) -> None:
         super().__init__(loc, scale, event_dims, upscale, tanh_loc, validate_args)
         # default bounds stay Python numbers: no tensors are made of them
-        self._plain = not isinstance(low, Tensor) and (low, high) == (-1, 1)
+        self._plain = are_plain(low, high)
         if not self._plain:
             check_bounds(low, high, validate_args, finite=self._needs_finite)
         self.low: Tensor | float = low if self._plain else placed(low, self.loc)
@@ -187,6 +187,11 @@ def normal_kl(p: LocScale, q: LocScale) -> Tensor:
     ratio = (p.scale / q.scale) ** 2
     shift = ((p.loc - q.loc) / q.scale) ** 2
     return p._sum_event(0.5 * (ratio + shift - 1 - ratio.log()))
+
+
+def are_plain(low: Any, high: Any) -> bool:
+    """Whether bounds are the numbers -1 and 1; tensors are not read."""
+    return not (isinstance(low, Tensor) or isinstance(high, Tensor)) and (low, high) == (-1, 1)
 
 
 def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False) -> None:
