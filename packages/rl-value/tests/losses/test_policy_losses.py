@@ -280,3 +280,15 @@ def test_a_loss_reports_more_than_its_keys(linear_critic, discrete_actor, flat_b
     )
     reported = {"value_clip_fraction", "explained_variance"}
     assert set(loss(batch).keys()) == {*loss.out_keys, *reported}
+
+
+def test_a_range_of_ratios_counts_from_when_it_is_set(linear_critic, discrete_actor, flat_batch):
+    batch, actor, net = flat_batch(), discrete_actor(), linear_critic()
+    loss, narrow = ClipPPOLoss(actor, net), ClipPPOLoss(actor, net, clip_epsilon=(0.01, 0.03))
+    wanted = narrow(batch)["loss_objective"]
+    assert loss(batch)["loss_objective"] != wanted
+    loss.clip_epsilon = (0.01, 0.03)
+    assert loss(batch)["loss_objective"] == wanted
+    loss.clip_epsilon = -0.1
+    with pytest.raises(ValueError, match="clip_epsilon: expected"):
+        loss(batch)

@@ -124,6 +124,16 @@ def test_range_of_ratios_is_checked(epsilon):
         GRPOLoss(model(), clip_epsilon=epsilon)
 
 
+def test_a_range_of_ratios_counts_from_when_it_is_set():
+    batch, *_ = packed([(0, [True, True, True]), (1, [True, False])])
+    actor = model()
+    loss, narrow = GRPOLoss(actor), GRPOLoss(actor, clip_epsilon=(0.01, 0.03))
+    wanted = narrow(batch)["loss_objective"]
+    assert loss(batch)["loss_objective"] != wanted
+    loss.clip_epsilon = (0.01, 0.03)
+    assert loss(batch)["loss_objective"] == wanted
+
+
 def test_negative_penalty_is_refused():
     with pytest.raises(ValueError, match="kl_coeff: expected 0 or more, got -1"):
         GRPOLoss(model(), kl_coeff=-1)

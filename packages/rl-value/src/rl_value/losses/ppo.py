@@ -162,11 +162,10 @@ class ClipPPOLoss(PPOLoss):
         clip_value: float | bool | None = None,
         **settings: Any,
     ) -> None:
-        low, high = clip_range(clip_epsilon)
+        _, high = clip_range(clip_epsilon)
         bound = (high if clip_value else None) if isinstance(clip_value, bool) else clip_value
         super().__init__(actor_network, critic_network, clip_value=bound, **settings)
-        self.clip_epsilon = clip_epsilon
-        self._bounds = (1 - low, 1 + high)
+        self.clip_epsilon = clip_epsilon  # may be set anew, as where it is annealed
 
     @property
     def first_reported(self) -> list[NestedKey]:
@@ -181,15 +180,7 @@ class ClipPPOLoss(PPOLoss):
     def _surrogate(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        ratio = log_weight.exp()
-        clipped = ratio.clamp(*self._bounds)
-        outside = (clipped != ratio).to(ratio.dtype)
-        reported = {
-            "clip_fraction": reduce(outside, counted),
-            "ESS": effective_sample_size(log_weight.detach(), counted),
-            **ratio_statistics(ratio.detach(), counted),
-        }
-        return torch.min(ratio * advantage, clipped * advantage), reported
+        return clipped_gain(log_weight, advantage, self.clip_epsilon, counted)
 
 
 class KLPENPPOLoss(PPOLoss):
@@ -294,6 +285,22 @@ class KLPENPPOLoss(PPOLoss):
                 factor = torch.where(counted.any(), factor, 1)
             self.beta.mul_(factor)
         return found
+
+
+def clipped_gain(
+    log_weight: Tensor, advantage: Tensor, clip_epsilon: Any, counted: Tensor | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped objective of each step, and what is reported of its weights."""
+    low, high = clip_range(clip_epsilon)
+    ratio = log_weight.exp()
+    clipped = ratio.clamp(1 - low, 1 + high)
+    outside = (clipped != ratio).to(ratio.dtype)
+    reported = {
+        "clip_fraction": reduce(outside, counted),
+        "ESS": effective_sample_size(log_weight.detach(), counted),
+        **ratio_statistics(ratio.detach(), counted),
+    }
+    return torch.min(ratio * advantage, clipped * advantage), reported
 
 
 def clip_range(given: Any) -> tuple[float, float]:

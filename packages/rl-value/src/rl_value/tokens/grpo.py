@@ -15,8 +15,8 @@ from rl_tensordict.arguments import check_choice, check_number
 from rl_value.actions import distribution_of, log_probability, of_action
 from rl_value.arguments import floats
 from rl_value.losses.loss import LossModule, refuse_moved
-from rl_value.losses.ppo import clip_range
-from rl_value.masked_means import effective_sample_size, kept, ratio_statistics, reduce
+from rl_value.losses.ppo import clip_range, clipped_gain
+from rl_value.masked_means import kept, reduce
 from rl_value.networks import noted, require_network
 from rl_value.tokens.groups import groups_line
 from rl_value.tokens.means import MeanOver, token_mean
@@ -88,9 +88,8 @@ class GRPOLoss(LossModule):
                 raise ValueError(msg)
         self.actor_network = actor_network
         self.actor_method = "get_dist" if hasattr(actor_network, "get_dist") else "forward"
+        clip_range(clip_epsilon)
         self.clip_epsilon = clip_epsilon
-        low, high = clip_range(clip_epsilon)
-        self._bounds = (1 - low, 1 + high)
         self.kl_coeff = kl_coeff
         self.over: MeanOver = over
 
@@ -144,19 +143,13 @@ class GRPOLoss(LossModule):
         advantage = kept(self._column(tensordict, "advantage", shape), counted)
         # what rows that do not count hold has no effect and no gradient
         log_weight = kept(log_prob - self._column(tensordict, "sample_log_prob", shape), counted)
-        ratio = log_weight.exp()
-        clipped = ratio.clamp(*self._bounds)
-        gain = torch.min(ratio * advantage, clipped * advantage)
+        gain, reported = clipped_gain(log_weight, advantage, self.clip_epsilon, counted)
         results = {"loss_objective": self._mean(-gain, counted, tensordict)}
         if self.kl_coeff is not None:
             above = kept(self._column(tensordict, "ref_log_prob", shape) - log_prob, counted)
             kl = self._mean(above.exp() - above - 1, counted, tensordict)
             results |= {"loss_kl": self.kl_coeff * kl, "kl_to_ref": kl.detach()}
-        plain = log_weight.detach()
-        results["clip_fraction"] = reduce((clipped != ratio).to(ratio.dtype), counted)
-        results["kl_approx"] = -reduce(plain, counted)
-        results["ESS"] = effective_sample_size(plain, counted)
-        results |= ratio_statistics(ratio.detach(), counted)
+        results |= {**reported, "kl_approx": -reduce(log_weight.detach(), counted)}
         return self._collected(results, tensordict)
 
     def log_prob(self, batch: TensorDictBase, counted: Tensor | None = None) -> Tensor:
