@@ -9,6 +9,7 @@ from rl_layout.testing import EndKind
 from rl_value import (
     A2CLoss,
     ClipPPOLoss,
+    DQNLoss,
     KLPENPPOLoss,
     PPOLoss,
     ReinforceLoss,
@@ -26,6 +27,10 @@ def test_networks_and_settings_that_cannot_be_are_refused(
         PPOLoss(net, net)
     with pytest.raises(TypeError, match=r"actor_network: .* has get_dist"):
         VTrace(gamma=0.9, actor_network=net, value_network=net)
+    with pytest.raises(TypeError, match=r"actor_network: expected a module .* got None"):
+        VTrace(gamma=0.9, actor_network=None, value_network=net)
+    with pytest.raises(TypeError, match=r"value_network: expected a module .* got None"):
+        DQNLoss(None, action_space="categorical")
     with pytest.raises(TypeError, match=r"critic_network: .*got Modal. Wrap it"):
         PPOLoss(actor, net.module)
     with pytest.raises(ValueError, match=r"clip_value: expected how far .* got -0.1"):

@@ -21,7 +21,7 @@ from rl_value.arguments import check_fraction
 from rl_value.counted_steps import readable, waiting_members
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
-from rl_value.networks import check_network, held_out
+from rl_value.networks import held_out, require_network
 from rl_value.returns import vtrace
 from rl_value.scan.linear_scan import general_scan
 
@@ -80,7 +80,7 @@ class VTrace(ValueEstimator):
     ) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
-        check_network("actor_network", actor_network, "get_dist")
+        require_network("actor_network", actor_network, "get_dist")
         refuse_shared_states({"actor_network": actor_network, "value_network": value_network})
         self.actor_network = actor_network
         self.lmbda = lmbda

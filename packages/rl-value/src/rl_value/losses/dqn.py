@@ -27,7 +27,7 @@ from rl_value.losses.loss import (
 )
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction
-from rl_value.networks import check_network, noted
+from rl_value.networks import noted, require_network
 
 SPACES = ("one_hot", "categorical")
 
@@ -97,7 +97,7 @@ class DQNLoss(BootstrappedLoss):
             },
             **moved,
         )
-        check_network("value_network", value_network)
+        require_network("value_network", value_network)
         refuse_shared_states({"value_network": value_network})
         if double_dqn and not delay_value:
             msg = "double_dqn=True chooses with one network and values with another: it needs "
