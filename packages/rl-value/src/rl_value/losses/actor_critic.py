@@ -23,10 +23,9 @@ from rl_value.counted_steps import acting_steps
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
 from rl_value.estimators.time_place import OUTSIDE, refuse_time_unless_last
-from rl_value.losses.critic_terms import CriticSettings, critic_terms
 from rl_value.losses.loss import LossModule, delayed, parameters_of, refuse_moved
-from rl_value.losses.regression import DISTANCES
-from rl_value.masked_means import Reduction, kept, reduce
+from rl_value.losses.regression import DISTANCES, distance, reduced_distance
+from rl_value.masked_means import Reduction, explained_variance, kept, reduce
 from rl_value.networks import check_network, output_of
 from rl_value.single_rows import warn_of_single_rows
 
@@ -209,15 +208,16 @@ class ActorCriticLoss(LossModule):
 
     def _explain(self, batch: TensorDictBase) -> list[str]:
         lines = ["losses: operations of torch, differentiated by autograd"]
-        if not self._missing_estimates(batch):
+        if all(value is not None for value in self._estimates(batch).values()):
             return [*lines, "advantage: stored", compiled_line(is_one_graph=True)]
         estimated = self.value_estimator.explain(batch).split("\n")
         return [*lines, f"advantage: estimated by {estimated[0]}", *estimated[1:]]
 
-    def _missing_estimates(self, batch: TensorDictBase) -> bool:
-        """Whether an advantage or a target that the loss reads is to be estimated."""
+    def _estimates(self, batch: TensorDictBase) -> dict[NestedKey, Any]:
+        """The advantage and the target that the loss reads, by key; None where one is missing."""
         wanted = ["advantage"] if self.critic_coeff is None else ["advantage", "value_target"]
-        return any(find(batch, as_tuple(self.entries[name])) is None for name in wanted)
+        keys = [self.entries[name] for name in wanted]
+        return {key: find(batch, as_tuple(key)) for key in keys}
 
     def _stored(self) -> list[NestedKey]:
         """Entries that the actor may have stored when it acted."""
@@ -225,13 +225,10 @@ class ActorCriticLoss(LossModule):
 
     def _advantage(self, batch: TensorDictBase) -> Tensor:
         """The advantage of each step; the value estimator writes a missing one."""
-        wanted = [self.entries["advantage"]]
-        if self.critic_coeff is not None:
-            wanted.append(self.entries["value_target"])
         if not batch.batch_size.numel():
             msg = f"expected at least one step, got a batch of {list(batch.batch_size)}."
             raise ValueError(msg)
-        there = {key: find(batch, as_tuple(key)) for key in wanted}
+        there = self._estimates(batch)
         if any(value is None for value in there.values()):
             self._estimate(batch)
             for key, value in there.items():
@@ -313,19 +310,29 @@ class ActorCriticLoss(LossModule):
         self, batch: TensorDictBase, value: Tensor, counted: Tensor | None
     ) -> dict[str, Tensor]:
         """``loss_critic`` and its statistics."""
-        weight = self.critic_coeff
+        weight, bound, kind = self.critic_coeff, self.clip_value, self.loss_critic_type
         assert weight is not None  # there are values
         target = _constant(batch, self.entries["value_target"])
         self._check_like(value, "value_target", target)
-        stored = None
-        if self.clip_value is not None:
+        if bound is not None:
             stored = _constant(batch, self.entries["value"])
             self._check_like(value, "value", stored)
-        kind, explains = self.loss_critic_type, self.log_explained_variance
-        settings = CriticSettings(
-            self.critic_name, kind, weight, self.clip_value, explains, self.reduction
-        )
-        return critic_terms(value, target, stored, counted, settings)
+        target, value = kept(target, counted), kept(value, counted)
+        reported = {}
+        if bound is None:
+            loss = reduced_distance(value, target, kind, counted, self.reduction)
+        else:
+            stored = kept(stored, counted)
+            moved = value - stored
+            near = stored + moved.clamp(-bound, bound)
+            share = (moved.detach().abs() > bound).to(value.dtype)
+            reported["value_clip_fraction"] = reduce(share, counted).detach()
+            found = torch.max(distance(value, target, kind), distance(near, target, kind))
+            loss = reduce(found, counted, self.reduction)
+        if self.log_explained_variance:
+            reported["explained_variance"] = explained_variance(value.detach(), target, counted)
+        plain = isinstance(weight, int | float) and weight == 1
+        return {self.critic_name: loss if plain else weight * loss, **reported}
 
     def _check_like(self, value: Tensor, name: str, stored: Tensor) -> None:
         if stored.shape != value.shape:
