@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from enum import Enum
@@ -129,9 +128,9 @@ class LossModule(NamedModule):
         self.entries = KeyMap.of(action="action", **entries)
         self._estimator: ValueEstimator | None = None
 
-    @abstractmethod
     def value_network_of(self) -> TensorDictModuleBase | None:
-        """The network that gives values, if there is one."""
+        """The network that gives an estimator its values; None if there is none."""
+        return None
 
     @property
     def tensor_keys(self) -> KeyMap:

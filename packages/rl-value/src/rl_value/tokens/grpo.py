@@ -93,10 +93,6 @@ class GRPOLoss(LossModule):
         self.kl_coeff = kl_coeff
         self.over: MeanOver = over
 
-    def value_network_of(self) -> TensorDictModuleBase | None:
-        """None: there are no values."""
-        return None
-
     @property
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads."""

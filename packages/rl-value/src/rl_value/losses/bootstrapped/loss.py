@@ -121,10 +121,6 @@ class BootstrappedLoss(LossModule):
     ) -> dict[str, Tensor]:
         """Losses and statistics; `seen` is the batch as networks may read it."""
 
-    def value_network_of(self) -> TensorDictModuleBase | None:
-        """None: targets are given their values."""
-        return None
-
     @property
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads: observations, action, reward and flags."""

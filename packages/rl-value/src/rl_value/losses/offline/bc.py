@@ -88,10 +88,6 @@ class BCLoss(LossModule):
         self.bounds = None if bounds is None else of_one_action(bounds)
         self._has_states = bool(roles_of(actor_network).states)
 
-    def value_network_of(self) -> TensorDictModuleBase | None:
-        """None: there are no values."""
-        return None
-
     @property
     def in_keys(self) -> list[NestedKey]:
         """What `forward` reads: observations and action."""
