@@ -69,16 +69,7 @@ MAKERS: dict[ValueEstimators, tuple[type[ValueEstimator], dict[str, Any]]] = {
     ValueEstimators.GAE: (GAE, {"gamma": 0.99, "lmbda": 0.95}),
     ValueEstimators.VTrace: (VTrace, {"gamma": 0.99}),
 }
-ESTIMATOR_ENTRIES = (
-    "advantage",
-    "value_target",
-    "value",
-    "reward",
-    "done",
-    "terminated",
-    "steps_to_next_obs",
-    "sample_log_prob",
-)
+ESTIMATOR_ENTRIES = tuple(KeyMap.of())  # those of an estimator, which a loss has too
 
 
 class LossModule(NamedModule):
