@@ -62,6 +62,10 @@ class PPOLoss(ActorCriticLoss):
         ['loss_critic', 'loss_entropy', 'loss_objective']
     """
 
+    # what the objective reports: names that follow it, and names that follow all losses
+    first_reported: tuple[NestedKey, ...] = ()
+    last_reported: tuple[NestedKey, ...] = ()
+
     def __init__(
         self,
         actor_network: TensorDictModuleBase | None = None,
@@ -88,16 +92,6 @@ class PPOLoss(ActorCriticLoss):
         own, critic = [*self.first_reported, *self._entropy_keys()], self._critic_keys()
         return ["loss_objective", *own, *critic, *clipped, *self.last_reported]
 
-    @property
-    def first_reported(self) -> list[NestedKey]:
-        """Names of what this kind of objective reports, as they follow the objective."""
-        return []
-
-    @property
-    def last_reported(self) -> list[NestedKey]:
-        """Names of what it reports, as they follow all losses."""
-        return []
-
     def _log_probability_keys(self) -> list[NestedKey]:
         return [self.entries["sample_log_prob"]]
 
@@ -120,14 +114,8 @@ class PPOLoss(ActorCriticLoss):
     def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        gain, reported = self._surrogate(log_weight, advantage, counted)
-        return gain, reported | {"kl_approx": -reduce(log_weight.detach(), counted)}
-
-    def _surrogate(
-        self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gain, and what this kind of objective reports."""
-        return log_weight.exp() * advantage, {}
+        reported = {"kl_approx": -reduce(log_weight.detach(), counted)}
+        return log_weight.exp() * advantage, reported
 
 
 class ClipPPOLoss(PPOLoss):
@@ -153,6 +141,9 @@ class ClipPPOLoss(PPOLoss):
         'PPOLoss'
     """
 
+    first_reported = ("clip_fraction",)
+    last_reported = ("ESS", "kl_approx", "max_ratio", "mean_ratio")
+
     def __init__(
         self,
         actor_network: TensorDictModuleBase | None = None,
@@ -167,17 +158,7 @@ class ClipPPOLoss(PPOLoss):
         super().__init__(actor_network, critic_network, clip_value=bound, **settings)
         self.clip_epsilon = clip_epsilon  # may be set anew, as where it is annealed
 
-    @property
-    def first_reported(self) -> list[NestedKey]:
-        """Names of what this kind of objective reports, as they follow the objective."""
-        return ["clip_fraction"]
-
-    @property
-    def last_reported(self) -> list[NestedKey]:
-        """Names of what it reports, as they follow all losses."""
-        return ["ESS", "kl_approx", "max_ratio", "mean_ratio"]
-
-    def _surrogate(
+    def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         return clipped_gain(log_weight, advantage, self.clip_epsilon, counted)
@@ -209,6 +190,7 @@ class KLPENPPOLoss(PPOLoss):
         'PPOLoss'
     """
 
+    first_reported = ("kl",)
     beta: Tensor
 
     def __init__(  # noqa: PLR0913 - the arguments are the field's
@@ -236,11 +218,6 @@ class KLPENPPOLoss(PPOLoss):
         self.samples_mc_kl = samples_mc_kl
         self._first_beta = beta
         self.register_buffer("beta", torch.tensor(float(beta)))
-
-    @property
-    def first_reported(self) -> list[NestedKey]:
-        """Names of what this kind of objective reports, as they follow the objective."""
-        return ["kl"]
 
     @property
     def in_keys(self) -> list[NestedKey]:
@@ -299,6 +276,7 @@ def clipped_gain(
         "clip_fraction": reduce(outside, counted),
         "ESS": effective_sample_size(log_weight.detach(), counted),
         **ratio_statistics(ratio.detach(), counted),
+        "kl_approx": -reduce(log_weight.detach(), counted),
     }
     return torch.min(ratio * advantage, clipped * advantage), reported
 

@@ -145,8 +145,7 @@ class GRPOLoss(LossModule):
             above = kept(self._column(tensordict, "ref_log_prob", shape) - log_prob, counted)
             kl = self._mean(above.exp() - above - 1, counted, tensordict)
             results |= {"loss_kl": self.kl_coeff * kl, "kl_to_ref": kl.detach()}
-        results |= {**reported, "kl_approx": -reduce(log_weight.detach(), counted)}
-        return self._collected(results, tensordict)
+        return self._collected(results | reported, tensordict)
 
     def log_prob(self, batch: TensorDictBase, counted: Tensor | None = None) -> Tensor:
         """Compute the log-probabilities of the actions now.
