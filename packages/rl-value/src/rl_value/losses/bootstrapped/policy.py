@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType, TensorDictModuleBase, set_interaction_type
 from torch import Tensor
-from torch.distributions import Distribution
 
 from rl_tensordict import NestedKey, copied, require
 from rl_value.actions import distribution_of
 from rl_value.networks import noted
 
 
-def drawn(actor: TensorDictModuleBase, rows: TensorDictBase) -> tuple[Tensor, Tensor]:
-    """Actions drawn from an actor, and their log-probabilities ``[*B, 1]``."""
-    return sampled(distribution_of(actor, rows))
-
-
-def sampled(dist: Distribution) -> tuple[Tensor, Tensor]:
-    """Actions drawn from a distribution, and their log-probabilities ``[*B, 1]``."""
+def drawn(
+    actor: TensorDictModuleBase, rows: TensorDictBase, shape: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor]:
+    """Actions drawn from an actor ``[*shape, *B, A]``, and their log-probabilities, of size 1."""
+    dist = distribution_of(actor, rows)
     if not dist.has_rsample:
         msg = (
             f"{type(dist).__name__} draws no actions that gradients pass through: this loss is of "
             "continuous actions, as of a TanhNormal. DiscreteSACLoss and DQNLoss are of choices."
         )
         raise TypeError(msg)
-    action = dist.rsample()
+    action = dist.rsample(torch.Size(shape))
     log_prob: Tensor = dist.log_prob(action)
     return action, log_prob.unsqueeze(-1)
 
@@ -36,8 +31,7 @@ def sampled(dist: Distribution) -> tuple[Tensor, Tensor]:
 def chosen(actor: TensorDictModuleBase, rows: TensorDictBase, action: NestedKey) -> Tensor:
     """The action of an actor without chance."""
     with set_interaction_type(InteractionType.DETERMINISTIC):
-        made: Any = require(noted(actor, copied(rows)), action)
-    found: Tensor = made
+        found: Tensor = require(noted(actor, copied(rows)), action)
     return found
 
 

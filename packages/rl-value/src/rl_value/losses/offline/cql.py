@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_flags, check_number, check_whole
-from rl_value.actions import distribution_of, of_action
+from rl_value.actions import of_action
 from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.losses.bootstrapped.policy import drawn
 from rl_value.losses.bootstrapped.targets import Targets
@@ -95,7 +95,7 @@ class CQLLoss(SACLoss):
     def _state_value(self, rows: TensorDictBase) -> Tensor:
         """The value of states, by default without entropy."""
         if self.max_q_backup:
-            action, _ = _drawn(self._next_actor, rows, 10)
+            action, _ = drawn(self._next_actor, rows, (10,))
             values = self._judged_many(self._next_critics, rows, action)
             return values.amax(0).amin(-2)
         if not self.deterministic_backup:
@@ -108,7 +108,7 @@ class CQLLoss(SACLoss):
     ) -> dict[str, Tensor]:
         found = super()._terms(batch, seen, targets, counted)
         with torch.no_grad():
-            own, own_density = _drawn(self.actor_network, seen, self.num_random)
+            own, own_density = drawn(self.actor_network, seen, (self.num_random,))
             assert self.bounds is not None  # looked at when it was made
             even, density = uniform_actions(self.bounds, own[0], self.num_random)
         many = self._judged_many(self.qvalue_network, seen, torch.cat([even, own]))
@@ -192,11 +192,3 @@ class DiscreteCQLLoss(DQNLoss):
         held = reduce(kept(gap, counted), counted, self.reduction, self._weight(batch, gap))
         loss = self._regression(batch, chosen, targets, counted)
         return {"loss_qvalue": loss, "loss_cql": self.min_q_weight * held}
-
-
-def _drawn(actor: TensorDictModuleBase, rows: TensorDictBase, num: int) -> tuple[Tensor, Tensor]:
-    """Actions of an actor ``[num, *B, A]``, and their log-densities ``[num, *B, 1]``."""
-    dist = distribution_of(actor, rows)
-    action = dist.rsample(torch.Size([num]))
-    log_density: Tensor = dist.log_prob(action)
-    return action, log_density.unsqueeze(-1)
