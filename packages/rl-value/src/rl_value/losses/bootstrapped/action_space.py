@@ -31,18 +31,14 @@ def automatic_entropy(spec: Any) -> float | None:
 
 
 def bounds_of(spec: Any) -> tuple[Tensor, Tensor] | None:
-    """The least and the greatest action, if there are such."""
+    """The least and the greatest action, of one member of a vector; None if there are none."""
     space = getattr(spec, "space", None)
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if not isinstance(low, Tensor) or not isinstance(high, Tensor):
         return None
-    finite = bool(low.isfinite().all()) and bool(high.isfinite().all())
-    return (low, high) if finite else None
-
-
-def of_one_action(bounds: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The bounds without the batch of a vector's spec, whose members have the same."""
-    low, high = bounds
+    if not (bool(low.isfinite().all()) and bool(high.isfinite().all())):
+        return None
+    # the spec of a vector has a batch, whose members have the same bounds
     while low.ndim > 1 and bool((low == low[:1]).all()) and bool((high == high[:1]).all()):
         low, high = low[0], high[0]
     return low, high

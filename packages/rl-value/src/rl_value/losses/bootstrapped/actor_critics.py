@@ -11,12 +11,7 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states
 from rl_tensordict.arguments import check_choice, check_flags
-from rl_value.losses.bootstrapped.action_space import (
-    bounds_of,
-    of_one_action,
-    refuse_outside,
-    spec_of,
-)
+from rl_value.losses.bootstrapped.action_space import bounds_of, refuse_outside, spec_of
 from rl_value.losses.bootstrapped.critics import (
     action_values,
     check_values,
@@ -81,8 +76,7 @@ class ActorCriticsLoss(BootstrappedLoss):
         refuse_memory_of_actions(self.qvalue_network, self.entries["action"])
         self.entries.set(state_action_value=value_key_of(self.qvalue_network))
         self.spec = spec_of(action_spec, actor_network, self.entries["action"])
-        bounds = bounds_of(self.spec)
-        self.bounds = None if bounds is None else of_one_action(bounds)
+        self.bounds = bounds_of(self.spec)
 
     @property
     def actor_network_params(self) -> TensorDictParams | None:

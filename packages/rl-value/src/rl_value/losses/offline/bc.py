@@ -14,12 +14,7 @@ from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
 from rl_value.arguments import floats
 from rl_value.estimators.bootstrapping.next_values import roles_of
-from rl_value.losses.bootstrapped.action_space import (
-    bounds_of,
-    of_one_action,
-    refuse_outside,
-    spec_of,
-)
+from rl_value.losses.bootstrapped.action_space import bounds_of, refuse_outside, spec_of
 from rl_value.losses.bootstrapped.policy import chosen
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.regression import DISTANCES, distance
@@ -84,8 +79,7 @@ class BCLoss(LossModule):
         self.loss_function = loss_function
         self.actor_method = "get_dist" if loss_function is None else "forward"
         self.use_prioritized_weights = use_prioritized_weights
-        bounds = bounds_of(spec_of(None, actor_network, self.entries["action"]))
-        self.bounds = None if bounds is None else of_one_action(bounds)
+        self.bounds = bounds_of(spec_of(None, actor_network, self.entries["action"]))
         self._has_states = bool(roles_of(actor_network).states)
 
     @property
