@@ -14,8 +14,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from rl_tensordict import NestedKey, UnfitValue, build
+from rl_tensordict import NestedKey, UnfitValue, as_tuple, build, find, require
 from rl_tensordict.arguments import check_choice, check_type, drop_useless, refuse_unknown
+from rl_value.arguments import floats
 from rl_value.counted_steps import counted_steps, readable, refuse_flags_of_others
 from rl_value.dispatch import NamedModule, check_tensordict
 from rl_value.estimators import (
@@ -293,6 +294,14 @@ class LossModule(NamedModule):
         if self._selected is not None:
             results = {key: results[key] for key in self._selected if isinstance(key, str)}
         return build(results, torch.Size([]))
+
+
+def stored_weight(batch: TensorDictBase, key: NestedKey, asked: bool | str) -> Tensor | None:
+    """The weight of each step; None if none is asked for, or ``"auto"`` finds none."""
+    if asked is False:
+        return None
+    weight = find(batch, as_tuple(key)) if asked == "auto" else require(batch, key)
+    return None if weight is None else floats(weight, key)
 
 
 def delayed(network: TensorDictModuleBase) -> TensorDictModuleBase:

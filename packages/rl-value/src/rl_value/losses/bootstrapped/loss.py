@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find, require
+from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find
 from rl_tensordict.arguments import check_type
 from rl_value.arguments import floats
 from rl_value.dispatch import check_tensordict
@@ -29,7 +29,7 @@ from rl_value.estimators.static_shapes import StaticTransitions, unroll_rows
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.state_value import VALUE
 from rl_value.losses.bootstrapped.targets import Targets, TargetSource, returns_of
-from rl_value.losses.loss import LossModule, ValueEstimators, refuse_moved
+from rl_value.losses.loss import LossModule, ValueEstimators, refuse_moved, stored_weight
 from rl_value.losses.regression import distance
 from rl_value.masked_means import Reduction, kept, reduce
 from rl_value.single_rows import warn_of_single_rows
@@ -249,16 +249,9 @@ class BootstrappedLoss(LossModule):
 
     def _weight(self, batch: TensorDictBase, values: Tensor) -> Tensor | None:
         """The weight of each step; that of a row counts for each of its members."""
-        if self.use_prioritized_weights is False:
-            return None
-        key = self.entries["priority_weight"]
-        auto = self.use_prioritized_weights == "auto"
-        weight: Tensor | None = find(batch, as_tuple(key)) if auto else require(batch, key)
-        if weight is None:
-            return None
-        weight = floats(weight, key)
+        weight = stored_weight(batch, self.entries["priority_weight"], self.use_prioritized_weights)
         members = values.shape[batch.ndim : -1]
-        if members and weight.numel() == batch.numel():
+        if weight is not None and members and weight.numel() == batch.numel():
             return weight.reshape(*batch.shape, *(1,) * len(members)).expand(values.shape[:-1])
         return weight
 

@@ -12,11 +12,10 @@ from rl_layout import keys, set_recurrent_mode
 from rl_tensordict import NestedKey, UnfitValue, UnknownName, as_tuple, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability
-from rl_value.arguments import floats
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.losses.bootstrapped.action_space import bounds_of, refuse_outside, spec_of
 from rl_value.losses.bootstrapped.policy import chosen
-from rl_value.losses.loss import LossModule, refuse_moved
+from rl_value.losses.loss import LossModule, refuse_moved, stored_weight
 from rl_value.losses.regression import DISTANCES, distance
 from rl_value.masked_means import kept, reduce
 from rl_value.networks import require_network
@@ -131,11 +130,8 @@ class BCLoss(LossModule):
         with set_recurrent_mode(True):
             seen = self._seen(tensordict, self.actor_network, more=[action])
             cost = self._cost(seen)
-        key = as_tuple(self.entries["priority_weight"])
-        asked = self.use_prioritized_weights
-        weight = find(tensordict, key) if asked == "auto" else None
-        weight = require(tensordict, self.entries["priority_weight"]) if asked is True else weight
-        weight = None if weight is None else floats(weight, self.entries["priority_weight"])
+        key = self.entries["priority_weight"]
+        weight = stored_weight(tensordict, key, self.use_prioritized_weights)
         loss = reduce(kept(cost, counted), counted, self.reduction, weight)
         return self._collected({"loss_bc": loss}, tensordict)
 
