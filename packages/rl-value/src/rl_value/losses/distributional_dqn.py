@@ -107,10 +107,8 @@ class DistributionalDQNLoss(DQNLoss):
 
     def _unrolled(self, steps: Transitions) -> tuple[Tensor, UnrolledValues]:
         """The distribution that each step's action should have ``[M, atoms]``."""
-        late = self.target_value_network
-        network = self.value_network if late is None else late
         key = self.entries["action_value"]
-        found = self._unroll(network, steps, key)
+        found = self._unroll(self._next_network, steps, key)
         self._check_shape(found.following, steps.reward.shape[:1])
         if steps.reward.shape[1:] != (1,):
             got = list(steps.reward.shape[1:])

@@ -14,17 +14,11 @@ from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import of_action
-from rl_value.estimators.transitions import (
-    Transitions,
-    UnrolledValues,
-)
+from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.action_space import refuse_no_choice
 from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 from rl_value.losses.bootstrapped.targets import Targets
-from rl_value.losses.loss import (
-    delayed,
-    parameters_of,
-)
+from rl_value.losses.loss import delayed, parameters_of
 from rl_value.losses.regression import DISTANCES
 from rl_value.masked_means import Reduction
 from rl_value.networks import noted, require_network
@@ -109,8 +103,7 @@ class DQNLoss(BootstrappedLoss):
         self.loss_function = loss_function
         self.double_dqn = double_dqn
         self.action_space = action_space_of(action_space, value_network)
-        late = self.target_value_network
-        self._prepare(value_network if late is None else late)
+        self._prepare(self._next_network)
 
     @property
     def value_network_params(self) -> TensorDictParams | None:
@@ -120,8 +113,12 @@ class DQNLoss(BootstrappedLoss):
     @property
     def target_value_network_params(self) -> TensorDictParams | None:
         """The parameters that next states are valued with."""
+        return parameters_of(self._next_network)
+
+    @property
+    def _next_network(self) -> TensorDictModuleBase:
         late = self.target_value_network
-        return parameters_of(self.value_network if late is None else late)
+        return self.value_network if late is None else late
 
     @property
     def outputs(self) -> list[NestedKey]:
@@ -146,8 +143,7 @@ class DQNLoss(BootstrappedLoss):
 
     def _next_values(self, steps: Transitions) -> UnrolledValues:
         """The value of each step's next state by the target network."""
-        late = self.target_value_network
-        network = self.value_network if late is None else late
+        network = self._next_network
         values, best = self.entries["action_value"], self.entries["chosen_action_value"]
         chooses = best in network.out_keys and self.entries["action"] in network.out_keys
         if not self.double_dqn:
@@ -173,9 +169,8 @@ class DQNLoss(BootstrappedLoss):
         key = mask_key_of(self.value_network)
         if key is None:
             return None
-        return self._unroll(
-            TensorDictModule(nn.Identity(), [key], [key]), steps, key
-        ).following.bool()
+        same = TensorDictModule(nn.Identity(), [key], [key])
+        return self._unroll(same, steps, key).following.bool()
 
 
 def mask_key_of(network: TensorDictModuleBase) -> NestedKey | None:
