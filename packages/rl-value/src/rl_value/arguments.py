@@ -35,10 +35,7 @@ def time_of(values: Tensor, time_dim: int) -> int:
 def check_steps(reward: Tensor, **others: Tensor) -> None:
     """Hold every float array of one call to the shape of the reward."""
     for name, value in (("reward", reward), *others.items()):
-        check_tensor(name, value)
-        if value.dtype not in FLOATS:
-            msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
-            raise TypeError(msg)
+        check_floats(name, value)
         if not value.ndim:
             msg = f"{name}: expected steps [*B, T, C], got a single number."
             raise ValueError(msg)
@@ -48,6 +45,14 @@ def check_steps(reward: Tensor, **others: Tensor) -> None:
                 f"got {list(value.shape)}. All steps have one shape [*B, T, C]."
             )
             raise ValueError(msg)
+
+
+def check_floats(name: str, value: Tensor) -> None:
+    """Raise where something is no plain tensor of full precision."""
+    check_tensor(name, value)
+    if value.dtype not in FLOATS:
+        msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
+        raise TypeError(msg)
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -128,12 +133,16 @@ def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = 
         got = f"{value}" if low == high else f"values from {low} to {high}"
         msg = f"{name}: expected a number in [0, 1], or one per step, got {got}."
         raise ValueError(msg)
-    if shape is not None and isinstance(value, Tensor):
-        pairs = zip(reversed(value.shape), reversed(shape), strict=False)
-        if value.ndim > len(shape) or any(small not in (1, large) for small, large in pairs):
-            got = f"got {list(value.shape)}"
-            msg = f"{name}: expected a shape that broadcasts to {list(shape)}, {got}."
-            raise ValueError(msg)
+    if shape is not None and isinstance(value, Tensor) and not broadcasts(value.shape, shape):
+        got = f"got {list(value.shape)}"
+        msg = f"{name}: expected a shape that broadcasts to {list(shape)}, {got}."
+        raise ValueError(msg)
+
+
+def broadcasts(shape: torch.Size, whole: torch.Size) -> bool:
+    """Whether arrays of one shape broadcast to another one."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(small in (1, large) for small, large in pairs)
 
 
 def cut_after(done: Tensor, time_dim: int) -> Tensor:

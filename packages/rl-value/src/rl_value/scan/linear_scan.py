@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rl_layout.internals import array_of
-from rl_value.arguments import check_tensor, time_of
+from rl_value.arguments import broadcasts, check_floats, check_tensor, time_of
 from rl_value.scan.block_scan import BLOCKS, block_scan, is_transformed
 from rl_value.scan.doubling_scan import doubling_scan
 
@@ -118,11 +118,8 @@ def has_triton() -> bool:
 
 
 def _check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
-    for name, value in (("a", a), ("b", b)):
-        check_tensor(name, value)
-        if value.dtype not in (torch.float32, torch.float64):
-            msg = f"{name}: expected float32 or float64, got {value.dtype}. Call .float()."
-            raise TypeError(msg)
+    check_floats("a", a)
+    check_floats("b", b)
     if cut is not None:
         check_tensor("cut", cut)
     if not b.ndim:
@@ -133,14 +130,9 @@ def _check(a: Tensor, b: Tensor, cut: Tensor | None) -> None:
         raise TypeError(msg)
     shapes = {"a": a.shape, "cut": b.shape if cut is None else cut.shape}
     for name, shape in shapes.items():
-        if not _fits(shape, b.shape):
+        if not broadcasts(shape, b.shape):
             msg = (
                 f"{name}: expected a shape that broadcasts to that of b, {list(b.shape)}: "
                 f"got {list(shape)}."
             )
             raise ValueError(msg)
-
-
-def _fits(shape: torch.Size, whole: torch.Size) -> bool:
-    pairs = zip(reversed(shape), reversed(whole), strict=False)
-    return len(shape) <= len(whole) and all(small in (1, large) for small, large in pairs)
