@@ -232,8 +232,7 @@ class ValueEstimator(NamedModule):
         if torch.compiler.is_dynamo_compiling():
             written: TensorDictBase = _outside(self.forward, tensordict, **given)
             return written
-        if tensordict.is_locked:
-            check_writable(tensordict)
+        check_writable(tensordict)
         with nullcontext() if self.differentiable else torch.no_grad():
             valued = self._valued(tensordict, params, target_params, time_dim=time_dim)
             self._write(tensordict, valued, self.estimate(valued))
