@@ -139,6 +139,4 @@ class MaskedOneHotCategorical(OneHotCategorical):
         super().__init__(logits, probs, mask=mask, dtype=dtype, validate_args=validate_args)
 
 
-@register_kl(MaskedCategorical, Categorical)  # type: ignore[untyped-decorator]
-def _kl(p: MaskedCategorical, q: Categorical) -> Tensor:
-    return divergence_of_choices(p, q)
+register_kl(MaskedCategorical, Categorical)(divergence_of_choices)

@@ -280,13 +280,11 @@ def _check_values(logits: Tensor | None, probs: Tensor | None, mask: Tensor | No
         raise ValueError(msg)
 
 
-@register_kl(OneHotCategorical, OneHotCategorical)  # type: ignore[untyped-decorator]
-def _kl(p: OneHotCategorical, q: OneHotCategorical) -> Tensor:
-    return divergence_of_choices(p, q)
-
-
 def divergence_of_choices(p: Any, q: Any) -> Tensor:
     """Kullback and Leibler's divergence, to which choices that p forbids add nothing."""
     never = p.logits == -torch.inf  # q may forbid them as well
     gap = p.logits.masked_fill(never, 0) - q.logits.masked_fill(never, 0)
     return torch.where(gap == torch.inf, gap, p.probs * gap).sum(-1)
+
+
+register_kl(OneHotCategorical, OneHotCategorical)(divergence_of_choices)
