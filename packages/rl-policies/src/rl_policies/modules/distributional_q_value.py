@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from rl_policies.keys import ACTION_VALUE, OBSERVATION, listed
-from rl_policies.modules.policy_sequence import PolicySequence
-from rl_policies.modules.q_value import ActionSpace, QValueModule
+from rl_policies.keys import ACTION_VALUE
+from rl_policies.modules.q_value import GreedySequence, QValueModule, network_of
 from rl_specs import TensorSpec
 from rl_tensordict import NestedKey, note_errors
 from rl_tensordict.arguments import check_type
@@ -64,7 +63,7 @@ class DistributionalQValueModule(QValueModule):
         return action, log_probs, chosen
 
 
-class DistributionalQValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
+class DistributionalQValueActor(GreedySequence):
     """A network of distributions of returns, and the action whose mean is highest (C51).
 
     Args:
@@ -109,11 +108,7 @@ class DistributionalQValueActor(PolicySequence, TensorDictSequential):  # type: 
         make_log_softmax: bool = True,
     ) -> None:
         key = action_value_key
-        if not isinstance(module, TensorDictModuleBase):
-            module = TensorDictModule(module, listed(in_keys, OBSERVATION), [key])
-        elif key not in module.out_keys:
-            msg = f"the module must write {key!r}: it writes {module.out_keys}"
-            raise ValueError(msg)
+        network = network_of(module, in_keys, key)
         choice = DistributionalQValueModule(
             action_space,
             support,
@@ -123,22 +118,10 @@ class DistributionalQValueActor(PolicySequence, TensorDictSequential):  # type: 
             safe=safe,
         )
         normal = [TensorDictModule(nn.LogSoftmax(-2), [key], [key])] if make_log_softmax else []
-        super().__init__(module, *normal, choice)
+        super().__init__(network, *normal, choice)
 
     @property
     def support(self) -> Tensor:
         """The returns `[atoms]` that have the probabilities."""
         support: Tensor = self.module[-1].support
         return support
-
-    @property
-    def spec(self) -> TensorSpec | None:
-        """The spec of the action, as it was given."""
-        spec: TensorSpec | None = self.module[-1].spec
-        return spec
-
-    @property
-    def action_space(self) -> ActionSpace:
-        """How an action is written: `"one_hot"` or `"categorical"`."""
-        space: ActionSpace = self.module[-1].action_space
-        return space

@@ -225,7 +225,23 @@ class QValueModule(TensorStep, TensorDictModule):  # type: ignore[misc]
         return None if mask is None else mask.to(values.device).expand(values.shape)
 
 
-class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
+class GreedySequence(PolicySequence, TensorDictSequential):  # type: ignore[misc]
+    """A network of action values, and last the module that chooses by them."""
+
+    @property
+    def spec(self) -> TensorSpec | None:
+        """The spec of the action, as it was given."""
+        spec: TensorSpec | None = self.module[-1].spec
+        return spec
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """How an action is written: `"one_hot"`, `"categorical"`, or several of either at once."""
+        space: ActionSpace = self.module[-1].action_space
+        return space
+
+
+class QValueActor(GreedySequence):
     """A network of action values, and the action that is worth most.
 
     Written are the action, `[*B, n]` one-hot or `[*B]` categorical; `"action_value"`, `[*B, n]`;
@@ -278,18 +294,7 @@ class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
         choice = QValueModule(
             action_space, action_value_key, action_mask_key, out_keys, spec=spec, safe=safe
         )
-        if not isinstance(module, TensorDictModuleBase):
-            module = TensorDictModule(module, listed(in_keys, OBSERVATION), [action_value_key])
-        elif action_value_key not in module.out_keys:
-            msg = f"the module must write {action_value_key!r}: it writes {module.out_keys}"
-            raise ValueError(msg)
-        super().__init__(module, choice)
-
-    @property
-    def spec(self) -> TensorSpec | None:
-        """The spec of the action, as it was given."""
-        spec: TensorSpec | None = self.module[-1].spec
-        return spec
+        super().__init__(network_of(module, in_keys, action_value_key), choice)
 
     @property
     def action_mask_key(self) -> NestedKey | None:
@@ -297,11 +302,17 @@ class QValueActor(PolicySequence, TensorDictSequential):  # type: ignore[misc]
         key: NestedKey | None = self.module[-1].action_mask_key
         return key
 
-    @property
-    def action_space(self) -> ActionSpace:
-        """How an action is written: `"one_hot"` or `"categorical"`."""
-        space: ActionSpace = self.module[-1].action_space
-        return space
+
+def network_of(
+    module: nn.Module, in_keys: Sequence[NestedKey] | None, key: NestedKey
+) -> TensorDictModuleBase:
+    """A network as a tensordict module that writes action values under a key."""
+    if not isinstance(module, TensorDictModuleBase):
+        return TensorDictModule(module, listed(in_keys, OBSERVATION), [key])
+    if key not in module.out_keys:
+        msg = f"the module must write {key!r}: it writes {module.out_keys}"
+        raise ValueError(msg)
+    return module
 
 
 def _space(action_space: str | None, leaf: TensorSpec | None) -> ActionSpace:
