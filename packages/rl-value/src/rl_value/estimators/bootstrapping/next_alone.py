@@ -30,8 +30,7 @@ def unroll_next(
     calls = ValueCalls(network, roles, wanted, config)
     if not reads_next_alone(roles, config):
         return unroll_steps(calls, steps)
-    found = _next_alone(calls, steps)
-    return found if steps.truncated is None else with_overwritten(roles, steps, found)
+    return with_overwritten(roles, steps, _next_alone(calls, steps))
 
 
 def reads_next_alone(roles: InputRoles, config: ValueCallConfig) -> bool:

@@ -188,21 +188,16 @@ def unroll_steps(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     """Evaluate a network on the rows of a batch and on their next observations."""
     # of all members: what one that is out shows counts as what it saw
     unroll = _side_by_side if reads_side_by_side(calls.roles, steps, calls.config) else _in_slots
-    found = unroll(calls, steps)
-    return found if steps.truncated is None else with_overwritten(calls.roles, steps, found)
+    return with_overwritten(calls.roles, steps, unroll(calls, steps))
 
 
 def with_overwritten(
     roles: InputRoles, steps: Transitions, found: UnrolledValues
 ) -> UnrolledValues:
     """Values, with the truncated members whose next observation is overwritten."""
-    if steps.truncated is None:
+    truncated = steps.truncated
+    if truncated is None:
         return found
-    return replace(found, overwritten=overwritten_members(roles, steps, steps.truncated))
-
-
-def overwritten_members(roles: InputRoles, steps: Transitions, truncated: Tensor) -> Tensor:
-    """Truncated members whose next observation is not what the row after shows, bool."""
     # such a member is out in the row after, which repeats what it saw last, or overwrites it
     batch, segments, shape = steps.batch, steps.segments, truncated.shape[1:-1]
     rows = truncated.flatten(1).any(1).nonzero().squeeze(-1)  # int64 [K], none ends a segment
@@ -221,7 +216,8 @@ def overwritten_members(roles: InputRoles, steps: Transitions, truncated: Tensor
         own = as_tuple(key)[: len(group)] == group and equal.shape[1 : 1 + len(shape)] == shape
         equal = equal.reshape(*(same.shape if own else same.shape[:1]), -1).all(-1)
         same &= equal.view(*equal.shape, *(1,) * (same.ndim - equal.ndim))
-    return truncated.index_put((rows,), truncated[rows] & ~same.unsqueeze(-1))
+    overwritten = truncated.index_put((rows,), truncated[rows] & ~same.unsqueeze(-1))
+    return replace(found, overwritten=overwritten)
 
 
 def _in_slots(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
