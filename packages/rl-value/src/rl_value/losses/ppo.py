@@ -129,7 +129,7 @@ class ClipPPOLoss(PPOLoss):
     Args:
         actor_network: has ``get_dist``, the distribution of actions now.
         critic_network: writes ``"state_value"``.
-        clip_epsilon: ε, or two of them, below and above 1.
+        clip_epsilon: ε, or two of them, below and above 1; an annealed one is set anew.
         clip_value: how far the value may move from the stored one; True for ε.
         settings: what `PPOLoss` takes besides.
 
@@ -156,7 +156,7 @@ class ClipPPOLoss(PPOLoss):
         _, high = clip_range(clip_epsilon)
         bound = (high if clip_value else None) if isinstance(clip_value, bool) else clip_value
         super().__init__(actor_network, critic_network, clip_value=bound, **settings)
-        self.clip_epsilon = clip_epsilon  # may be set anew, as where it is annealed
+        self.clip_epsilon = clip_epsilon
 
     def _policy_objective(
         self, log_weight: Tensor, advantage: Tensor, counted: Tensor | None

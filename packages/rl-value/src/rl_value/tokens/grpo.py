@@ -34,7 +34,7 @@ class GRPOLoss(LossModule):
     Args:
         actor_network: writes ``"logits"`` ``[*B, T, V]``, or has ``get_dist``. Tokens of one
             sequence must not see those of another one.
-        clip_epsilon: ε, or two of them, below and above 1.
+        clip_epsilon: ε, or two of them, below and above 1; an annealed one is set anew.
         kl_coeff: β; None for no reference, whose ``"ref_log_prob"`` is not read then.
         over: what has the same weight in means, see `token_mean`.
         reduction: ``"mean"``, ``"sum"`` of all tokens, or ``"none"``, which gives ``[*B, T]``;
