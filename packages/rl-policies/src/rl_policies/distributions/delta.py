@@ -135,8 +135,7 @@ class Delta(Distribution):
         new.__dict__.update(self.__dict__)
         new.param = self.param.expand((*batch_shape, *self.event_shape))
         new._batch_shape = torch.Size(batch_shape)
-        expanded: Self = new
-        return expanded
+        return new
 
 
 def _check(param: Any, event_dims: int, validate_args: bool) -> None:

@@ -155,8 +155,7 @@ def _in_scales(bound: Tensor | float, loc: Tensor, scale: Tensor) -> Tensor:
     far = at.isinf()
     if _none_set(far):
         return (at - loc) / scale
-    distance: Tensor = torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
-    return distance
+    return torch.where(far, at.sign() * FAR, (at.masked_fill(far, 0) - loc) / scale)
 
 
 def _quantile(log_share: Tensor) -> Tensor:
@@ -172,8 +171,7 @@ def _quantile(log_share: Tensor) -> Tensor:
         for _ in range(ROUNDS):  # Newton's, of a concave function, from one side
             z = z - (_log_share(z) - target) / _hazard(z)
     z = z - (_log_share(z) - target) / _hazard(z)  # once more with the gradient
-    quantile: Tensor = torch.where(deep, z, plain)
-    return quantile
+    return torch.where(deep, z, plain)
 
 
 def _none_set(flag: Tensor) -> bool:
@@ -189,12 +187,10 @@ def _log_share(z: Tensor) -> Tensor:
         return near
     out = z.masked_fill(~far, FAR_TAIL)
     tail = -0.5 * out.square() - HALF_LOG_2PI - (-out).log()
-    log_share: Tensor = torch.where(far, tail, near)
-    return log_share
+    return torch.where(far, tail, near)
 
 
 def _hazard(z: Tensor) -> Tensor:
     """φ(z) / Φ(z), the slope of log Φ."""
     near = torch.exp(-0.5 * z.square() - HALF_LOG_2PI - _log_share(z))
-    slope: Tensor = torch.where(z < FAR_TAIL, -z, near)
-    return slope
+    return torch.where(z < FAR_TAIL, -z, near)

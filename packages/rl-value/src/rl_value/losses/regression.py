@@ -15,8 +15,7 @@ def distance(value: Tensor, target: Tensor, kind: str) -> Tensor:
     """Compute the distance of each value from its target."""
     # "l1" |d|; "l2" d²; "smooth_l1" d² / 2 below 1, and |d| - 1/2 from there.
     _check(value, target, kind)
-    made: Tensor = DISTANCES[kind](value, target, reduction="none")
-    return made
+    return DISTANCES[kind](value, target, reduction="none")
 
 
 def reduced_distance(
@@ -26,8 +25,7 @@ def reduced_distance(
     if counted is not None:
         return reduce(distance(value, target, kind), counted, reduction)
     _check(value, target, kind)
-    made: Tensor = DISTANCES[kind](value, target, reduction=reduction)
-    return made
+    return DISTANCES[kind](value, target, reduction=reduction)
 
 
 def _check(value: Tensor, target: Tensor, kind: str) -> None:
