@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from tensordict.nn import TensorDictModule
 
 from rl_layout import keys
 from rl_layout.testing import trajectories
@@ -230,6 +231,28 @@ def test_critics_of_different_shapes_are_refused(nets):
         SACLoss(nets.actor(), [one, other], target_entropy=-1.0)
     with pytest.raises(ValueError, match="expected 3 critics, got a list of 2"):
         SACLoss(nets.actor(), [one, nets.critic()], num_qvalue_nets=3, target_entropy=-1.0)
+
+
+def test_a_composite_has_the_spec_of_the_action_that_the_actor_writes(nets):
+    key = "agents", "action"
+    actor, det, critic = (
+        make(group="agents") for make in (nets.actor, nets.deterministic, nets.critic)
+    )
+    actor.spec = det.spec = {key: nets.Spec(-1.0, 2.0), ("others", "action"): nets.Spec()}
+    for loss in (SACLoss(actor, critic), TD3Loss(det, critic), BCLoss(actor), BCLoss(det)):
+        loss.set_keys(action=key)
+        assert [bound.tolist() for bound in loss.bounds] == [[-1, -1], [2, 2]]
+    named = SACLoss(actor, critic, action_spec={"action": nets.Spec(), key: nets.Spec(-1.0, 2.0)})
+    assert named.bounds[1].tolist() == [1, 1]
+    with pytest.raises(KeyError, match="action"):
+        SACLoss(actor, critic, action_spec={("others", "action"): nets.Spec()})
+
+
+@pytest.mark.parametrize("key", ["action", ("agents", "action")])
+def test_a_critic_that_would_remember_the_actions_of_an_actor_is_refused(nets, key):
+    net = TensorDictModule(lambda x, h: (x, h), [key, "memory"], ["value", ("next", "memory")])
+    with pytest.raises(ValueError, match=r"recurrent part of qvalue_network reads .*action"):
+        DDPGLoss(nets.deterministic(group=key[0] if isinstance(key, tuple) else None), net)
 
 
 def test_an_automatic_target_entropy_needs_a_spec(nets):

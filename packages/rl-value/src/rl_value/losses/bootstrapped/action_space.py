@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find
+from rl_tensordict.types import KeyPath
 from rl_value.scan.block_scan import is_transformed
 
 SLACK = 1e-4  # of the distance of bounds: a rounding beyond one is none
 
 
-def spec_of(given: Any, actor: nn.Module | None, action: NestedKey) -> Any:
+def actions_of(actor: TensorDictModuleBase, action: NestedKey) -> list[KeyPath]:
+    """Keys of an action: the usual one, and those of groups that an actor writes under its name."""
+    # `set_keys` says which of them it is, after the loss was made
+    usual = as_tuple(action)
+    written = [key for key in map(as_tuple, actor.out_keys) if key[-1] == usual[-1]]
+    return list(dict.fromkeys([usual, *written]))
+
+
+def spec_of(given: Any, actor: TensorDictModuleBase, action: NestedKey) -> Any:
     """The spec of an action, by itself or in a composite; None if no argument names it."""
-    spec = given
-    if spec is None and actor is not None:
-        spec = getattr(actor, "spec", None)
+    spec = getattr(actor, "spec", None) if given is None else given
     if spec is None or not hasattr(spec, "keys"):
         return spec
+    for key in actions_of(actor, action):
+        with suppress(KeyError):
+            return spec[as_key(key)]
     return spec[as_key(as_tuple(action))]
 
 

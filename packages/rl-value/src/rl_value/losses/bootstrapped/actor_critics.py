@@ -11,7 +11,12 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states
 from rl_tensordict.arguments import check_choice, check_flags
-from rl_value.losses.bootstrapped.action_space import bounds_of, refuse_outside, spec_of
+from rl_value.losses.bootstrapped.action_space import (
+    actions_of,
+    bounds_of,
+    refuse_outside,
+    spec_of,
+)
 from rl_value.losses.bootstrapped.critics import (
     action_values,
     check_values,
@@ -73,7 +78,8 @@ class ActorCriticsLoss(BootstrappedLoss):
         self.target_qvalue_network = delayed(self.qvalue_network) if delay_qvalue else None
         networks = {"actor_network": actor_network, "qvalue_network": self.qvalue_network}
         refuse_shared_states(networks)
-        refuse_memory_of_actions(self.qvalue_network, self.entries["action"])
+        for action in actions_of(actor_network, self.entries["action"]):
+            refuse_memory_of_actions(self.qvalue_network, action)
         self.entries.set(state_action_value=value_key_of(self.qvalue_network))
         self.spec = spec_of(action_spec, actor_network, self.entries["action"])
         self.bounds = bounds_of(self.spec)

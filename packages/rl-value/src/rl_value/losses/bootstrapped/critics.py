@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rl_layout import keys
-from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, require
+from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, copied, require
 from rl_tensordict.arguments import check_whole
+from rl_tensordict.types import KeyPath
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.networks import explain_call, noted, require_network
 
@@ -94,18 +95,18 @@ def members_of(network: nn.Module) -> int | None:
     return next((num for num in found if isinstance(num, int)), None)
 
 
-def refuse_memory_of_actions(network: TensorDictModuleBase, action: NestedKey) -> None:
+def refuse_memory_of_actions(network: TensorDictModuleBase, action: KeyPath) -> None:
     """Raise for a recurrent part that reads the action, as other actions are tried there."""
     for module in network.modules():
         read = [as_tuple(key) for key in getattr(module, "in_keys", None) or ()]
         parts = any(getattr(one, "in_keys", None) for one in list(module.modules())[1:])
         if parts or not isinstance(module, TensorDictModuleBase) or not roles_of(module).states:
             continue
-        if as_tuple(action) in read:
+        if action in read:
             msg = (
-                f"a recurrent part of qvalue_network reads {action!r}, and would remember actions "
-                "that were not taken: let it read observations (and the action before, under a "
-                "name of its own), and the layers after it the action."
+                f"a recurrent part of qvalue_network reads {as_key(action)!r}, and would remember "
+                "actions that were not taken: let it read observations (and the action before, "
+                "under a name of its own), and the layers after it the action."
             )
             raise ValueError(msg)
 
