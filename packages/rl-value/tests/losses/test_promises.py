@@ -22,6 +22,7 @@ from rl_value import (
     TD3BCLoss,
     TD3Loss,
 )
+from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.testing import check_bootstrapped_loss, check_loss
 
 CHOICES = {"DiscreteSACLoss", "DiscreteCQLLoss", "DQNLoss"}
@@ -329,3 +330,18 @@ def test_members_that_are_out_do_not_count(nets, name):
     if name in BOOTSTRAPPED:
         assert batch["td_error"].shape == (5, 2, 1)
         assert not batch["td_error"][1, 0].any()
+
+
+def test_random_actions_of_members_are_even_between_the_bounds_of_each(nets):
+    spec, batch = nets.Spec(), members_of("CQLLoss")
+    spec.shape = torch.Size([2, 2])
+    spec.space.low = torch.tensor([[-1.0, -1.0], [-2.0, -3.0]])
+    spec.space.high = torch.tensor([[1.0, 1.0], [2.0, 1.0]])
+    parts = nets.still, "agents"
+    loss = CQLLoss(nets.actor(*parts), nets.critic("agents"), action_spec=spec).double()
+    roles = ("action", "reward", "done", "terminated")
+    loss.set_keys(**{role: ("agents", role) for role in roles})
+    assert loss(batch)["loss_cql"].isfinite()
+    drawn, density = uniform_actions(loss.bounds, batch["agents", "action"], 50)
+    assert drawn[:, :, 1, 1].min() < -1 < drawn[:, :, 0].min()
+    torch.testing.assert_close(density.exp(), torch.tensor([[1 / 4], [1 / 16]]).double())

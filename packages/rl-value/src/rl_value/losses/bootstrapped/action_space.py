@@ -119,8 +119,9 @@ def _are_within(shown: Tensor, low: Tensor, high: Tensor) -> bool:
 
 
 def uniform_actions(bounds: tuple[Tensor, Tensor], like: Tensor, num: int) -> tuple[Tensor, Tensor]:
-    """Actions ``[num, *B, A]`` drawn evenly between bounds, and the log of their density ``[]``."""
+    """Actions ``[num, *B, A]`` drawn evenly between bounds, and log-densities ``[..., 1]``."""
     low, high = (bound.to(like.device, like.dtype) for bound in bounds)
     drawn = torch.rand(num, *like.shape, dtype=like.dtype, device=like.device)
-    log_density = -(high - low).log().expand(like.shape[-1]).sum()
-    return low + (high - low) * drawn, log_density
+    log_range = (high - low).log()  # [], [A], or [*G, A] where members have bounds of their own
+    wide = log_range.expand(*log_range.shape[:-1], like.shape[-1])
+    return low + (high - low) * drawn, -wide.sum(-1, keepdim=True)
