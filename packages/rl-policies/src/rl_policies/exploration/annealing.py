@@ -88,7 +88,7 @@ class ExplorationModule(TensorStep):
                 or frames are negative.
         """
         if isinstance(action, Tensor):
-            return self._explored(action, *others)
+            return self._explored(self._form.cast(action), *others)
         if isinstance(action, bool) or not isinstance(action, int):
             msg = f"expected actions, a tensor, or frames, an integer: got {type(action).__name__}"
             raise TypeError(msg)
@@ -128,5 +128,5 @@ class ExplorationModule(TensorStep):
         return kind is InteractionType.RANDOM
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of `step` for tensors."""
+        """The outputs of `step` for actions in the dtype of the spec, and other tensors."""
         raise NotImplementedError

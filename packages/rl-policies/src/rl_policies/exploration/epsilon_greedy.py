@@ -117,7 +117,6 @@ class EGreedyModule(ExplorationModule):
         self._has_looked = True  # not where the warning is an error
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        action = self._form.cast(action)
         if not self._acts():
             return (action,)
         dims = self._form.event_dims

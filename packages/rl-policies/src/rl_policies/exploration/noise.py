@@ -80,7 +80,6 @@ class AdditiveGaussianModule(ExplorationModule):
         self.register_buffer("std", torch.as_tensor(std, dtype=dtype, device=device))
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        action = self._form.cast(action)
         if not self._acts():
             return (action,)
         noise = torch.addcmul(self.mean, torch.randn_like(action), self.std)
@@ -207,7 +206,6 @@ class OrnsteinUhlenbeckModule(ExplorationModule):
         return TensorDictPrimer(specs, default_value=self.x0, expand_specs=True)
 
     def _explored(self, action: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        action = self._form.cast(action)
         (noise,) = others
         if noise.shape != action.shape:
             shapes = f"{tuple(noise.shape)} for actions {tuple(action.shape)}"
