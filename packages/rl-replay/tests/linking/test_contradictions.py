@@ -140,6 +140,21 @@ def test_columns_are_compared_where_time_is_not_named():
     assert max(wrong.storage.trajectories().lengths()) == 1
 
 
+@pytest.mark.parametrize(
+    ("pairs", "wrong", "count"), [(7, 7, 0), (8, 8, 1), (8, 4, 0), (8, 5, 1), (30, 16, 1)]
+)
+def test_contradictions_are_warned_of_where_most_of_at_least_eight_contradict(pairs, wrong, count):
+    seen = torch.randn(pairs + 2, 3)
+    rows = TensorDict({"observation": seen[:-1], "next": {"observation": seen[1:].clone()}})
+    rows.batch_size = [pairs + 1]
+    rows["next", "observation"][:wrong] += 1
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        buffer.extend(rows)
+    assert (buffer.stats()["contradicted"], len(said)) == (wrong, count)
+
+
 def test_rows_of_n_steps_are_not_compared_with_their_neighbours():
     rows = trajectories([8], EndKind.CUT).exclude("collector", "is_init")
     rows.names = None
