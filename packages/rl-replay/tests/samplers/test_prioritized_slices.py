@@ -172,6 +172,20 @@ def test_rows_are_noted_in_few_ranges_where_nobody_draws():
     assert set(first.tolist()) == {22, 23, 26, 27, 30, 31, 34, 35, 38, 39}
 
 
+def test_first_rows_that_an_index_no_longer_has_are_drawn_anew():
+    sampler = PrioritizedSliceSampler(20, alpha=1.0, beta=1.0, slice_len=3)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=30)
+    buffer.extend(trajectories([6, 6]))
+    buffer.sample()
+    index = TrajectoryIndex(20)  # as while another process writes over the second trajectory
+    index.append(0, np.array([0, 1, 1, 1, 1, 1]))
+    for _ in range(5):
+        bounds = sampler.choose(index, 40, 3)
+        assert set(bounds.slots.tolist()) == {0}
+        assert set(bounds.offsets.tolist()) <= {0, 1, 2, 3}
+        assert set(bounds.lengths.tolist()) == {3}
+
+
 def interleaved(length, first_id=0):
     """Two trajectories, a step of each in turn."""
     batch = trajectories([length, length])
