@@ -2,7 +2,8 @@
 
 import torch
 
-from rl_layout import Segments
+from rl_layout import EndKind, Segments
+from rl_layout.testing import trajectories
 from rl_value.estimators.bootstrapping.sequence_layout import n_step_slots, one_step_slots
 
 
@@ -18,6 +19,16 @@ def test_one_step_slots_add_the_last_next_observation_of_each_segment():
     assert slots.row_slot.tolist() == [0, 1, 3]
     assert slots.next_slot.tolist() == [1, 2, 4]
     assert slots.needs_extra.tolist() == [False, True, True]
+
+
+def test_one_step_slots_of_terminated_segments_end_at_their_own_last_row_where_asked():
+    ends = [EndKind.TERMINATED, EndKind.TRUNCATED, EndKind.TERMINATED]
+    found = Segments.of(trajectories([2, 1, 2], ends))
+    slots = one_step_slots(found, after_terminated=False)
+    assert slots.source.tolist() == [0, 1, 2, 2, 3, 4]
+    assert slots.row_slot.tolist() == [0, 1, 2, 4, 5]
+    assert slots.next_slot.tolist() == [1, 1, 3, 5, 5]
+    assert slots.needs_extra.tolist() == [False, False, True, False, False]
 
 
 def test_n_step_slots_hold_each_next_observation_after_a_segment_once():
