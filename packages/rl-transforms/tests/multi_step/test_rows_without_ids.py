@@ -252,6 +252,12 @@ def test_rows_in_which_a_vector_only_reset_are_warned_of_once():
     ahead.inv(calls[5])  # warnings are errors here
 
 
+def test_half_of_the_ends_before_rows_that_show_the_same_are_right():
+    ahead = MultiStepTransform(2, 1.0)
+    for rows in ending_vector(repeats=True, count=1) + ending_vector(repeats=False, count=4)[1:]:
+        ahead.inv(rows)  # 2 of 4, then 2 of 6; warnings are errors here
+
+
 def test_ends_before_a_new_episode_or_a_masked_row_are_right():
     for calls in (ending_vector(repeats=False), ending_vector(repeats=True, masked=True)):
         ahead = MultiStepTransform(2, 1.0)

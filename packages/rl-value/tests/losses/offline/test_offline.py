@@ -190,6 +190,7 @@ def test_cloning_is_likelihood_or_distance(nets, lengths, turn):
 def test_actions_that_the_actor_cannot_take_are_not_cloned(nets):
     actor, batch = nets.actor(), nets.flat([3, 2])
     batch["action"][4, 1] = 1.5
+    batch["action"][1:3, 1] = torch.tensor([-1.00001, 1.00001])  # a rounding beyond them is none
     assert BCLoss(actor).double()(batch)["loss_bc"].isfinite()  # its spec is not known
     actor.spec = nets.Spec()
     loss = BCLoss(actor).double()
