@@ -50,6 +50,21 @@ def assert_same_bits(found, expected):
         assert one == two, key
 
 
+@pytest.mark.parametrize("count", [4, PARALLEL_ITEMS // (MIXED.row_bytes // 8) + 1])
+def test_a_block_holds_rows_of_several_memories_in_order(count):
+    memories, indices = [Rows.zeros(MIXED, 9) for _ in range(2)], [torch.tensor([7, 0, 3])]
+    indices.append(torch.randint(9, (count,)))
+    for rows in memories:
+        rows.write(slice(0, 9), noise(9))
+    block, start = memories[0].block(3 + count), 0
+    for rows, index in zip(memories, indices, strict=True):
+        rows.gather_into(index, block, start)
+        start += len(index)
+    parts = [rows.read(index) for rows, index in zip(memories, indices, strict=True)]
+    for place, part in zip((slice(0, 3), slice(3, None)), parts, strict=True):
+        assert_same_bits(block.tensordict(torch.Size([3 + count]))[place], part)
+
+
 def test_new_rows_are_zero_in_every_byte():
     rows = Rows.zeros(MIXED, 4)
     assert not rows.packed.any()

@@ -9,6 +9,7 @@ from rl_slabs.rows.selection import require_inside, select
 
 def test_one_row_has_no_batch_dimension():
     assert select(np.int32(3), 5) == (3, torch.Size())
+    assert [select(row, 5)[0] for row in (0, 4)] == [0, 4]
 
 
 def test_a_slice_has_one_batch_dimension():
