@@ -155,6 +155,19 @@ def test_contradictions_are_warned_of_where_most_of_at_least_eight_contradict(pa
     assert (buffer.stats()["contradicted"], len(said)) == (wrong, count)
 
 
+@pytest.mark.parametrize("storage", STORAGES)
+def test_rows_of_a_vector_with_ids_and_no_steps_continue_those_of_their_id_alone(storage):
+    buffer = ReplayBuffer(storage=STORAGES[storage](30))
+    seen = torch.arange(12.0).view(3, 4, 1)  # 3 calls of 4 environments
+    for turn, ids in enumerate([[5, 6, 7, 8], [5, 9, 7, 8], [5, 9, 7, 8]]):
+        rows = TensorDict({"observation": seen[turn], "next": {"observation": seen[turn] + 4}}, [4])
+        rows["collector", "traj_ids"] = torch.tensor(ids)
+        rows["next", "done"] = torch.tensor([[False], [False], [turn == 1], [False]])
+        buffer.extend(rows)
+    # the second environment has another id in the second call, the third one is done there
+    assert sorted(buffer.storage.trajectories().lengths().tolist()) == [1, 1, 2, 2, 3, 3]
+
+
 def test_rows_of_n_steps_are_not_compared_with_their_neighbours():
     rows = trajectories([8], EndKind.CUT).exclude("collector", "is_init")
     rows.names = None
