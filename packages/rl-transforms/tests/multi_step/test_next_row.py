@@ -15,7 +15,7 @@ from rl_layout import keys
 from rl_layout.testing import EndKind, trajectories
 from rl_transforms import MultiStepTransform
 
-NAN = float("nan")
+IDS, NAN = (keys.TRAJ_IDS, keys.TRAJ_STEP), float("nan")
 ODD_PAIRS = [(NAN, NAN), (NAN, 0.0), (-0.0, 0.0), (-0.0, -0.0)]
 """A next observation and the observation of the row after it: equal where their bits are."""
 
@@ -67,7 +67,7 @@ def deliveries(draw):
         at = draw(st.integers(0, count - 1))
         rows["next", "observation"][at], rows["observation"][(at + 1) % count] = after, before
     stays = [i not in draw(st.sets(st.integers(0, count - 1), max_size=2)) for i in range(count)]
-    gone = draw(st.sampled_from([(), ("collector",), (keys.TRAJ_IDS,), (keys.TRAJ_STEP,)]))
+    gone = draw(st.sampled_from([(), ("collector",), IDS, IDS[:1], IDS[1:]]))
     rows = rows[torch.tensor(stays)].exclude(*gone)
     pieces = []
     while len(rows):
@@ -141,3 +141,18 @@ def test_group_that_ends_alone_is_refused_row_by_row():
     ahead.inv(rows[1:2])
     with pytest.raises(ValueError, match="ends where its trajectory continues"):
         ahead.inv(rows[2:3])
+
+
+def test_single_rows_are_compared_with_ended_ones_of_the_call_before():
+    pieces = []
+    for k in range(4):
+        last = float(100 + k)  # what the ended row, the first row after it and the next one show
+        seen = torch.tensor([[50.0 + k], [10.0 + k], [last]])
+        after = torch.tensor([[last], [last], [51.0 + k]])
+        ended = torch.tensor([[True], [False], [False]])
+        step = TensorDict({"observation": after, "reward": torch.ones(3, 1), "done": ended}, [3])
+        pieces += TensorDict({"observation": seen, "next": step}, [3]).split([2, 1])
+    expected = passed_on(MultiStepTransform(3, 0.9, producer=7), [generally(p) for p in pieces])
+    assert len(expected[1]) == 1
+    assert "4 of 4 rows that end a trajectory" in expected[1][0]
+    assert passed_on(MultiStepTransform(3, 0.9, producer=7), pieces) == expected
