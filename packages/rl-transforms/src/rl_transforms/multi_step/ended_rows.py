@@ -32,14 +32,14 @@ class EndedRows:
             return
         if keys.TRAJ_IDS in rows.leaves or keys.TRAJ_STEP in rows.leaves:
             return
-        real = _real(rows)
-        ended = np.flatnonzero(real & _ended(rows))
+        padding = is_padding(rows)
+        ended = np.flatnonzero(rows.flagged(keys.NEXT_DONE_KEYS) & ~padding)
         if not (former or len(ended)):
             return
         now, after = listed_bytes(rows, ended, 0), listed_bytes(rows, ended, 1)
         # one that did not move says nothing
         shown = {one for one, other in zip(after, now, strict=True) if one != other}
-        starts = set(listed_bytes(rows, heads[real[heads]], 0))
+        starts = set(listed_bytes(rows, heads[~padding[heads]], 0))
         again = shown & starts  # the row after it is in this call
         self._last = shown - again
         self.compared += len(former) + len(again)
@@ -61,14 +61,8 @@ class EndedRows:
         )
 
 
-def _real(rows: FlatRows) -> Array:
-    mask = rows.leaves.get(keys.MASK)
-    return np.ones(len(rows), dtype=bool) if mask is None else mask.cpu().numpy().reshape(-1)
-
-
-def _ended(rows: FlatRows) -> Array:
-    flags = [rows.leaves[key] for key in keys.NEXT_DONE_KEYS if key in rows.leaves]
-    ended = np.zeros(len(rows), dtype=bool)
-    for flag in flags:
-        ended |= flag.cpu().numpy().reshape(-1)
-    return ended
+def is_padding(rows: FlatRows) -> Array:
+    """Rows that their mask leaves out: bool ``[N]``."""
+    if keys.MASK not in rows.leaves:
+        return np.zeros(len(rows), dtype=bool)
+    return ~rows.flagged([keys.MASK])

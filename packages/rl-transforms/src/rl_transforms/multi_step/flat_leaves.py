@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.internals import FIELDS, flat_marker
 from rl_tensordict import as_tuple, build, nest, tensors
+from rl_tensordict.types import Array
 
 LeafPath = tuple[str, ...]
 OWN_ID: LeafPath = (keys.COLLECTOR, "_own_id")
@@ -82,7 +83,15 @@ class FlatRows:
         """The same rows as a batch ``[N]``."""
         return replace(self, shape=torch.Size([len(self)]))
 
-    def index(self, numbers: np.ndarray[Any, Any]) -> Tensor:
+    def flagged(self, flags: Iterable[LeafPath]) -> Array:
+        """Rows in which one of those flags is set that there are: bool ``[N]``, on the host."""
+        found = np.zeros(len(self), dtype=bool)
+        for key in flags:
+            if key in self.leaves:
+                found |= self.leaves[key].cpu().numpy().reshape(-1)
+        return found
+
+    def index(self, numbers: Array) -> Tensor:
         """Move an index to the device of the leaves."""
         tensor, leaf = torch.from_numpy(numbers), next(iter(self.leaves.values()))
         return tensor.to(leaf.device) if leaf.is_cuda else tensor

@@ -16,7 +16,7 @@ from tensordict import TensorDictBase
 from rl_layout import contradictions, keys
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
-from rl_transforms.multi_step.ended_rows import EndedRows
+from rl_transforms.multi_step.ended_rows import EndedRows, is_padding
 from rl_transforms.multi_step.flat_leaves import OWN_ID, OWN_STEP, FlatRows
 from rl_transforms.multi_step.observed_bytes import compared_bytes, listed_bytes
 from rl_transforms.multi_step.trajectory_order import PRODUCER_SHIFT, cuts_before
@@ -144,18 +144,9 @@ def _column_matches(held: FlatRows, fresh: FlatRows, heads: Array) -> tuple[Arra
 
 def _may_have_successor(rows: FlatRows) -> Array:
     """Rows that may have a successor: not done, next observation present; bool ``[N]``."""
-    mask = np.ones(len(rows), dtype=bool)
-    for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED, keys.NEXT_TRUNCATED, keys.NEXT_MISSING):
-        if key in rows.leaves:
-            mask &= ~rows.leaves[key].cpu().numpy().reshape(-1)
-    return mask
+    return ~rows.flagged((*keys.NEXT_DONE_KEYS, keys.NEXT_MISSING))
 
 
 def _may_have_predecessor(rows: FlatRows) -> Array:
     """Rows that may have a predecessor: real, and no first step; bool ``[N]``."""
-    mask = np.ones(len(rows), dtype=bool)
-    if (keys.IS_INIT,) in rows.leaves:
-        mask &= ~rows.leaves[(keys.IS_INIT,)].cpu().numpy().reshape(-1)
-    if keys.MASK in rows.leaves:
-        mask &= rows.leaves[keys.MASK].cpu().numpy().reshape(-1)
-    return mask
+    return ~(rows.flagged([(keys.IS_INIT,)]) | is_padding(rows))
