@@ -18,17 +18,6 @@ from rl_envs.env.env import EnvBase
 from rl_specs import Binary, Composite, OneHot, Unbounded
 from rl_tensordict import build
 
-__all__ = [
-    "CountingEnv",
-    "DyingEnv",
-    "Ending",
-    "EpisodeStepEnv",
-    "GroupsEnv",
-    "MultiAgentEnv",
-    "NestedEnv",
-    "RaisingEnv",
-]
-
 Ending = Literal["terminated", "truncated"]
 
 
