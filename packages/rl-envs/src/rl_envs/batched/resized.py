@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_envs.env.arguments import sizes_of
 from rl_envs.env.env import EnvBase
+from rl_envs.env.specs import SPECS
 from rl_layout import keys
 from rl_specs import Composite
 from rl_tensordict.arguments import check_type
@@ -82,11 +83,8 @@ class ResizedEnv(EnvBase):
         super().__init__(device=env.device, batch_size=sizes)
         self.env, self.check_values, self.flags_agree = env, env.check_values, env.flags_agree
         self.waits_for_device, self.mask_keys = env.waits_for_device, env.mask_keys
-        self.done_spec = self._resized(env.full_done_spec)
-        self.reward_spec = self._resized(env.full_reward_spec)
-        self.observation_spec = self._resized(env.observation_spec)
-        self.action_spec = self._resized(env.full_action_spec)
-        self.state_spec = self._resized(env.state_spec)
+        for name in SPECS:
+            setattr(self, name, self._resized(getattr(env, name)))
 
     @property
     def _inside(self) -> Sequence[EnvBase]:

@@ -19,8 +19,9 @@ from rl_envs.env.foreign import require_env
 from rl_envs.env.forwarding import attributes_of, is_own
 from rl_envs.env.interface import Binding
 from rl_envs.env.spec_leaves import SpecLeaves, has_form
+from rl_envs.env.specs import SPECS
 from rl_layout import keys
-from rl_specs import Composite, stack_specs
+from rl_specs import stack_specs
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_workers import Portable
@@ -70,11 +71,8 @@ class SerialEnv(EnvBase):
         self.envs = _made(makers, kwargs)
         first = self.envs[0]
         super().__init__(device=first.device, batch_size=(num_workers, *first.batch_size))
-        self.observation_spec = self._stacked(first.observation_spec)
-        self.action_spec = self._stacked(first.full_action_spec)
-        self.reward_spec = self._stacked(first.full_reward_spec)
-        self.done_spec = self._stacked(first.full_done_spec)
-        self.state_spec = self._stacked(first.state_spec)
+        for name in SPECS:
+            setattr(self, name, stack_specs([getattr(first, name).clone() for _ in self.envs], 0))
         self._describe()
 
     def _describe(self) -> None:
@@ -208,10 +206,6 @@ class SerialEnv(EnvBase):
         for env in self.envs:
             env.close()
 
-    def _stacked(self, spec: Composite) -> Composite:
-        whole: Composite = stack_specs([spec.clone() for _ in self.envs], 0)
-        return whole
-
 
 class SerialBinding:
     """A `SerialEnv` bound to the columns of a batch: each environment to its own row."""
@@ -321,13 +315,7 @@ def one_per_worker(number: int, given: Any, name: str) -> list[Any]:
 
 
 def _check_alike(first: EnvBase, env: EnvBase, number: int) -> None:
-    for name in (
-        "observation_spec",
-        "full_action_spec",
-        "full_reward_spec",
-        "full_done_spec",
-        "state_spec",
-    ):
+    for name in SPECS:
         one, other = getattr(first, name), getattr(env, name)
         if one != other:
             msg = f"worker {number} differs from worker 0 in {name}: {other} against {one}."

@@ -17,6 +17,7 @@ from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.binding import bind_rows
 from rl_envs.env.env import EnvBase
 from rl_envs.env.forwarding import attributes_of
+from rl_envs.env.specs import SPECS
 from rl_envs.gym.final_observations import MissingObservationsWarning
 from rl_layout import keys
 from rl_slabs import Slab
@@ -39,15 +40,8 @@ class EnvTraits:
     @classmethod
     def of(cls, env: EnvBase) -> EnvTraits:
         """Collect the traits of an environment."""
-        specs = {
-            "observation_spec": env.observation_spec,
-            "action_spec": env.full_action_spec,
-            "reward_spec": env.full_reward_spec,
-            "done_spec": env.full_done_spec,
-            "state_spec": env.state_spec,
-        }
         return cls(
-            specs,
+            {name.removeprefix("full_"): getattr(env, name) for name in SPECS},
             env.batch_size,
             env.device,
             env.reads_actions_only,

@@ -15,6 +15,7 @@ from rl_specs import Binary, Composite, TensorSpec, Unbounded
 from rl_tensordict.types import KeyPath
 
 DERIVED = ("layout", "_one_column")
+SPECS = ("observation_spec", "full_action_spec", "full_reward_spec", "full_done_spec", "state_spec")
 
 
 class EnvSpecs:
