@@ -143,6 +143,50 @@ def test_columns_hold_what_tensordicts_would(name, number, first):
     assert one["hidden"].unique().numel() > 10
 
 
+class Half(Transform):
+    def invert_leaf(self, value):
+        return value / 2
+
+
+class Mirror(Transform):
+    def inv(self, batch):
+        return batch.copy().set("action", -batch["action"])
+
+
+class Offline(Half):
+    online = False
+
+
+class OfflineMirror(Mirror):
+    online = False
+
+
+INVERSES = {
+    "leaf": lambda: Half(in_keys_inv=["action"]),
+    "batch": Mirror,
+    "bounds": lambda: ObservationNorm(0.5, 2.0, in_keys=[], in_keys_inv=["action"]),
+    "two": lambda: Compose(Mirror(), StepCounter(), Half(in_keys_inv=["action"])),
+    "offline": lambda: Compose(Offline(in_keys_inv=["action"]), OfflineMirror()),
+}
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("name", INVERSES)
+def test_batches_hold_the_actions_of_the_policy_and_not_those_inside(name, number):
+    batches = []
+    for fast in (True, False):
+        env = TransformedEnv(GymEnv("Pendulum-v1"), INVERSES[name]())
+        if number:
+            env = SerialEnv(number, lambda: TransformedEnv(GymEnv("Pendulum-v1"), INVERSES[name]()))
+        env.native_rows = fast
+        env.set_seed(5)
+        act = TensorDictModule(lambda seen: seen[..., :1] + 0.3, ["observation"], ["action"])
+        batches.append(env.rollout(7, act))
+    one, other = batches
+    assert torch.equal(one["action"], one["observation"][..., :1] + 0.3)
+    assert all(torch.equal(one[key], other[key]) for key in other.keys(True, True))
+
+
 def recurrent():
     """Reads where trajectories begin, writes one state, and leaves another to be carried on."""
 

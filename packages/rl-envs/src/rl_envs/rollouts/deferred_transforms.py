@@ -11,16 +11,46 @@ from rl_layout import keys
 from rl_tensordict import build
 from rl_tensordict.types import KeyPath
 from rl_transforms import (
+    CatFrames,
     CatTensors,
+    DeviceCastTransform,
     DoubleToFloat,
     DTypeCastTransform,
+    ExcludeTransform,
+    FiniteTensorDictCheck,
     InitTracker,
+    NextObservationDelta,
+    RenameTransform,
     RewardSum,
     StepCounter,
     Transform,
 )
 
 TRACKERS = (InitTracker, RewardSum, StepCounter)  # what they continue is in a root
+# of these an inverse without keys leaves actions alone, or casts them, which their dtype shows
+STEADY = {
+    kind.inv
+    for kind in (
+        CatFrames,
+        DeviceCastTransform,
+        DTypeCastTransform,
+        ExcludeTransform,
+        FiniteTensorDictCheck,
+        NextObservationDelta,
+        RenameTransform,
+        Transform,
+    )
+}
+
+
+def changes_actions(one: Transform) -> bool:
+    """Whether the inverse of a transform may hand on other actions than those it is given."""
+    return bool(one.in_keys_inv) or type(one).inv not in STEADY
+
+
+def _must_step(one: Transform) -> bool:
+    """Whether the policy or the environment reads what a transform makes."""
+    return one.online or changes_actions(one)
 
 
 def split_for(
@@ -31,7 +61,8 @@ def split_for(
     members = list(transforms)
     reads = {key[-1] for key in in_keys}
     needed = [
-        one.online and not (type(one) is InitTracker and one.name not in reads) for one in members
+        _must_step(one) and not (type(one) is InitTracker and one.name not in reads)
+        for one in members
     ]
     first = max((place + 1 for place, need in enumerate(needed) if need), default=0)
     waiting = [one for place, one in enumerate(members) if place >= first or one.rows_only]
@@ -80,7 +111,7 @@ def defer_independent(
     online: list[Transform] = []
     deferred: list[Transform] = []
     for one in reversed(stepping):
-        if one.online or any(_may_touch(other, one) for other in online):
+        if _must_step(one) or any(_may_touch(other, one) for other in online):
             online.insert(0, one)
         else:
             deferred.insert(0, one)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.interface import Binding, Environment
+from rl_envs.rollouts.deferred_transforms import changes_actions
 from rl_layout import keys
 from rl_tensordict import build, nest
 from rl_tensordict.torch_internals import version_of
@@ -76,14 +77,17 @@ class TransformedBinding:
         self._raw_root = {key: self._own(key, leaf, root) for key, leaf in shown.items()}
         results = dict(base.layout.after)
         self._raw_after = {key: self._own(key, leaf, after) for key, leaf in results.items()}
-        self._actions = {key: self._own(key, leaf, root) for key, leaf in (*base.layout.action,)}
+        # what the inverses make of actions is for the environment alone: a batch holds the policy's
+        changes = any(map(changes_actions, env.outer))
+        given = {} if changes else root
+        self._actions = {key: self._own(key, leaf, given) for key, leaf in base.layout.action}
         # outputs and inputs of the transforms, as tensors on the memory of the columns
         self._out = {name: _tensors(given) for name, given in (("root", root), ("after", after))}
         self._raw = {
             "root": {**self._out["root"], **_tensors(self._raw_root)},
             "after": {**self._out["after"], **_tensors(self._raw_after)},
         }
-        self._inverts = any(one.in_keys_inv for one in env.outer) or any(
+        self._inverts = changes or any(
             self._actions[key] is not root.get(key) for key in self._actions
         )
         self._carried = [
