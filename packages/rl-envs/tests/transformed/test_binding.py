@@ -100,6 +100,11 @@ CHANGES = {
         RewardScaling(0.1, 0.7),
         ObservationNorm(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor(0.3)),
     ),
+    "views of what is overwritten": lambda: Compose(
+        UnsqueezeTransform(-1, ["observation"], ["column"]),
+        RenameTransform(["observation"], ["seen"], create_copy=True),
+        Shift(["observation"]),
+    ),
     "exclude": lambda: Compose(Shift(["observation"], ["shifted"]), ExcludeTransform("shifted")),
 }
 

@@ -276,9 +276,7 @@ class TransformedBinding:
             pipeline, results = self._at_reset
             pipeline.run(t)
             for column, cell in results:
-                place = column(t)
-                where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
-                np.copyto(place, cell(t), where=where)
+                _put_rows(column(t), cell(t), mask)
             return
         root = self._at(self._raw["root"], t, self._raw["root"])
         fresh = self.env.outer.reset(root, torch.from_numpy(mask.copy()))
@@ -307,16 +305,20 @@ class TransformedBinding:
         mask: Array | None,
     ) -> None:
         """Copy the entries that the transforms changed; with a mask `[*B]`, its rows only."""
-        for key, value in keys.leaves(new):
-            column = columns.get(key)
-            if column is None or value is old.get(key, None):
-                continue
-            place, array = self._column(column, t), _array(value)
-            if mask is None:
-                place[...] = array
-            else:
-                where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
-                np.copyto(place, array, where=where)
+        before = {key: old.get(key, None) for key in columns}
+        changed = {
+            key: value
+            for key, value in keys.leaves(new)
+            if key in columns and value is not before[key]
+        }
+        # a value may be a view of another entry, which must not be overwritten before it is copied
+        memory = {_address(before[key]) for key in changed if before[key] is not None}
+        arrays = {
+            key: _array(value.clone() if _address(value) in memory else value)
+            for key, value in changed.items()
+        }
+        for key, array in arrays.items():
+            _put_rows(self._column(columns[key], t), array, mask)
 
 
 class CheckedBinding:
@@ -366,6 +368,20 @@ class TransformSnapshot:
         """Whether nothing has changed in between."""
         is_alike = self.versions == other.versions and len(self.held) == len(other.held)
         return is_alike and all(map(operator.is_, self.held, other.held))
+
+
+def _put_rows(place: Array, values: Array, mask: Array | None) -> None:
+    """Write rows `[*B, ...]`; with a mask `[*B]`, its rows only."""
+    if mask is None:
+        place[...] = values
+    else:
+        where = mask.reshape(*mask.shape, *(1,) * (place.ndim - mask.ndim))
+        np.copyto(place, values, where=where)
+
+
+def _address(value: Tensor) -> int:
+    """The memory that a tensor is a view of."""
+    return value.untyped_storage().data_ptr()
 
 
 def _tensors(arrays: RowArrays) -> dict[KeyPath, Tensor]:
