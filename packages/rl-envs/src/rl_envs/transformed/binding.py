@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
@@ -17,9 +16,8 @@ from rl_envs.env.interface import Binding, Environment
 from rl_envs.rollouts.deferred_transforms import changes_actions
 from rl_layout import keys
 from rl_tensordict import build, nest
-from rl_tensordict.torch_internals import version_of
 from rl_tensordict.types import Array, KeyPath
-from rl_transforms import Compose, InitTracker, TensorDictPrimer, Transform
+from rl_transforms import Compose, InitTracker, TensorDictPrimer
 from rl_transforms.numpy_steps import At, LeafView, NumpyPipeline, bind_steps
 
 PASSIVE = (InitTracker, TensorDictPrimer)  # work at resets, and carry on what there is at steps
@@ -337,37 +335,6 @@ class CheckedBinding:
         if self._env.check_values:
             self._env.layout.check_arrays(self._rows)
         return over
-
-
-INTERNALS = vars(nn.Module()).keys() - {"_parameters", "_buffers"}
-
-
-class TransformSnapshot:
-    """What a binding of transforms depends on: their attributes, with the versions of tensors."""
-
-    # objects are compared by identity; containers are looked into, since they may change in place
-
-    def __init__(self, transforms: Iterable[Transform]) -> None:
-        self.held: list[Any] = []
-        self.versions: list[int] = []
-        left: list[Any] = []
-        for one in transforms:
-            self.held.append(one)
-            left += [value for name, value in vars(one).items() if name not in INTERNALS]
-        for value in left:  # which grows meanwhile
-            if isinstance(value, dict):
-                left += [*value, *value.values()]
-            elif isinstance(value, list | tuple):
-                left += value
-            else:
-                self.held.append(value)
-                if isinstance(value, Tensor):
-                    self.versions.append(version_of(value))
-
-    def agree(self, other: TransformSnapshot) -> bool:
-        """Whether nothing has changed in between."""
-        is_alike = self.versions == other.versions and len(self.held) == len(other.held)
-        return is_alike and all(map(operator.is_, self.held, other.held))
 
 
 def _put_rows(place: Array, values: Array, mask: Array | None) -> None:

@@ -22,8 +22,9 @@ from rl_envs.env.metaclass import EnvType
 from rl_envs.env.partial_reset import mask_of, merge, reset_masks, without_masks
 from rl_envs.env.rows import EnvRows
 from rl_envs.rollouts.deferred_transforms import defer_independent, split_for
-from rl_envs.transformed.binding import TransformedBinding, TransformSnapshot, pass_step
+from rl_envs.transformed.binding import TransformedBinding, pass_step
 from rl_envs.transformed.driven_env import DrivenEnv
+from rl_envs.transformed.snapshot import TransformSnapshot
 from rl_layout import keys
 from rl_tensordict.arguments import check_type
 from rl_transforms import (
