@@ -119,6 +119,15 @@ def test_a_callable_is_a_transform():
     assert env.rollout(2)["next", "twice"].flatten().tolist() == [2, 4]
 
 
+def test_an_entry_without_a_spec_is_warned_of_where_rollouts_leave_it_out():
+    env = TransformedEnv(GymEnv("CartPole-v1"), lambda td: td.set("twice", td["observation"] * 2))
+    with pytest.warns(UserWarning, match="'twice'.* no spec.*native_rows = False"):
+        assert "twice" not in env.rollout(2)
+    env.native_rows = False  # warnings are errors here
+    batch = env.rollout(2)
+    assert torch.equal(batch["twice"], batch["observation"] * 2)
+
+
 def test_places_are_checked():
     env = TransformedEnv(CountingEnv())
     with pytest.raises(IndexError, match="from 0 to 0: got 3"):

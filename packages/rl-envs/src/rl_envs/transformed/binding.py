@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -170,8 +171,24 @@ class TransformedBinding:
         self._binding.start()
         raw = self._at(self._raw["root"], 0, self._raw_root)
         fresh = self.env.outer.reset(raw)
+        self._warn_of_unknown(fresh)
         self._write(self._root, fresh, raw, 0, None)
         self.env.is_started = True
+
+    def _warn_of_unknown(self, fresh: TensorDictBase) -> None:
+        """Warn of entries that transforms make and no spec describes: they have no columns."""
+        known = self._root.keys() | {
+            key for key, _ in (*self.env.layout.shown, *self.env.layout.state)
+        }
+        lost = [keys.as_key(key) for key, _ in keys.leaves(fresh) if key not in known]
+        if lost:
+            warnings.warn(
+                f"the transforms make {lost}, which have no spec, so a rollout leaves them out: "
+                "describe them in transform_observation_spec of a Transform, or set native_rows = "
+                "False on the environment, whose rollouts are slower and keep all entries.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
