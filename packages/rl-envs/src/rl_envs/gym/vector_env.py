@@ -113,12 +113,12 @@ class GymVectorEnv(EnvBase):
         super().__init__(batch_size=(env.num_envs,))
         self.env = env
         mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
-        takes_masks = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
-        self._has_seeds = takes_masks  # one for each row; others have one, as VectorEnv.reset says
+        # Gymnasium's own take masks and a seed for each row; others have one seed, as
+        # VectorEnv.reset says, and may give no last observations
+        self._is_gymnasiums = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         self._keeps_final = mode == AutoresetMode.SAME_STEP
-        self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not takes_masks
-        # Gymnasium's own give the last observations, others may not
-        self.marks_missing = self._keeps_final and not takes_masks
+        self.resets_by_stepping = mode == AutoresetMode.NEXT_STEP and not self._is_gymnasiums
+        self.marks_missing = self._keeps_final and not self._is_gymnasiums
         self.missing = MissingObservations(type(env.unwrapped).__name__)
         # rows that are only reset are told from steps by a binding alone
         self._own_rows = self._has_steps_of(GymVectorEnv) or self.resets_by_stepping
@@ -181,7 +181,7 @@ class GymVectorEnv(EnvBase):
             if self._is_reset_already(which):
                 pass
             elif which is None:
-                seeds: Any = self._seeds if self._has_seeds else self._seeds[0]
+                seeds: Any = self._seeds if self._is_gymnasiums else self._seeds[0]
                 self._shown, _ = self.env.reset(seed=seeds)
             else:
                 self._shown, _ = self.env.reset(options={"reset_mask": which.copy()})
@@ -323,17 +323,22 @@ class VectorBinding(RowBinding):
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
+        self.env._refuse_over()
+        info, is_over = self._take(t)
+        if self.env._keeps_final:
+            self._write_final(t, info)
+        return is_over
+
+    def _take(self, t: int) -> tuple[Any, bool]:
+        """Take step t and write its results; returns its info, and whether a row is done."""
         env = self.env
-        env._refuse_over()
         rows = {key: column[:, t] for key, column in self._inputs.items()}
         self._reward[t], self._terminated[t], self._truncated[t], info = env._take(rows)
         for _, column, path, write in self._seen:
             if column is not None:
                 write(column[:, t], value_at(env._shown, path))
-        if env._keeps_final:
-            self._write_final(t, info)
         self._done[t] = env.over_rows
-        return 1 in env.over_rows.tobytes()  # any() takes ten times as long
+        return info, 1 in env.over_rows.tobytes()  # any() takes ten times as long
 
     def _write_final(self, t: int, info: Any) -> None:
         """Write the real last observations, where the vector has put those after its resets."""
@@ -372,15 +377,8 @@ class NextStepBinding(VectorBinding):
 
     def step(self, t: int) -> bool:
         """Step from column t of the root into column t of `"next"`; say whether a row is done."""
-        env = self.env
-        np.logical_not(env.over_rows, out=self._real[t])
-        rows = {key: column[:, t] for key, column in self._inputs.items()}
-        self._reward[t], self._terminated[t], self._truncated[t], _ = env._take(rows)
-        for _, column, path, write in self._seen:
-            if column is not None:
-                write(column[:, t], value_at(env._shown, path))
-        self._done[t] = env.over_rows
-        return 1 in env.over_rows.tobytes()  # any() takes ten times as long
+        np.logical_not(self.env.over_rows, out=self._real[t])
+        return self._take(t)[1]
 
     def advance(self, t: int) -> None:
         """Write column t + 1 of the root; rows that are done reset in the step to come."""
