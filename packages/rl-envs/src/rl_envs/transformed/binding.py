@@ -196,13 +196,14 @@ class TransformedBinding:
             return self._copy_carried(self._carries, t)
         if not self._has_bound_steps:
             self._bind_steps()
-        if self._pipeline is None:
-            return self._step_through_tensordicts(t)
         if self._inverts:
-            self._invert(self._at(self._out["root"], t, self._root), t)
+            self._invert(t)
         self._binding.step(t)
         truly = None if self._real is None else self._kept(self._real, t)
-        self._pipeline.run(t)
+        if self._pipeline is None:
+            self._step_through_tensordicts(t)
+        else:
+            self._pipeline.run(t)
         return self._is_over(t, truly)
 
     def _copy_carried(self, carries: dict[KeyPath, Array], t: int) -> bool:
@@ -214,17 +215,13 @@ class TransformedBinding:
             self._kept(self._real, t)
         return over
 
-    def _step_through_tensordicts(self, t: int) -> bool:
+    def _step_through_tensordicts(self, t: int) -> None:
+        """Pass a step through the transforms, as tensordicts."""
         root = self._at(self._out["root"], t, self._root)
-        if self._inverts:
-            self._invert(root, t)
-        self._binding.step(t)
-        truly = None if self._real is None else self._kept(self._real, t)
         raw = self._at(self._raw["after"], t, self._results)
         given = self._at(self._out["after"], t, self._given) if self._given else None
         after = pass_step(self.env.outer, root, raw, given)
         self._write(self._after, after, raw, t, None)
-        return self._is_over(t, truly)
 
     def _is_over(self, t: int, truly: Array | None) -> bool:
         missing = None if self._missing is None else self._column(self._missing, t)
@@ -297,8 +294,8 @@ class TransformedBinding:
         fresh = self.env.outer.reset(root, torch.from_numpy(mask.copy()))
         self._write(self._root, fresh, root, t, mask)
 
-    def _invert(self, root: TensorDictBase, t: int) -> None:
-        inner = self.env.outer.inv(root)
+    def _invert(self, t: int) -> None:
+        inner = self.env.outer.inv(self._at(self._out["root"], t, self._root))
         assert inner is not None
         for key, column in self._actions.items():
             self._column(column, t)[...] = keys.require(inner, key).numpy()
