@@ -131,7 +131,7 @@ class HindsightRelabel(Transform):
             reached, had = self._achieved_goals(batch, source, drawn)
             drawn, reached = drawn[had], reached[had].to(device)
         drawn = drawn.to(device)
-        mark = _put(torch.zeros(count, dtype=torch.bool, device=device), drawn, True)
+        mark = torch.zeros(count, dtype=torch.bool, device=device).index_fill_(0, drawn, True)
         changes: dict[NestedKey, Tensor] = {RELABELLED: mark.reshape(batch.batch_size)}
         if not len(drawn):
             return with_entries(batch, changes)
@@ -146,7 +146,7 @@ class HindsightRelabel(Transform):
         for key, fresh in made.items():
             stored = batch[key]
             flat = stored.reshape(count, *stored.shape[batch.ndim :])
-            changes[key] = _put(flat.clone(), drawn, fresh).reshape(stored.shape)
+            changes[key] = flat.index_copy(0, drawn, fresh).reshape(stored.shape)
         return with_entries(batch, changes)
 
     def _evaluated(self, rows: TensorDictBase) -> dict[NestedKey, Tensor]:
@@ -227,8 +227,3 @@ class HindsightRelabel(Transform):
                 f"expected goals wanted and reached alike, got {list(goal.shape)} of {goal.dtype} "
             )
             raise ValueError(f"{msg}and {list(reached.shape)} of {reached.dtype}.")
-
-
-def _put(flat: Tensor, rows: Tensor, value: Tensor | bool) -> Tensor:
-    flat[rows] = value
-    return flat
