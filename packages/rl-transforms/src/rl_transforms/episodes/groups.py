@@ -76,16 +76,13 @@ class GroupTransform(Transform):
     def _learned(self, batch: TensorDictBase, again: bool) -> dict[GroupPath, torch.Size]:
         """Shape of the done flag of the root and of every group."""
         if self._groups is None or again:
-            flat = ((key, leaf.shape) for key, leaf in leaves(batch))
-            here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
-            self._groups = {**(self._groups or {}), **here} or None
+            self._groups = {**(self._groups or {}), **_groups_at_root(batch)} or None
         return self._with_root(self._groups or {}, batch.batch_size)
 
     def _groups_of_rows(self, batch: TensorDictBase) -> list[GroupPath]:
         """The root and every group; shapes of finished rows, which have time too, are not kept."""
-        flat = ((key, leaf.shape) for key, leaf in leaves(batch))
-        here = _groups((key, shape) for key, shape in flat if key[0] != keys.NEXT)
-        return list(self._with_root({**(self._groups or {}), **here}, batch.batch_size))
+        groups = {**(self._groups or {}), **_groups_at_root(batch)}
+        return list(self._with_root(groups, batch.batch_size))
 
 
 def check_last_part(what: str, name: object) -> None:
@@ -111,6 +108,10 @@ def next_done(who: object, batch: TensorDictBase, group: tuple[str, ...]) -> Ten
     if not found:
         raise missing(who, (keys.NEXT, *group, keys.DONE), batch)
     return torch.stack(found).any(0) if len(found) > 1 else found[0]
+
+
+def _groups_at_root(batch: TensorDictBase) -> dict[GroupPath, torch.Size]:
+    return _groups((key, leaf.shape) for key, leaf in leaves(batch) if key[0] != keys.NEXT)
 
 
 def _groups(flags: Iterable[tuple[GroupPath, torch.Size]]) -> dict[GroupPath, torch.Size]:
