@@ -183,8 +183,8 @@ def _fetch(
     unresolved: Tensor | None,
     obs_keys: list[NestedKey],
 ) -> tuple[TensorDictBase | None, Tensor]:
-    """The next observations ``[W]`` of the rows `wanted`, from the buffer, and which exist."""
-    # wanted: bool [N], None for all rows
+    """The next observations ``[W]`` of unresolved rows, from the buffer, and which exist."""
+    # unresolved: bool [N], None for all rows
     device = batch[obs_keys[0]].device if unresolved is None else unresolved.device
     count = batch.batch_size.numel() if unresolved is None else int(unresolved.sum())
     # [W], in the order of the unresolved rows
