@@ -46,14 +46,7 @@ class EnvSpecs:
         self._observation = self._whole(spec, "observation")
         self._specs_changed()
 
-    @property
-    def full_observation_spec(self) -> Composite:
-        """The same as `observation_spec`."""
-        return self.observation_spec
-
-    @full_observation_spec.setter
-    def full_observation_spec(self, spec: TensorSpec) -> None:
-        self.observation_spec = spec
+    full_observation_spec = observation_spec
 
     @property
     def action_spec(self) -> Any:
@@ -102,24 +95,17 @@ class EnvSpecs:
     @property
     def done_spec(self) -> Composite:
         """Specs of all done flags: `done`, `terminated` and `truncated` in each group."""
-        return self.full_done_spec
+        if self._done is None:
+            self.done_spec = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
+        assert self._done is not None
+        return self._done
 
     @done_spec.setter
     def done_spec(self, spec: TensorSpec) -> None:
         self._done = complete_done_spec(self._whole(spec, keys.DONE, column=True)).lock_()
         self._specs_changed()
 
-    @property
-    def full_done_spec(self) -> Composite:
-        """The same as `done_spec`."""
-        if self._done is None:
-            self.done_spec = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
-        assert self._done is not None
-        return self._done
-
-    @full_done_spec.setter
-    def full_done_spec(self, spec: TensorSpec) -> None:
-        self.done_spec = spec
+    full_done_spec = done_spec
 
     @property
     def state_spec(self) -> Composite:
@@ -134,14 +120,7 @@ class EnvSpecs:
         self._state = self._whole(spec, "state")
         self._specs_changed()
 
-    @property
-    def full_state_spec(self) -> Composite:
-        """The same as `state_spec`."""
-        return self.state_spec
-
-    @full_state_spec.setter
-    def full_state_spec(self, spec: TensorSpec) -> None:
-        self.state_spec = spec
+    full_state_spec = state_spec
 
     @property
     def input_spec(self) -> Composite:
