@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.binding import OneColumn, RowBinding
+from rl_envs.env.checks import check_open
 from rl_envs.env.env import EnvBase
 from rl_envs.env.foreign import require_env
 from rl_envs.env.forwarding import is_own
@@ -170,9 +171,7 @@ class GymEnv(EnvBase):
 
     def _restart(self, **kwargs: Any) -> Any:
         """Start an episode; the first one after `set_seed` has that seed."""
-        if self.is_closed:
-            msg = "this GymEnv is closed: make a new one."
-            raise RuntimeError(msg)
+        check_open(self)
         self._num_moves += 1
         kwargs.setdefault("seed", self._seed)
         try:
