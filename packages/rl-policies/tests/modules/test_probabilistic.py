@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from rl_policies import (
     IndependentNormal,
+    MaskedCategorical,
     OneHotCategorical,
     OneHotOrdinal,
     Ordinal,
@@ -56,6 +57,19 @@ def test_interaction_type_selects_sample_mode_or_mean(kind):
     with set_interaction_type(kind):
         shares = module.step(logits)[0].double().mean(0)
     assert (shares[0] == 1) == (kind is not InteractionType.RANDOM)
+
+
+@pytest.mark.parametrize("has_gradient", [True, False])
+@pytest.mark.parametrize("distribution", [torch_dist.Categorical, MaskedCategorical, Ordinal])
+def test_numbers_of_choices_have_no_mean(distribution, has_gradient):
+    given = {"logits": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}
+    names = {Ordinal: ["scores"], MaskedCategorical: ["logits", "mask"]}.get(distribution)
+    batch = TensorDict({"scores": given["logits"], **given}, [5])
+    module = SamplingModule(names or ["logits"], distribution_class=distribution)
+    with set_interaction_type("mean"), torch.set_grad_enabled(has_gradient):
+        for call in (module, lambda batch: module.step(*[batch[key] for key in module.in_keys])):
+            with pytest.raises(NotImplementedError, match=f"of a {distribution.__name__} have no"):
+                call(batch.clone())
 
 
 def test_default_interaction_type_applies_when_none_is_set():

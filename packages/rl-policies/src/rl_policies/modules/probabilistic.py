@@ -211,6 +211,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             ValueError: the sample has another shape than the spec.
             RuntimeError: the sample is NaN, or the density of one that was drawn; it is looked for
                 on a CPU, without gradients.
+            NotImplementedError: what the interaction type asks for does not exist.
 
         Example:
             >>> import torch
@@ -230,10 +231,7 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
             )
             raise TypeError(msg)
         dist = self.distribution(*tensors)
-        if kind is InteractionType.RANDOM:
-            sample = dist.rsample() if dist.has_rsample else dist.sample()
-        else:
-            sample = self._dist_sample(dist, interaction_type=kind)
+        sample = self._sample_of(dist, kind)
         if self._form is not None:
             if self._has_scores:
                 self._form.check_scores(dist.param_shape[-1])  # type: ignore[attr-defined]
@@ -248,6 +246,16 @@ class SamplingModule(TensorStep, ProbabilisticTensorDictModule):  # type: ignore
         if is_acting and kind is InteractionType.RANDOM and sample.is_floating_point():
             refuse_nan_density(log_prob)
         return sample, log_prob
+
+    def _sample_of(self, dist: Distribution, kind: InteractionType) -> Tensor:
+        """What an interaction type takes of a distribution."""
+        if kind is InteractionType.RANDOM:
+            return dist.rsample() if dist.has_rsample else dist.sample()
+        if kind is InteractionType.MEAN and isinstance(dist, TorchCategorical):
+            msg = f"numbers of choices of a {type(dist).__name__} have no mean: set MODE"
+            raise NotImplementedError(msg)
+        point: Tensor = self._dist_sample(dist, interaction_type=kind)
+        return point
 
     def _draw_directly(self, draw: Draw, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """The outputs of `step`, drawn without a distribution object; None if one is needed."""
