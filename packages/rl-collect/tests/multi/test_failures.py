@@ -106,8 +106,18 @@ def test_entries_without_one_size_come_by_message(carrier, counting):
     assert torch.cat(batches, -1)["observation"][1].flatten().tolist() == [0, 1, 2, 3]
 
 
+class Rows(list):
+    """A buffer of this process."""
+
+    add = list.append
+
+
 def test_an_environment_and_a_buffer_that_cannot_be_used_are_refused_at_once():
     with pytest.raises(TypeError, match="workers make their environments themselves"):
         MultiAsyncCollector(CountingEnv(), frames_per_batch=4)
     with pytest.raises(TypeError, match=r"replay_buffer needs extend\(\): got str"):
         MultiAsyncCollector([CountingEnv], frames_per_batch=4, replay_buffer="rows")
+    with pytest.raises(ValueError, match="buffer that workers share"):
+        MultiAsyncCollector(
+            [CountingEnv], frames_per_batch=4, replay_buffer=Rows(), extend_buffer=False
+        )

@@ -198,6 +198,8 @@ class MultiOptions:
         if buffer is not None and not hasattr(buffer, "extend"):
             msg = f"replay_buffer needs extend(): got {type(buffer).__name__}."
             raise TypeError(msg)
+        if buffer is not None and not self.options.get("extend_buffer", True):
+            self._check_single_steps()
         if self.routes:
             self.buffer_of(count - 1)  # raises unless there is one for each
             return
@@ -215,6 +217,15 @@ class MultiOptions:
                 f"a storage with ndim={self._num_dims} writes the batches of {count} workers one "
                 "after the other into the same columns: use ndim=1, a buffer for each worker, "
                 'MultiSyncCollector with cat_results="stack", or set_truncated=True.'
+            )
+            raise ValueError(msg)
+
+    def _check_single_steps(self) -> None:
+        """Raise where steps cannot be written one by one, as by `add` of a buffer here."""
+        if not self.workers_write:
+            msg = (
+                "extend_buffer=False writes each step where it is played, in a worker: give a "
+                "buffer that workers share (shared=True of rl-replay's), or leave it out."
             )
             raise ValueError(msg)
 
