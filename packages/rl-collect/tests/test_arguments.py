@@ -1,11 +1,18 @@
 """Wrong arguments are refused: what was expected, and what came."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 
 from rl_collect import Collector, Episodes, MultiCollector, TrajectoryIds, WholeTrajectories
 from rl_envs.testing import CountingEnv
+
+
+class Buffer(list):
+    def extend(self, batch):
+        self.append(batch)
 
 
 def collector(**options):
@@ -20,6 +27,7 @@ def collector(**options):
         (lambda: collector(init_random_frames=[1]), TypeError, "init_random_frames must be an int"),
         (lambda: collector(exploration_type="mode"), TypeError, "exploration_type must be"),
         (lambda: collector(producer="a"), TypeError, "producer must be a whole number: got 'a'"),
+        (lambda: collector().wait("a"), TypeError, "timeout_s must be a number of seconds: got"),
         (lambda: collector().load_state_dict(()), TypeError, "loads the dictionary that its"),
         (
             lambda: collector().load_state_dict({"env": 1}),
@@ -65,6 +73,13 @@ def test_numbers_of_numpy_are_taken_as_those_of_python():
     made.shutdown(np.int64(2))
     with pytest.raises(TypeError, match="producer must be a whole number: got True"):
         TrajectoryIds((), producer=True)
+
+
+def test_a_background_is_awaited_for_any_real_number_of_seconds():
+    made = collector(total_frames=8, replay_buffer=Buffer())
+    made.start(timeout_s=Fraction(60))
+    made.wait(np.float32(60))
+    assert made.frames == 8
 
 
 def test_flags_may_be_arrays_or_tensors():

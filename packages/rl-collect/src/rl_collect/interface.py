@@ -186,6 +186,7 @@ class CollectorInterface:
             TimeoutError: they were not played in time.
             Exception: whatever was raised in the background.
         """
+        timeout_s = check_seconds(timeout_s, "timeout_s")
         if self._background is not None:
             try:
                 self._background.finish(timeout_s)
@@ -278,7 +279,7 @@ class CollectorInterface:
         return self._total == -1 or self.frames < self._total
 
     def _has_more(self) -> bool:
-        return self._total == -1 or self._has_frames_left() or self._waits()
+        return self._has_frames_left() or self._waits()
 
     def _work(self) -> bool:
         if self._has_more():

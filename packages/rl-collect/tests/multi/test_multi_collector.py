@@ -1,9 +1,11 @@
 """Collectors over processes: together, one by one, stopped early, killed, saved and refused."""
 
+import math
 import multiprocessing
 import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -85,6 +87,15 @@ def test_workers_that_were_shut_down_say_how_far_they_came(carrier, counting, po
     collector.shutdown()
     assert collector.stats() == before
     assert collector.policy_version == 1
+
+
+@pytest.mark.parametrize("limit_s", [math.inf, 1e9, Fraction(60)])
+def test_batches_are_awaited_for_any_real_number_of_seconds(limit_s, counting):
+    options = {"frames_per_batch": 6, "total_frames": 6}
+    with MultiSyncCollector(
+        counting(9), num_workers=2, **options, **FORK | {"timeout_s": limit_s}
+    ) as collector:
+        assert [len(batch) for batch in collector] == [2]
 
 
 @pytest.mark.parametrize(

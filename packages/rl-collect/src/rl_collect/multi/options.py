@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from rl_collect.arguments import check_count, check_seconds, check_switches_of
+from rl_collect.background_loop import LONGEST_S
 from rl_collect.multi.batch_transport import Outbox
 from rl_collect.options import CollectorOptions
 from rl_envs import EnvBase
@@ -91,7 +92,8 @@ class MultiOptions:
 
     def __post_init__(self) -> None:
         check_switches_of(self)
-        check_seconds(self.timeout_s, "timeout_s")
+        limit_s = min(check_seconds(self.timeout_s, "timeout_s"), LONGEST_S)
+        object.__setattr__(self, "timeout_s", limit_s)
         check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         check_count(self.frames_per_batch, 1, "frames_per_batch")
         check_count(self.max_weight_update_interval, -1, "max_weight_update_interval")
