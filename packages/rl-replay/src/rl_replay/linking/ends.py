@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from rl_layout import keys
 from rl_replay.data.bits import differing_words, words
-from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set
+from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, ReadColumn, any_set
 from rl_replay.linking.observations import lacks, observed
-from rl_replay.linking.run import ReadColumn
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
 

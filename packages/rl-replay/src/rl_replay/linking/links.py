@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
-from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, any_set, read_columns
+from rl_replay.linking.markers import (
+    Extent,
+    MarkerColumns,
+    MarkerKeys,
+    ReadColumn,
+    RowRun,
+    any_set,
+    read_columns,
+)
 from rl_replay.linking.observations import (
     Contradictions,
     Last,
@@ -28,7 +36,6 @@ from rl_replay.linking.observations import (
     observed,
     rows_of,
 )
-from rl_replay.linking.run import ReadColumn, RowRun
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, ValidatedLeaves, leaves_of
 
