@@ -112,7 +112,8 @@ class Links:
             if self.keys.compares and not extent.named:
                 wrong, seen = contradictions(leaves, self.keys, extent, joined)
                 joined = joined if wrong is None else joined & ~wrong
-            _set_distances(back[stride:], joined, stride)
+            # padding joins no row, so that its -1 stays
+            back[stride:] += joined if stride == 1 else joined * np.int32(stride)
         if self.keys.numbered:
             continued = np.zeros(extent.count, dtype=np.bool_)
             # rows that have their successor in this batch are not open
@@ -370,11 +371,6 @@ class Links:
 _OVER = Last((), None, False, [])
 _PADDING, _NONE, _NEXT = (np.array([distance], dtype=np.int32) for distance in (-1, 0, 1))
 _NO_ROWS = np.zeros(0, dtype=np.int64)
-
-
-def _set_distances(back: NDArray[np.int32], joined: NDArray[np.bool_], stride: int) -> None:
-    """From flags to distances; padding joins no row, so that its -1 stays."""
-    back += joined if stride == 1 else joined * np.int32(stride)
 
 
 def _steps(marks: MarkerColumns) -> NDArray[Any]:
