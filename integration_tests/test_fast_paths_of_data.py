@@ -258,7 +258,7 @@ def test_a_row_that_is_added_is_written_without_a_batch(lossless: bool) -> None:
     found = ran(lambda: buffer.add(rows[8]))
     assert found["table.append_one"] == 1
     assert found["table.append"] == found["links.match"] == 0
-    assert found["single_linker.link"] == found["one_row.write"] == int(lossless)
+    assert found["linker.link_one"] == found["one_row.write"] == int(lossless)
 
 
 @pytest.mark.parametrize("lossless", [False, True], ids=["plain", "lossless"])

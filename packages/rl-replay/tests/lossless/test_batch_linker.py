@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_replay import LazyTensorStorage
-from rl_replay.lossless import batch_linker
+from rl_replay.lossless import writer
 
 NAN = float("nan")
 VALUES = torch.tensor([0.0, -0.0, NAN, 1.0])
@@ -104,8 +104,8 @@ def test_the_compiled_loop_and_numpy_link_the_same_rows(
     for storage, least in ((one, 1), (two, 1 << 62)):
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of contradictions, which are meant
-            patch.setattr(batch_linker, "ROWS_BEFORE_COMPILING", 0)
-            patch.setattr(batch_linker, "LEAST_ROWS", least)
+            patch.setattr(writer, "ROWS_BEFORE_COMPILING", 0)
+            patch.setattr(writer, "LEAST_ROWS", least)
             for start, stop in itertools.pairwise(bounds):
                 for piece in rows[start:stop].split(37):
                     storage.extend(piece.refine_names("time") if named else piece)

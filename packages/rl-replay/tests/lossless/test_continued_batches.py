@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from rl_layout.testing import EndKind, trajectories
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
-from rl_replay.lossless.batch_linker import LEAST_ROWS
+from rl_replay.lossless.writer import LEAST_ROWS
 
 
 def calls_of(act: Callable[[], object]) -> set[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from rl_replay.lossless.addresses import Addresses
+from rl_replay.lossless.linker import Addresses
 from rl_replay.lossless.overflow import FREE, OverflowTable
 from rl_replay.testing.observed_rows import filled, observations, plain_batch, put, store
 from rl_slabs import LazyFile, RowSchema, Slab
@@ -102,7 +102,7 @@ def test_room_is_made_of_slots_that_nobody_names():
     addresses = Addresses(named, lanes=2, alone=False)
     table.take(1, 4)
     addresses.set(np.array([5, 6]), addresses.of_slots(np.array([5, 7], dtype=np.int32)))
-    table.make_room(1, 2, addresses)
+    table.make_room(1, 2, addresses.slots_of_lane)
     assert table.in_use() == 2
     assert sorted(table.take(1, 2).tolist()) == [4, 6]
 

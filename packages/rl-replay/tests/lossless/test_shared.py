@@ -168,7 +168,7 @@ def before_each_step(rows, lane, act):
         (rows.side, "take"),
         (rows.side, "release"),
         (rows.side, "secure"),
-        (linker.observations, "fill"),
+        (rows.side, "put"),
         (rows.rows, "put"),
         (rows.addresses, "set"),
         (linker, "link_predecessors"),

@@ -121,10 +121,9 @@ def steps_of(buffer: TensorDictReplayBuffer) -> Iterator[tuple[Any, str]]:
     if hasattr(store, "side"):
         for name in ("take", "release", "put"):
             yield store.side, name
-        for name in ("link", "link_predecessors"):
+        for name in ("link", "link_predecessors", "link_one"):
             yield store.linker, name
-        yield store.linker.single, "link_to"
-        yield from ((store.linker.observations, "fill"), (store.addresses, "set"))
+        yield store.addresses, "set"
         yield store.side.rows, "write"
 
 

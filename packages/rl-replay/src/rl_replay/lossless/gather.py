@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.addresses import AddressCode
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
+from rl_replay.lossless.linker import AddressCode
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Field, Rows
 from rl_slabs.internals import PARALLEL_ITEMS, as_cells, build_unpack, carrier, take_known_rows

@@ -69,6 +69,10 @@ class LosslessLayout:
         """Whether rows and slots share one address space; a slot is then as long as a row."""
         return not self.stored.large
 
+    def slot_keys(self, *, joined: bool) -> list[NestedKey]:
+        """The key of each observation in an overflow slot, which is like a row in their memory."""
+        return [self.stored[pair.root].key if joined else pair.name for pair in self.pairs]
+
     def require_addresses(self, rows: int) -> None:
         """Raises if `SUCCESSOR` cannot address so many rows and as many slots."""
         # one int32 addresses rows and slots, next to each other in one space

@@ -1,24 +1,164 @@
-"""Writes rows so that each observation is stored once: links successors, fills overflow slots."""
+"""Where next observations are: the addresses of rows, and how older rows get those of new ones."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
 
-from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.addresses import Addresses
-from rl_replay.lossless.batch_linker import Back, BatchLinker, heads_of, positions_at
-from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
-from rl_replay.lossless.observations import Observations, bits
+from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.observations import Observations
 from rl_replay.lossless.overflow import OverflowTable
-from rl_replay.lossless.single_linker import SingleLinker
 from rl_slabs import Rows
-from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
-from rl_tensordict.types import Ints, KeyPath
+from rl_slabs.internals import LANE_MASK, LANE_SHIFT
+from rl_tensordict.types import Ints
+
+Back = NDArray[np.integer[Any]]
+
+AnyAddresses = NDArray[np.integer[Any]]
+AnyArray = TypeVar("AnyArray", int, NDArray[Any], torch.Tensor)
+
+_FEW_DISTANCES = 64
+
+
+class AddressCode:
+    """What an address says of `count` rows: 0 nowhere, `position + 1` a row, above `count` a slot.
+
+    Of arrays and of tensors.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count, self.first_slot = count, count + 1
+
+    def of_rows(self, positions: AnyArray) -> AnyArray:
+        """The addresses of rows."""
+        return positions + 1
+
+    def of_slots(self, slots: AnyArray) -> AnyArray:
+        """The addresses of overflow slots."""
+        return slots + self.first_slot
+
+    def in_rows(self, addresses: AnyArray) -> AnyArray:
+        """Which addresses are of rows."""
+        return (addresses > 0) & (addresses < self.first_slot)
+
+    def in_slots(self, addresses: AnyArray) -> AnyArray:
+        """Which addresses are of slots."""
+        return addresses >= self.first_slot
+
+    def rows(self, addresses: AnyArray) -> AnyArray:
+        """The positions at addresses of rows."""
+        return addresses - 1
+
+    def slots(self, addresses: AnyArray) -> AnyArray:
+        """The slots at addresses of slots."""
+        return addresses - self.first_slot
+
+
+class Addresses(AddressCode):
+    """The address of each row's next observation."""
+
+    def __init__(
+        self,
+        live: torch.Tensor,
+        *,
+        lanes: int,
+        alone: bool,
+        on_host: bool | None = None,
+        misses: bool = False,
+    ) -> None:
+        super().__init__(len(live))
+        self.lane_rows = self.count // lanes
+        self._live = live
+        self._on_host = bool(live.is_cpu) if on_host is None else on_host
+        # the addresses, int32 `[rows]`: live where rows are on the host, else a copy there
+        self.values: NDArray[np.int32] = (
+            live.numpy() if self._on_host else np.zeros(self.count, dtype=np.int32)
+        )
+        # the distances from rows to the rows that they name; None if another writer may have used
+        # others, or if they are too many to scan
+        self._distances: set[int] | None = set() if alone else None
+        self.misses = misses  # whether rows without a next observation were written
+        self.reach = 1  # the most steps from a row to its next observation so far
+
+    def set(self, positions: slice | Ints, addresses: AnyAddresses) -> None:
+        """Writes the addresses of some rows."""
+        self.values[positions] = addresses
+        if not self._on_host:
+            device, values = self._live.device, torch.from_numpy(addresses.astype(np.int32))
+            if isinstance(positions, slice):
+                self._live[positions] = values.to(device)
+            else:
+                self._live[torch.from_numpy(positions).to(device)] = values.to(device)
+
+    def slots_of_lane(self, lane: int) -> Ints:
+        """The slots that rows of a lane name."""
+        addresses = self.values[lane * self.lane_rows : (lane + 1) * self.lane_rows]
+        return self.slots(addresses[self.in_slots(addresses)])
+
+    def places(self, numbers: Ints) -> Ints:
+        """The positions of row ids."""
+        lanes = (numbers >> LANE_SHIFT) * self.lane_rows
+        return lanes + (numbers & LANE_MASK) % self.lane_rows
+
+    def are_new(self, numbers: range) -> bool:
+        """Whether no other rows were at the positions of some rows before."""
+        return (numbers.stop - 1) & LANE_MASK < self.lane_rows
+
+    def place(self, number: int) -> int:
+        """The position of one row id."""
+        return (number >> LANE_SHIFT) * self.lane_rows + (number & LANE_MASK) % self.lane_rows
+
+    def distances(self, earlier: Ints, later: Ints) -> Ints:
+        """Distances from earlier to later positions round the ring."""
+        away = later - earlier
+        # the later row may be at the start of the ring
+        away[away < 0] += self.count
+        return away
+
+    def relative(self, place: slice) -> NDArray[np.int32]:
+        """The addresses of some rows as distances: 0 for nowhere, ~slot for a slot."""
+        positions = np.arange(self.count)[place]
+        addresses = self.values[place].astype(np.int64)
+        away = np.where(addresses > 0, self.distances(positions, self.rows(addresses)), 0)
+        in_slots = self.in_slots(addresses)
+        away[in_slots] = ~self.slots(addresses[in_slots])
+        return away.astype(np.int32)
+
+    def record(self, distances: AnyAddresses) -> None:
+        """Records the distances of new addresses, for `predecessors_of`."""
+        if self._distances is None or not distances.size:
+            return
+        if int(distances[0]) in self._distances and (distances == distances[0]).all():
+            return
+        self._distances.update(np.unique(distances).tolist())
+        if len(self._distances) > _FEW_DISTANCES:
+            self._distances = None
+
+    def record_one(self, away: int) -> None:
+        """Records the distance between two positions."""
+        distance = away if away >= 0 else away + self.count
+        if self._distances is not None and distance not in self._distances:
+            self.record(np.array([distance]))
+
+    def predecessors_of(self, positions: Ints, numbers: Ints) -> tuple[Ints, Ints]:
+        """The rows that name some rows: their positions and row ids."""
+        if self._distances is None:
+            # too many distances, or unknown ones: all addresses are searched
+            inside = self.in_rows(self.values)
+            places = np.flatnonzero(inside & np.isin(self.rows(self.values), positions))
+            order, rows = np.argsort(positions), self.rows(self.values[places].astype(np.int64))
+            later = numbers[order][np.searchsorted(positions[order], rows)]
+            return places, later - self.distances(places, rows) % self.lane_rows
+        found = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))]
+        for distance in self._distances:
+            places = (positions - distance) % self.count
+            names = self.values[places] == self.of_rows(positions)
+            found.append((places[names], numbers[names] - distance % self.lane_rows))
+        places, earlier = (np.concatenate(part) for part in zip(*found, strict=True))
+        return places, earlier
 
 
 class _Batch(NamedTuple):
@@ -31,7 +171,7 @@ class _Batch(NamedTuple):
 
 
 class SuccessorLinker:
-    """Finds, links and releases the successors of rows: the writes of `LosslessRows`."""
+    """Links older rows to new ones that hold their next observations; each link frees a slot."""
 
     def __init__(
         self,
@@ -45,57 +185,14 @@ class SuccessorLinker:
     ) -> None:
         self.layout, self.addresses, self.back = layout, addresses, back
         self.observations = Observations(layout, rows, side, on_host=on_host)
-        self._rows, self._side, self._on_host = rows, side, on_host
-        self.single = SingleLinker(addresses, side, self.observations)
-        self.within = BatchLinker(layout, addresses, side.device, on_host=on_host)
-        self._stored = [f.path for f in layout.stored.fields]
-        self._keys = [f.key for f in layout.stored.fields]
-        self._given = [(f.path, f.key) for f in layout.given.fields]
-        # for each stored leaf its number among the given ones
-        numbers = {path: number for number, (path, _) in enumerate(self._given)}
-        self._numbers = [numbers.get(path) for path in self._stored]
+        self.side, self._on_host = side, on_host
         self._unlinked: dict[int, _Batch] = {}
-        self.misses = layout.may_miss
 
-    def write(
-        self,
-        rows: slice | torch.Tensor,
-        numbers: range,
-        cells: TensorDictBase | Leaves | ValidatedLeaves,
-        back: Back,
-        *,
-        proved: bool = False,
+    def note_unlinked(
+        self, place: slice | Ints, numbers: range, back: Back, heads: Ints | None = None
     ) -> None:
-        """Writes a batch into a span; all checks precede the first changed byte.
-
-        `proved` is as of `BatchLinker.link`.
-        """
-        place = rows if isinstance(rows, slice) else rows.cpu().numpy()
-        leaves, observes = self._leaves(cells, len(back))
-        observed = self._observed_in(leaves, len(back), observes)
-        new = self.addresses.are_new(numbers)
-        links = self.within.link(place, leaves, back, observed, proved=proved, new=new)
-        addresses, unlinked = links.addresses, links.unlinked
-        lane = numbers.start >> LANE_SHIFT
-        slots = self._slots_for(lane, place, links.owned, len(unlinked))
-        if unlinked.size:
-            self.observations.fill(slots, numbers.start + unlinked, leaves, unlinked)
-            addresses[unlinked] = self.addresses.of_slots(slots)
-        if not self.layout.apart:
-            # the address is written with its row, so that no reader sees one without the other
-            leaves[SUCCESSOR] = addresses if self._on_host else torch.from_numpy(addresses)
-        self._rows.put(rows, self._to_put(cells, leaves))
-        if self.layout.apart:
-            self.addresses.set(place, addresses)
-        elif not self._on_host:
-            self.addresses.values[place] = addresses
-        self.misses |= observed is not None and not observed.all()
-        # only now: a write that fails above leaves nothing to link
-        self._unlinked[lane] = _Batch(place, numbers, back, links.heads)
-
-    def note_unlinked(self, place: slice, numbers: range, back: Back) -> None:
-        """Records a row that was written otherwise, to which older ones are to be linked."""
-        self._unlinked[numbers.start >> LANE_SHIFT] = _Batch(place, numbers, back)
+        """Records written rows, to which older ones are to be linked once they are published."""
+        self._unlinked[numbers.start >> LANE_SHIFT] = _Batch(place, numbers, back, heads)
 
     def link_predecessors(self, numbers: range, back: Back | None = None) -> None:
         """Links older rows to the last written ones, which are published by now."""
@@ -119,40 +216,42 @@ class SuccessorLinker:
             places = self.addresses.places(np.arange(numbers.start, numbers.stop))
             self.addresses.set(places, np.zeros(len(places), dtype=np.int32))
         self._unlinked.pop(lane, None)
-        self._side.rebuild(lane, self.addresses.slots_of_lane(lane))
+        self.side.rebuild(lane, self.addresses.slots_of_lane(lane))
 
     def _link_batch(self, batch: _Batch) -> None:
         # rows below this id are overwritten by the batch itself
         oldest = batch.numbers.stop - self.addresses.lane_rows
         place, usual = batch.place, self._on_host and not self.layout.has_steps
         if usual and len(batch.back) == 1 and isinstance(place, slice):
-            number, distance = batch.numbers.start, int(batch.back[0])
-            self.single.link(place.start, number, distance, missing=self.misses)
+            before = batch.numbers.start - int(batch.back[0])
+            if oldest <= before < batch.numbers.start:
+                self.link_one(place.start, before)
             return
-        if self.within.reach == 1:
+        if self.addresses.reach == 1:
             rows = heads_of(batch.back) if batch.heads is None else batch.heads
             if usual and rows.size == 1 and isinstance(place, slice):
                 row = int(rows[0])
                 before = batch.numbers.start + row - int(batch.back[row])
                 if before >= oldest:
-                    self.single.link_to(place.start + row, before, missing=self.misses)
+                    self.link_one(place.start + row, before)
                 return
             numbers = batch.numbers.start + rows - batch.back[rows]
             rows, numbers = rows[numbers >= oldest], numbers[numbers >= oldest]
             if rows.size:
-                self.link(positions_at(batch.place, rows), numbers, 1, missing=self.misses)
+                missing = self.addresses.misses
+                self.link(positions_at(place, rows), numbers, 1, missing=missing)
             return
         rows, distances = np.arange(len(batch.back)), batch.back.astype(np.int64)
         numbers = batch.numbers.start + rows
         # n-step rows: `reach` steps back along the links, as their next observation is that far
         # away
-        for step in range(1, self.within.reach + 1):
+        for step in range(1, self.addresses.reach + 1):
             numbers = numbers - distances
             there = (distances > 0) & (numbers >= oldest)
             rows, numbers = rows[there], numbers[there]
             older = numbers < batch.numbers.start
-            missing = self.misses and step == 1
-            self.link(positions_at(batch.place, rows[older]), numbers[older], step, missing=missing)
+            missing = self.addresses.misses and step == 1
+            self.link(positions_at(place, rows[older]), numbers[older], step, missing=missing)
             # without the links of older rows the walk ends after one step
             if not rows.size or self.back is None:
                 break
@@ -163,8 +262,8 @@ class SuccessorLinker:
         self._unlinked.clear()
         count = self.addresses.count
         self.addresses.set(np.arange(count), np.zeros(count, dtype=np.int32))
-        for lane in range(self._side.lanes):
-            self._side.rebuild(lane, np.empty(0, dtype=np.int64))
+        for lane in range(self.side.lanes):
+            self.side.rebuild(lane, np.empty(0, dtype=np.int64))
 
     def resume(
         self,
@@ -192,56 +291,6 @@ class SuccessorLinker:
         parted = positions[ahead] // lane_rows != following // lane_rows
         self.materialize(positions[ahead[parted]], numbers[ahead[parted]])
 
-    def _leaves(
-        self, cells: TensorDictBase | Leaves | ValidatedLeaves, count: int
-    ) -> tuple[dict[KeyPath, Any], bool]:
-        """The leaves of a batch, on the CPU as arrays, and whether it has next observations."""
-        if isinstance(cells, ValidatedLeaves):
-            return {path: cells[key] for path, key in self._given}, True
-        leaves: dict[KeyPath, Any] = dict(leaves_of(cells))
-        fields, observes = self.layout.coming(leaves)
-        match_leaves(leaves, fields, torch.Size([count]), exact=True)
-        if self._on_host:
-            leaves = {path: bits(leaf) for path, leaf in leaves.items()}
-        return leaves, observes
-
-    def _to_put(
-        self, cells: TensorDictBase | Leaves | ValidatedLeaves, leaves: dict[KeyPath, Any]
-    ) -> ValidatedLeaves | list[Any]:
-        """The leaves of stored rows in their order, with the addresses."""
-        stored = [leaves[path] for path in self._stored]
-        if not isinstance(cells, ValidatedLeaves) or not cells.tensors:
-            return stored
-        # a tensor says where it is in memory in a tenth of the time that an array takes
-        found = ValidatedLeaves(zip(self._keys, stored, strict=True))
-        found.tensors = [
-            torch.from_numpy(leaves[SUCCESSOR]) if number is None else cells.tensors[number]
-            for number in self._numbers
-        ]
-        return found
-
-    def _observed_in(
-        self, leaves: dict[KeyPath, Any], count: int, observes: bool
-    ) -> NDArray[np.bool_] | None:
-        """Which rows of a batch have a next observation, bool `[n]`; None if all have one."""
-        if not observes:
-            return np.zeros(count, dtype=np.bool_)
-        mark = None if self.layout.has_mark else leaves.get(NEXT_MISSING)
-        return None if mark is None else ~bits(mark)
-
-    def _slots_for(self, lane: int, place: slice | Ints, owned: Ints, count: int) -> Ints:
-        """Takes slots for `count` rows, first those of the rows that are overwritten."""
-        # secured before anything is released: a full disk leaves the old rows whole
-        self._side.make_room(lane, max(0, count - len(owned)), self.addresses)
-        if not owned.size:
-            return self._side.take(lane, count)
-        there = positions_at(place, owned)
-        freed = self.addresses.slots(self.addresses.values[there])
-        # no row names a slot any more before it is given back
-        self._rows.touches += 1
-        self.addresses.set(there, np.zeros(len(freed), dtype=np.int32))
-        return self._side.exchange(lane, freed, count)
-
     def link(self, positions: Ints, numbers: Ints, step: int, *, missing: bool) -> None:
         """Links older rows to new rows whose observation equals their next observation."""
         table = self.addresses
@@ -249,7 +298,7 @@ class SuccessorLinker:
         addresses = table.values[places].astype(np.int64)
         fits = table.in_slots(addresses)
         # the slot's owner tells whether the row is still the one meant, or was overwritten
-        fits[fits] = self._side.owners[table.slots(addresses[fits])] == numbers[fits]
+        fits[fits] = self.side.owners[table.slots(addresses[fits])] == numbers[fits]
         if missing:
             fits |= addresses == 0
         if self.layout.has_steps:
@@ -266,7 +315,26 @@ class SuccessorLinker:
         # the new address first: a released slot may be taken at once
         table.set(places, table.of_rows(positions))
         freed = table.slots(addresses[addresses > 0])
-        self._side.release_each(places[addresses > 0] // table.lane_rows, freed)
+        self.side.release_each(places[addresses > 0] // table.lane_rows, freed)
+
+    def link_one(self, position: int, before: int) -> None:
+        """`link` for one older row and a row one step later on the host, without arrays."""
+        table = self.addresses
+        place = table.place(before)
+        address = int(table.values[place])
+        slot = table.slots(address)
+        if address == 0 and not table.misses:
+            return
+        # the slot's owner tells whether the row is still the one meant, or was overwritten
+        if address and (slot < 0 or self.side.owners[slot] != before):
+            return
+        if address and not self.observations.is_equal(position, slot):
+            return
+        table.record_one(position - place)
+        # the new address first: a released slot may be taken at once
+        table.values[place] = table.of_rows(position)
+        if address:
+            self.side.release_one(place // table.lane_rows, slot)
 
     def materialize(self, places: Ints, numbers: Ints) -> None:
         """Copies the next observations of linked rows into slots of their own."""
@@ -278,11 +346,22 @@ class SuccessorLinker:
         lanes = places // self.addresses.lane_rows
         for lane in np.unique(lanes).tolist():
             here = lanes == lane
-            slots = self._side.take(lane, int(here.sum()))
+            slots = self.side.take(lane, int(here.sum()))
             # rows that have none are given theirs by the caller
             following = np.where(
                 addresses[here] > 0, self.addresses.rows(addresses[here]), places[here]
             )
-            leaves = self.observations.stored(following)
-            self.observations.fill(slots, numbers[here], leaves, np.arange(len(slots)))
+            self.side.put(slots, numbers[here], self.observations.stored(following))
             self.addresses.set(places[here], self.addresses.of_slots(slots))
+
+
+def heads_of(back: Back) -> Ints:
+    """The rows of a batch that continue one from before it."""
+    # only as many rows as the longest distance may reach back so far
+    head = back[: max(int(back.max(initial=0)), 0)]
+    return np.flatnonzero(head > np.arange(len(head)))
+
+
+def positions_at(place: slice | Ints, rows: Ints) -> Ints:
+    """The positions of some rows of a batch that is at some place."""
+    return rows + place.start if isinstance(place, slice) else place[rows]

@@ -1,4 +1,4 @@
-"""Observations of batches, rows and overflow slots: copied and compared bit for bit."""
+"""Observations of batches, rows and overflow slots: gathered and compared bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from rl_layout.keys import STEPS_TO_NEXT_OBS
 from rl_replay.data.bits import same_bits, same_rows
@@ -17,11 +16,11 @@ from rl_replay.lossless.layout import LosslessLayout, ObservationPair
 from rl_replay.lossless.overflow import OverflowTable
 from rl_slabs import Rows
 from rl_slabs.internals import bits_of, carrier
-from rl_tensordict.types import Ints, KeyPath
+from rl_tensordict.types import Ints, KeyPath, NestedKey
 
 
 class Observations:
-    """The observations that are stored once, in rows and in overflow slots."""
+    """The observations that are stored once, in rows and in overflow slots, bit for bit."""
 
     def __init__(
         self, layout: LosslessLayout, rows: Rows, side: OverflowTable, *, on_host: bool
@@ -29,50 +28,29 @@ class Observations:
         self._layout, self._side = layout, side
         self._view = rows.view()
         # as numpy sees them in rows and in slots, where it does
-        self._columns = _columns(layout, rows, side) if on_host else None
+        self.keys = layout.slot_keys(joined=side.space is not None)
+        self._columns: list[tuple[NDArray[Any], NDArray[Any]]] | None = None
+        if on_host:
+            ours, theirs = rows.columns(), side.rows.columns()
+            roots = [layout.stored[pair.root].key for pair in layout.pairs]
+            sides = zip(roots, self.keys, strict=True)
+            self._columns = [(ours[one], theirs[two]) for one, two in sides]
 
-    def fill(self, slots: Ints, numbers: Ints, leaves: Mapping[KeyPath, Any], rows: Ints) -> None:
-        """Copies next observations of some rows of a batch into overflow slots of their own."""
-        if self._columns is None:
-            pairs = self._layout.pairs
-            self._side.put(slots, numbers, {p.name: gather(leaves[p.next], rows) for p in pairs})
-            return
-        self._copy(slots, self._layout.pairs, leaves, rows)
-        # last, so that no reader takes a half written slot for whole
-        self._side.owners[slots] = numbers
-
-    def overwrite(
-        self,
-        slots: Ints,
-        pairs: Sequence[ObservationPair],
-        leaves: Mapping[KeyPath, Any],
-        rows: Ints,
-    ) -> None:
-        """Copies some of the next observations of a batch into slots that have owners."""
+    def stored(self, positions: Ints) -> dict[NestedKey, Any]:
+        """The observations of stored rows, as overflow slots take them."""
         if self._columns is not None:
-            self._copy(slots, pairs, leaves, rows)
-            return
-        given = {pair.name: gather(leaves[pair.next], rows) for pair in pairs}
-        source = TensorDict(given, batch_size=[len(rows)])
-        index = torch.from_numpy(slots).to(source[pairs[0].name].device)
-        self._side.rows.write(index, source, keys=list(given))
+            found = zip(self.keys, self._columns, strict=True)
+            return {key: rows[positions] for key, (rows, _) in found}
+        pairs = zip(self.keys, self._layout.pairs, strict=True)
+        return {key: gather(self._view.get(pair.root), positions) for key, pair in pairs}
 
-    def _copy(
-        self,
-        slots: Ints,
-        pairs: Sequence[ObservationPair],
-        leaves: Mapping[KeyPath, Any],
-        rows: Ints,
-    ) -> None:
-        assert self._columns is not None  # the caller looked
-        for pair, (_, column) in zip(self._layout.pairs, self._columns, strict=True):
-            if pair in pairs:
-                column[slots] = bits(leaves[pair.next])[rows]
-
-    def stored(self, positions: Ints) -> dict[KeyPath, torch.Tensor]:
-        """The observations of stored rows, as next observations of a batch."""
-        pairs = self._layout.pairs
-        return {pair.next: gather(self._view.get(pair.root), positions) for pair in pairs}
+    def given(
+        self, pairs: Sequence[ObservationPair], leaves: Mapping[KeyPath, Any], rows: Ints
+    ) -> dict[NestedKey, Any]:
+        """Next observations of some rows of a batch, as overflow slots take them."""
+        keys = zip(self.keys, self._layout.pairs, strict=True)
+        found = {key: gather(leaves[pair.next], rows) for key, pair in keys if pair in pairs}
+        return found if self._columns is None else {key: bits(leaf) for key, leaf in found.items()}
 
     def equal(self, positions: Ints, slots: Ints) -> NDArray[np.bool_]:
         """Whether each row's observation equals the one in an overflow slot, bool `[n]`."""
@@ -101,16 +79,6 @@ class Observations:
         steps = gather(self._view.get(STEPS_TO_NEXT_OBS), positions)
         found: Ints = steps.cpu().numpy().reshape(-1)
         return found
-
-
-def _columns(
-    layout: LosslessLayout, rows: Rows, side: OverflowTable
-) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """The live columns of each observation in the rows and in the overflow table."""
-    ours, theirs = rows.columns(), side.rows.columns()
-    names = [layout.stored[pair.root].key for pair in layout.pairs]
-    slot_names = names if side.space is not None else [pair.name for pair in layout.pairs]
-    return [(ours[one], theirs[two]) for one, two in zip(names, slot_names, strict=True)]
 
 
 def bits(leaf: torch.Tensor | NDArray[Any]) -> NDArray[Any]:

@@ -24,7 +24,8 @@ class LosslessOneRow:
             rows, slots = row.view(), slot.view()
         row_columns, slot_columns = store.rows.columns(), side.rows.columns()
         packed, self._large, self._large_next = {}, [], []
-        names = {p.next: p.root if store.joined else (p.name,) for p in layout.pairs}
+        keys = layout.slot_keys(joined=store.joined)
+        names = {pair.next: key for pair, key in zip(layout.pairs, keys, strict=True)}
         for field in layout.given.fields:
             name = names.get(field.path)
             place = layout.stored[field.path] if name is None else side.schema[name]
@@ -43,14 +44,17 @@ class LosslessOneRow:
     def write(self, span: Span, back: NDArray[np.int32]) -> None:
         """Copies the staging row and slot into the store, next observations first."""
         position, number = span.rows.start, span.numbers.start  # type: ignore[union-attr]  # one row is a slice
-        side, lane = self._side, number >> LANE_SHIFT
-        single, owned = self._linker.single, self._linker.single.owned_slot(position)
+        side, addresses, lane = self._side, self._addresses, number >> LANE_SHIFT
+        former = int(addresses.values[position])
+        owned = addresses.slots(former) if addresses.in_slots(former) else None
         if owned is None:
-            side.make_room(lane, 1, self._addresses)
+            side.make_room(lane, 1, addresses.slots_of_lane)
         self._touched.touches += 1
         # a slot of the overwritten row is free before the new row takes one
         if owned is not None:
-            single.release(lane, position, owned)
+            # and no row names it any more before it is free
+            addresses.values[position] = 0
+            side.release_one(lane, owned)
         slot = side.take_one(lane)
         if self._slots is not None and self._slot is not None:
             self._slots[slot] = self._slot[0]
@@ -58,7 +62,7 @@ class LosslessOneRow:
             column[slot] = self._leaves[key]
         # last, so that no reader takes a half written slot for whole
         side.owners[slot] = number
-        address = self._addresses.of_slots(slot)
+        address = addresses.of_slots(slot)
         if self._successor is not None:
             self._successor[0] = address
         if self._rows is not None and self._row is not None:
@@ -66,7 +70,7 @@ class LosslessOneRow:
         for key, column in self._large:
             column[position] = self._leaves[key]
         if self._successor is None:
-            self._addresses.values[position] = address
+            addresses.values[position] = address
         self._linker.note_unlinked(slice(position, position + 1), span.numbers, back)
 
 

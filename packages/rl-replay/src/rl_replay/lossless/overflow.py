@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDictBase
+from tensordict import TensorDict
 
-from rl_replay.lossless.addresses import Addresses
 from rl_slabs import LazyFile, Rows, RowSchema, Slab
 from rl_slabs.internals import LANE_SHIFT, Memory
-from rl_tensordict.types import Ints
+from rl_tensordict.types import Ints, NestedKey
 
 FREE = -1
 """The owner of an unused slot."""
@@ -65,6 +64,7 @@ class OverflowTable:
             self.rows = Rows.over(schema, total, array[rows:])
         else:
             self.rows = Rows.zeros(schema, 1, device=device)
+        self._columns = self.rows.columns() if self.on_host else {}
 
     @staticmethod
     def memory_for(
@@ -120,10 +120,10 @@ class OverflowTable:
             self._secure(lane, top)
         return True
 
-    def make_room(self, lane: int, count: int, addresses: Addresses) -> None:
+    def make_room(self, lane: int, count: int, named: Callable[[int], Ints]) -> None:
         """`secure`, where need be with slots that a killed writer took and that no row names."""
         if not self.secure(lane, count):
-            self.rebuild(lane, addresses.slots_of_lane(lane))
+            self.rebuild(lane, named(lane))
             self.secure(lane, count)
 
     def take(self, lane: int, count: int) -> Ints:
@@ -189,13 +189,20 @@ class OverflowTable:
         for lane in np.unique(lanes).tolist():
             self.release(lane, slots[lanes == lane])
 
-    def put(
-        self, slots: Ints, numbers: NDArray[np.int64], leaves: TensorDictBase | Mapping[str, Any]
-    ) -> None:
+    def put(self, slots: Ints, numbers: NDArray[np.int64], leaves: Mapping[NestedKey, Any]) -> None:
         """Fills slots and records their owners."""
-        self.rows.write(torch.from_numpy(slots).to(self.device), leaves)
+        self.write(slots, leaves)
         # last, so that no reader takes a half written slot for whole
         self.owners[slots] = numbers
+
+    def write(self, slots: Ints, leaves: Mapping[NestedKey, Any]) -> None:
+        """Copies leaves `[n, *shape]` into slots: on the host arrays of bits, else tensors."""
+        if self.on_host:
+            for key, leaf in leaves.items():
+                self._columns[key][slots] = leaf
+            return
+        source = TensorDict(dict(leaves), batch_size=[len(slots)])
+        self.rows.write(torch.from_numpy(slots).to(self.device), source, keys=list(leaves))
 
     def rebuild(self, lane: int, slots: Ints) -> None:
         """Frees every slot of a lane except `slots`."""

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.gather import Gather, GatherPlan, SuccessorRows
 from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
-from rl_replay.lossless.linker import SuccessorLinker
+from rl_replay.lossless.linker import Addresses, SuccessorLinker
 from rl_replay.lossless.overflow import OverflowTable
 from rl_replay.lossless.update import update_rows
+from rl_replay.lossless.writer import LosslessWriter
 from rl_slabs import Rows, RowSchema, Slab
 from rl_slabs.internals import (
     RowIndex,
@@ -60,12 +60,19 @@ class LosslessRows:
         self._on_host = self.device.type == "cpu" if on_host is None else on_host
         self.links = self._links()
         alone = side.memory.kind == "private"
-        self.addresses = Addresses(self.links, lanes=side.lanes, alone=alone, on_host=self._on_host)
+        self.addresses = Addresses(
+            self.links,
+            lanes=side.lanes,
+            alone=alone,
+            on_host=self._on_host,
+            misses=layout.may_miss,
+        )
         self.reader = Gather(layout, rows, side, self.links)
         self.linker = SuccessorLinker(
             layout, rows, side, self.addresses, back, on_host=self._on_host
         )
-        self.write = self.linker.write  # the same call, one frame less
+        writer = LosslessWriter(self.linker, rows, on_host=self._on_host)
+        self.write = writer.write  # the same call, one frame less
         self.joined = side.space is not None
         self._whole = GatherPlan(layout, None)
         self._unpack = self._whole.unpack[True, False]
@@ -134,7 +141,7 @@ class LosslessRows:
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
         """`read` for rows that are known to exist."""
-        if not self._on_host or self.linker.misses:
+        if not self._on_host or self.addresses.misses:
             return self.read(rows)
         if self.joined:
             words, nexts, _ = self.reader.joined(rows.numpy())
@@ -163,7 +170,7 @@ class LosslessRows:
         if plan.plain is not None:
             return self.rows.read(positions, keys=plan.plain), ALL_VALID
         # one gather for rows and slots, without a mask of missing observations
-        quick = self.joined and plan is self._whole and not self.linker.misses
+        quick = self.joined and plan is self._whole and not self.addresses.misses
         if quick and places.ndim == 1:
             words, nexts, addresses = self.reader.joined(places)
             found = self._unpack(words, [], positions.shape, nexts)
@@ -227,8 +234,8 @@ class LosslessRows:
 
     def expect(self, *, misses: bool, reach: int) -> None:
         """Extends `misses` and `reach` by those of other writers."""
-        self.linker.misses |= misses
-        self.linker.within.reach = max(self.linker.within.reach, reach)
+        self.addresses.misses |= misses
+        self.addresses.reach = max(self.addresses.reach, reach)
 
     @property
     def successor(self) -> NDArray[np.int32]:
@@ -242,12 +249,12 @@ class LosslessRows:
     @property
     def misses(self) -> bool:
         """Whether rows without a next observation were written."""
-        return self.linker.misses
+        return self.addresses.misses
 
     @property
     def reach(self) -> int:
         """The largest number of steps between a row and its next observation so far."""
-        return self.linker.within.reach
+        return self.addresses.reach
 
     def explain(self, live: int) -> dict[str, float]:
         """Bytes of a row, use of the overflow table, and the share of linked rows."""

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 
 from rl_layout.keys import NEXT_MISSING
-from rl_replay.lossless.addresses import Addresses
 from rl_replay.lossless.layout import LosslessLayout, ObservationPair
-from rl_replay.lossless.linker import SuccessorLinker
+from rl_replay.lossless.linker import Addresses, SuccessorLinker
 from rl_slabs import Rows
 from rl_slabs.internals import leaves_of, match_fields
 from rl_tensordict.types import Ints
@@ -45,7 +44,7 @@ def update_rows(
         linker.materialize(positions[observed], numbers[observed])
         # after `materialize` every address is a slot of its own, no row
         slots = addresses.slots(addresses.values[positions[observed]])
-        linker.observations.overwrite(slots, nexts, leaves, observed)
+        linker.side.write(slots, linker.observations.given(nexts, leaves, observed))
     stored = [path for path in leaves if path in layout.stored]
     if stored:
         rows.write(index, cells, keys=stored)

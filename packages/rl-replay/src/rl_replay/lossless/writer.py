@@ -1,4 +1,8 @@
-"""Finds which rows of one batch hold the next observations of others of it."""
+"""Writes batches of rows so that each observation is stored once.
+
+Next observations that other rows of the batch hold are found there; the others get overflow slots,
+unless `SuccessorLinker` later finds them in rows of other batches.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tensordict import TensorDictBase
 
 from rl_layout.internals import run_compiled
-from rl_layout.keys import STEPS_TO_NEXT_OBS
+from rl_layout.keys import NEXT_MISSING, STEPS_TO_NEXT_OBS
 from rl_replay.data.bits import same_bits, words
-from rl_replay.lossless.addresses import Addresses
-from rl_replay.lossless.layout import LosslessLayout
+from rl_replay.lossless.layout import SUCCESSOR, LosslessLayout
+from rl_replay.lossless.linker import Addresses, Back, SuccessorLinker, heads_of, positions_at
 from rl_replay.lossless.observations import (
     bits,
     equal_within,
     equal_within_on_device,
     successors,
 )
+from rl_slabs import Rows
+from rl_slabs.internals import LANE_SHIFT, Leaves, ValidatedLeaves, leaves_of, match_leaves
 from rl_tensordict.types import Ints, KeyPath
-
-Back = NDArray[np.integer[Any]]
-
 
 LEAST_ROWS = 512
 """Fewer rows are linked by numpy in the time that numba takes to be called."""
@@ -55,9 +59,7 @@ class BatchLinker:
     ) -> None:
         self.layout, self.addresses = layout, addresses
         self._device, self._on_host = device, on_host
-        self._stored = [f.path for f in layout.stored.fields]
         self._uncompiled = ROWS_BEFORE_COMPILING
-        self.reach = 1  # The longest distance in steps to a next observation so far
 
     def link(
         self,
@@ -135,11 +137,12 @@ class BatchLinker:
         """`link` in numpy, also of n-step rows and of rows on a device."""
         joined = self._joined(place, back) if observed is None else None
         if joined is not None and isinstance(place, slice):
-            linked = self._linked_neighbours(joined, leaves)
+            ahead = len(back) - len(joined)
+            linked = self._linked_neighbours(joined, ahead, leaves)
             # each row that is not linked gets a slot
-            first = self.addresses.of_rows(place.start + len(back) - len(joined))
+            first = self.addresses.of_rows(place.start + ahead)
             addresses = np.arange(first, first + len(back), dtype=np.int32)
-            distances: Any = np.full(1, len(back) - len(joined))
+            distances: Any = np.full(1, ahead)
         else:
             target, linked = self._within(leaves, back.astype(np.int64), observed)
             following = positions_at(place, target)
@@ -172,10 +175,10 @@ class BatchLinker:
         return joined if not others or others == np.count_nonzero(rest < 0) else None
 
     def _linked_neighbours(
-        self, joined: NDArray[np.bool_], leaves: dict[KeyPath, Any]
+        self, joined: NDArray[np.bool_], ahead: int, leaves: dict[KeyPath, Any]
     ) -> NDArray[np.bool_]:
         """Which rows are linked to their successor: its observation is equal, bit for bit."""
-        count, ahead = len(joined), len(leaves[self._stored[0]]) - len(joined)
+        count = len(joined)
         linked = np.zeros(count + ahead, dtype=np.bool_)
         for pair in self.layout.pairs:
             joined &= same_bits(leaves[pair.next][:count], leaves[pair.root][ahead:])
@@ -190,7 +193,8 @@ class BatchLinker:
         if self.layout.has_steps:
             steps = bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
             # bounded: a corrupt step count must not make every later link walk the whole ring
-            self.reach = max(self.reach, min(int(steps.max(initial=1)), self.addresses.lane_rows))
+            far = min(int(steps.max(initial=1)), self.addresses.lane_rows)
+            self.addresses.reach = max(self.addresses.reach, far)
         target = successors(back, steps)
         if observed is None:
             observed = np.ones(len(back), dtype=np.bool_)
@@ -209,13 +213,113 @@ class BatchLinker:
         return target, linked | equal_within_on_device(there[0], there[1], wanted)
 
 
-def heads_of(back: Back) -> Ints:
-    """The rows of a batch that continue one from before it."""
-    # only as many rows as the longest distance may reach back so far
-    head = back[: max(int(back.max(initial=0)), 0)]
-    return np.flatnonzero(head > np.arange(len(head)))
+class LosslessWriter:
+    """Writes batches of `LosslessRows`."""
 
+    def __init__(self, linker: SuccessorLinker, rows: Rows, *, on_host: bool) -> None:
+        layout, self._addresses = linker.layout, linker.addresses
+        self._layout, self._linker, self._rows = layout, linker, rows
+        self._side, self._on_host = linker.side, on_host
+        self._batch = BatchLinker(layout, linker.addresses, linker.side.device, on_host=on_host)
+        self._stored = [f.path for f in layout.stored.fields]
+        self._keys = [f.key for f in layout.stored.fields]
+        self._given = [(f.path, f.key) for f in layout.given.fields]
+        # for each stored leaf its number among the given ones
+        numbers = {path: number for number, (path, _) in enumerate(self._given)}
+        self._numbers = [numbers.get(path) for path in self._stored]
+        nexts = [pair.next for pair in layout.pairs]
+        self._nexts = [*zip(nexts, linker.observations.keys, strict=True)]
 
-def positions_at(place: slice | Ints, rows: Ints) -> Ints:
-    """The positions of some rows of a batch that is at some place."""
-    return rows + place.start if isinstance(place, slice) else place[rows]
+    def write(
+        self,
+        rows: slice | torch.Tensor,
+        numbers: range,
+        cells: TensorDictBase | Leaves | ValidatedLeaves,
+        back: Back,
+        *,
+        proved: bool = False,
+    ) -> None:
+        """Writes a batch into a span; all checks precede the first changed byte.
+
+        `proved` is as of `BatchLinker.link`.
+        """
+        place = rows if isinstance(rows, slice) else rows.cpu().numpy()
+        leaves, observes = self._leaves(cells, len(back))
+        observed = self._observed_in(leaves, len(back), observes)
+        new = self._addresses.are_new(numbers)
+        links = self._batch.link(place, leaves, back, observed, proved=proved, new=new)
+        addresses, unlinked = links.addresses, links.unlinked
+        lane = numbers.start >> LANE_SHIFT
+        slots = self._slots_for(lane, place, links.owned, len(unlinked))
+        if unlinked.size:
+            self._fill(slots, numbers.start + unlinked, leaves, unlinked)
+            addresses[unlinked] = self._addresses.of_slots(slots)
+        if not self._layout.apart:
+            # the address is written with its row, so that no reader sees one without the other
+            leaves[SUCCESSOR] = addresses if self._on_host else torch.from_numpy(addresses)
+        self._rows.put(rows, self._to_put(cells, leaves))
+        if self._layout.apart:
+            self._addresses.set(place, addresses)
+        elif not self._on_host:
+            self._addresses.values[place] = addresses
+        self._addresses.misses |= observed is not None and not observed.all()
+        # only now: a write that fails above leaves nothing to link
+        self._linker.note_unlinked(place, numbers, back, links.heads)
+
+    def _leaves(
+        self, cells: TensorDictBase | Leaves | ValidatedLeaves, count: int
+    ) -> tuple[dict[KeyPath, Any], bool]:
+        """The leaves of a batch, on the CPU as arrays, and whether it has next observations."""
+        if isinstance(cells, ValidatedLeaves):
+            return {path: cells[key] for path, key in self._given}, True
+        leaves: dict[KeyPath, Any] = dict(leaves_of(cells))
+        fields, observes = self._layout.coming(leaves)
+        match_leaves(leaves, fields, torch.Size([count]), exact=True)
+        if self._on_host:
+            leaves = {path: bits(leaf) for path, leaf in leaves.items()}
+        return leaves, observes
+
+    def _to_put(
+        self, cells: TensorDictBase | Leaves | ValidatedLeaves, leaves: dict[KeyPath, Any]
+    ) -> ValidatedLeaves | list[Any]:
+        """The leaves of stored rows in their order, with the addresses."""
+        stored = [leaves[path] for path in self._stored]
+        if not isinstance(cells, ValidatedLeaves) or not cells.tensors:
+            return stored
+        # a tensor says where it is in memory in a tenth of the time that an array takes
+        found = ValidatedLeaves(zip(self._keys, stored, strict=True))
+        found.tensors = [
+            torch.from_numpy(leaves[SUCCESSOR]) if number is None else cells.tensors[number]
+            for number in self._numbers
+        ]
+        return found
+
+    def _observed_in(
+        self, leaves: dict[KeyPath, Any], count: int, observes: bool
+    ) -> NDArray[np.bool_] | None:
+        """Which rows of a batch have a next observation, bool `[n]`; None if all have one."""
+        if not observes:
+            return np.zeros(count, dtype=np.bool_)
+        mark = None if self._layout.has_mark else leaves.get(NEXT_MISSING)
+        return None if mark is None else ~bits(mark)
+
+    def _slots_for(self, lane: int, place: slice | Ints, owned: Ints, count: int) -> Ints:
+        """Takes slots for `count` rows, first those of the rows that are overwritten."""
+        # secured before anything is released: a full disk leaves the old rows whole
+        self._side.make_room(lane, max(0, count - len(owned)), self._addresses.slots_of_lane)
+        if not owned.size:
+            return self._side.take(lane, count)
+        there = positions_at(place, owned)
+        freed = self._addresses.slots(self._addresses.values[there])
+        # no row names a slot any more before it is given back
+        self._rows.touches += 1
+        self._addresses.set(there, np.zeros(len(freed), dtype=np.int32))
+        return self._side.exchange(lane, freed, count)
+
+    def _fill(self, slots: Ints, numbers: Ints, leaves: dict[KeyPath, Any], rows: Ints) -> None:
+        """Copies the next observations of some rows of a batch into slots of their own."""
+        if self._on_host:
+            found = {key: leaves[path][rows] for path, key in self._nexts}
+        else:
+            found = self._linker.observations.given(self._layout.pairs, leaves, rows)
+        self._side.put(slots, numbers, found)
