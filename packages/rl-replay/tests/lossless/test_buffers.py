@@ -206,18 +206,16 @@ def test_single_rows_are_the_same_however_they_come(kind):
     assert (lossless[:] == plain[:]).all()
 
 
-class Apart:
-    """Allocates rows and slots in two memories, as on a device."""
-
-    def rows(self, layout, capacity, back, device):
-        once = layout.lossless
-        side = OverflowTable(once.side, capacity)
-        return LosslessRows(once, Rows.zeros(once.stored, capacity), side, back=back)
+def allocate_apart(layout, capacity, back, device):
+    """Rows and slots in two memories, as on a device."""
+    once = layout.lossless
+    side = OverflowTable(once.side, capacity)
+    return LosslessRows(once, Rows.zeros(once.stored, capacity), side, back=back)
 
 
 def apart(size, **options):
     storage = LazyTensorStorage(size, **options)
-    storage.session = PrivateSession(size, Apart())
+    storage.session = PrivateSession(size, allocate_apart)
     return storage
 
 

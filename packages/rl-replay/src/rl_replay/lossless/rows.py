@@ -129,15 +129,14 @@ class LosslessRows:
         *,
         keys: Sequence[NestedKey] | None = None,
         contiguous: bool = False,
-        device: torch.device | str | None = None,
     ) -> TensorDict:
         """A copy of some rows with their next observations; see `rl_slabs.Rows.read`."""
         plan = self._whole if keys is None else self.plan(keys)
         if plan.plain is not None:
-            return self.rows.read(rows, keys=plan.plain, contiguous=contiguous, device=device)
+            return self.rows.read(rows, keys=plan.plain, contiguous=contiguous)
         index, shape = self._index(rows)
         found = self._gathered(plan, index, None)
-        return self._finish(plan, found, shape, contiguous, device)
+        return self._finish(plan, found, shape, contiguous)
 
     def gather(self, rows: torch.Tensor) -> TensorDict:
         """`read` for rows that are known to exist."""
@@ -179,7 +178,7 @@ class LosslessRows:
             # read before the rows: an address is written after what it leads to
             addresses, (index, shape) = self.addresses.values[places], self._index(positions)
             gathered = self._gathered(plan, index, addresses.astype(np.int64))
-            found = self._finish(plan, gathered, shape, False, None)
+            found = self._finish(plan, gathered, shape, False)
         if unchanged is not None and unchanged():
             return found, ALL_VALID
         valid = self._valid(places.reshape(-1), addresses, numbers.numpy().reshape(-1))
@@ -284,9 +283,9 @@ class LosslessRows:
         index, shape = select(rows, self._count)
         if isinstance(index, torch.Tensor):
             return index, shape
-        places = range(index, index + 1) if isinstance(index, int) else range(*_ends(index))
-        found = torch.arange(places.start, places.stop, places.step, device=self.device)
-        return found, shape
+        if isinstance(index, int):
+            index = slice(index, index + 1, 1)
+        return torch.arange(index.start, index.stop, index.step, device=self.device), shape
 
     def _gathered(
         self, plan: GatherPlan, index: torch.Tensor, given: NDArray[np.int64] | None
@@ -309,32 +308,22 @@ class LosslessRows:
         gathered: SuccessorRows,
         shape: torch.Size,
         contiguous: bool,
-        device: torch.device | str | None,
     ) -> TensorDict:
         packed, arrays, addresses = gathered
-        target = self.device if device is None else device
         if len(shape) != 1:
             arrays = [array.view(shape + array.shape[1:]) for array in arrays]
-        if device is not None:
-            arrays = [array.to(device) for array in arrays]
-        if isinstance(packed, tuple) and device is None:
+        if isinstance(packed, tuple):
             words, *more = (part.reshape(*shape, part.shape[1]) for part in packed)
             found = plan.unpack[True, contiguous](words, arrays, shape, *more)
         else:
-            if isinstance(packed, tuple):
-                packed = torch.from_numpy(np.concatenate(packed, axis=1))
-            packed = packed.view(shape + packed.shape[1:]).to(target)
+            packed = packed.view(shape + packed.shape[1:])
             found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
             # address 0: no row and no slot holds the next observation
-            missing = (torch.as_tensor(addresses) == 0).view(shape).to(target)
+            missing = (torch.as_tensor(addresses) == 0).view(shape)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found
-
-
-def _ends(rows: slice) -> tuple[int, int, int]:
-    return rows.start, rows.stop, rows.step
 
 
 def warn_of_few_links(store: LosslessRows, live: int) -> None:

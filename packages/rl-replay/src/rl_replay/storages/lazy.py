@@ -9,7 +9,7 @@ import torch
 from rl_replay.shared.files import AnonymousMemory, FileSource
 from rl_replay.shared.session import LANES, SharedSession
 from rl_replay.storages.private_session import PrivateSession
-from rl_replay.storages.row_store import FirstWrite
+from rl_replay.storages.row_store import allocate
 from rl_replay.storages.storage import Storage
 from rl_replay.storages.tensor import Device, TensorStorage
 from rl_slabs.internals import positive
@@ -63,7 +63,7 @@ class LazyTensorStorage(TensorStorage):
                 f"lossless is True, False or a list of keys, got {lossless!r}: use [{lossless!r}]."
             )
         self.lossless = lossless if isinstance(lossless, bool) else list(lossless)
-        self.session = PrivateSession(int(max_size), FirstWrite())
+        self.session = PrivateSession(int(max_size), allocate)
 
     def share(self) -> None:
         """Let processes that are given the storage see the same rows, several writing at a time.

@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.linking.links import Links, Predecessors
 from rl_replay.storages.layout import StorageLayout
-from rl_replay.storages.row_store import Allocator
+from rl_replay.storages.row_store import Allocate
 from rl_replay.storages.session import (
     Chosen,
     Look,
@@ -168,10 +168,10 @@ class PrivateSession(Session):
     takes_turns = True
     epoch = replacements = 0
 
-    def __init__(self, capacity: int, allocator: Allocator) -> None:
+    def __init__(self, capacity: int, allocate: Allocate) -> None:
         super().__init__(capacity)
         self.ring = PrivateRing(capacity)
-        self._allocator = allocator
+        self._allocate = allocate
         self._process = os.getpid()
         self._index: TrajectoryIndex | None = None
         self._indexed = False  # whether rows are taken into the index as they come
@@ -219,7 +219,7 @@ class PrivateSession(Session):
         same = former is not None and former.layout.schema == layout.schema
         if former is None or not same or len(former.store) != capacity:
             back = np.zeros(capacity, np.int32)
-            store = self._allocator.rows(layout, capacity, back, device)
+            store = self._allocate(layout, capacity, back, device)
             self.take(RowTable(layout, store, back, span_limit=capacity))
         elif former.layout[:3] != layout[:3]:
             back = former.links.back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -11,87 +11,22 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay.data.staged_row import Readers, StagedRows
-from rl_replay.lossless.linker import SuccessorLinker
 from rl_replay.lossless.rows import LosslessRows
 from rl_replay.storages.layout import StorageLayout
-from rl_slabs import Rows, RowSchema, Slab, Span
+from rl_slabs import Rows, Slab, Span
 from rl_slabs.internals import Leaves, RowIndex, ValidatedLeaves, leaves_of
-from rl_tensordict.types import NestedKey
 
 Cells: TypeAlias = TensorDictBase | Leaves | ValidatedLeaves
 RowPlace: TypeAlias = slice | torch.Tensor
 """Rows from a first to a last one, without a step, or int64 positions `[n]`."""
 
 
-class RowStore(Protocol):
-    """The rows of a storage, with each leaf as it came or with observations once."""
-
-    # A writer calls write, publishes the span, and lets the linker, if any, link older rows to it.
-
-    schema: RowSchema  # The leaves that are read
-    rows: Rows  # The leaves as they are in memory
-
-    def __len__(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the rows."""
-        ...
-
-    @property
-    def linker(self) -> SuccessorLinker | None:
-        """What finds next observations in other rows; None if each row has its own."""
-        ...
-
-    def write(
-        self,
-        rows: RowPlace,
-        numbers: range,
-        cells: Cells,
-        back: NDArray[Any],
-        *,
-        proved: bool = False,
-    ) -> None:
-        """Writes a batch into a span; all checks precede the first changed byte.
-
-        `proved` says that rows that continue another one of the batch have its next observations.
-        """
-        ...
-
-    def read(
-        self,
-        rows: RowIndex,
-        *,
-        keys: Sequence[NestedKey] | None = None,
-        contiguous: bool = False,
-        device: torch.device | str | None = None,
-    ) -> TensorDict:
-        """A copy of some rows."""
-        ...
-
-    def gather(self, rows: torch.Tensor) -> TensorDict:
-        """A copy of rows `[n]` that are known to exist."""
-        ...
-
-    def update(
-        self, rows: RowIndex, numbers: torch.Tensor, cells: TensorDictBase, back: NDArray[Any]
-    ) -> None:
-        """Updates some leaves of rows in place."""
-        ...
-
-    def clear(self) -> None:
-        """Releases what belongs to dropped rows."""
-        ...
-
-    def explain(self, live: int) -> dict[str, float]:
-        """Bytes of a row, and of what comes with it."""
-        ...
-
-
 class PlainRows:
     """Rows with every leaf as it came."""
 
-    linker: SuccessorLinker | None = None
+    # A writer calls write, publishes the span, and lets the linker, if any, link older rows to it.
+
+    linker: None = None  # of lossless rows, where it finds next observations in other rows
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -130,6 +65,10 @@ class PlainRows:
         """Bytes of a row."""
         del live
         return {"row_bytes": self.schema.nbytes}
+
+
+RowStore: TypeAlias = PlainRows | LosslessRows
+"""The rows of a storage: each leaf as it came, or observations once."""
 
 
 class FewRows(Protocol):
@@ -175,41 +114,26 @@ class PlainFewRows:
             column[rows] = self._leaves[key]
 
 
-BackColumn = NDArray[np.int32]
+Allocate: TypeAlias = Callable[[StorageLayout, int, NDArray[np.int32], torch.device], RowStore]
+"""Memory for so many rows of a layout, whose links are in the array."""
 
 
-class Allocator(Protocol):
-    """Allocates rows for a session; `rl_replay.shared.files` has the ones for shared rows."""
-
-    def rows(
-        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
-    ) -> RowStore:
-        """Memory for rows whose links are in `back`."""
-        ...
-
-
-class GivenTensors:
-    """Refuses to allocate: the rows are tensors of the caller's."""
-
-    def rows(
-        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
-    ) -> RowStore:
-        """Raises: there is no other memory."""
-        raise RuntimeError(
-            f"the tensors of this storage hold other rows, not {list(layout.schema)} of which "
-            f"there would be {capacity}: make another storage."
-        )
+def refuse_to_allocate(
+    layout: StorageLayout, capacity: int, back: NDArray[np.int32], device: torch.device
+) -> RowStore:
+    """Raises: the rows are tensors of the caller's, and there is no other memory."""
+    raise RuntimeError(
+        f"the tensors of this storage hold other rows, not {list(layout.schema)} of which "
+        f"there would be {capacity}: make another storage."
+    )
 
 
-class FirstWrite:
-    """Allocates memory on a device for rows like the first that are written."""
-
-    def rows(
-        self, layout: StorageLayout, capacity: int, back: BackColumn, device: torch.device
-    ) -> RowStore:
-        """Rows with every leaf as it came, or with observations once."""
-        if layout.lossless is not None:
-            return LosslessRows.allocate(layout.lossless, capacity, back=back, device=device)
-        if device.type == "cpu":
-            return PlainRows(Slab.private(layout.schema, capacity).rows)
-        return PlainRows(Rows.zeros(layout.schema, capacity, device=device))
+def allocate(
+    layout: StorageLayout, capacity: int, back: NDArray[np.int32], device: torch.device
+) -> RowStore:
+    """Rows on a device, with every leaf as it came or with observations once."""
+    if layout.lossless is not None:
+        return LosslessRows.allocate(layout.lossless, capacity, back=back, device=device)
+    if device.type == "cpu":
+        return PlainRows(Slab.private(layout.schema, capacity).rows)
+    return PlainRows(Rows.zeros(layout.schema, capacity, device=device))

@@ -14,7 +14,7 @@ from rl_replay.storages.checkpointer import Checkpointer
 from rl_replay.storages.positions import follow_the_last, positions_at
 from rl_replay.storages.private_session import PrivateSession
 from rl_replay.storages.ring import Ring
-from rl_replay.storages.row_store import GivenTensors
+from rl_replay.storages.row_store import refuse_to_allocate
 from rl_replay.storages.session import Session
 from rl_replay.storages.storage_id import StorageId
 from rl_slabs import Span
@@ -72,7 +72,7 @@ class Storage(ABC):
             raise ValueError(f"ndim must be 1, 2 or 3, got {ndim}: merge batch dimensions.")
         self.checkpointer = checkpointer
         self.arrangement = Arrangement(ndim, ndim - 1)
-        self.session: Session = PrivateSession(int(max_size), GivenTensors())
+        self.session: Session = PrivateSession(int(max_size), refuse_to_allocate)
         self.identity = StorageId.drawn()
 
     @property

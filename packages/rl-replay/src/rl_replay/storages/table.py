@@ -375,8 +375,7 @@ class RowTable:
 def _one_row(store: RowStore, readers: Readers) -> FewRows | None:
     if isinstance(store, PlainRows):
         return PlainFewRows(store.rows, readers)
-    near = isinstance(store, LosslessRows) and not store.layout.has_steps
-    return LosslessOneRow(store, readers) if near else None  # type: ignore[arg-type]
+    return None if store.layout.has_steps else LosslessOneRow(store, readers)
 
 
 def require_room(ring: Ring, count: int, limit: int) -> None:

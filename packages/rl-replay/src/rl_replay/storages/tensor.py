@@ -24,7 +24,7 @@ from rl_replay.linking.markers import (
 from rl_replay.storages.explain import session_lines
 from rl_replay.storages.layout import Lossless, StorageLayout, lossless_layout
 from rl_replay.storages.private_session import PrivateSession
-from rl_replay.storages.row_store import GivenTensors, PlainRows, RowStore
+from rl_replay.storages.row_store import PlainRows, RowStore, refuse_to_allocate
 from rl_replay.storages.session import RowsAfter, nothing_stored
 from rl_replay.storages.state import restored, state_of
 from rl_replay.storages.storage import Storage
@@ -93,7 +93,7 @@ class TensorStorage(Storage):
         self._is_time = structure.is_tensordict and is_time(storage, 0)
         layout = self._layout(structure, schema, torch.Size(batch.shape[1:]))
         rows, back = PlainRows(Rows(schema, None, arrays)), np.zeros(count, np.int32)
-        session = self.session = PrivateSession(count, GivenTensors())
+        session = self.session = PrivateSession(count, refuse_to_allocate)
         session.take(RowTable(layout, rows, back, span_limit=count))
 
     @property
