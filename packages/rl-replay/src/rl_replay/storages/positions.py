@@ -26,16 +26,6 @@ class LiveRows(Protocol):
         """The dimensions after the first."""
         ...
 
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        ...
-
-    @property
-    def max_size(self) -> int:
-        """The capacity."""
-        ...
-
     def __len__(self) -> int: ...
 
 
@@ -48,7 +38,7 @@ def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
     total = len(storage)
     if isinstance(index, np.ndarray):
         index = torch.from_numpy(index)
-    if storage.ndim > 1:
+    if storage.arrangement.ndim > 1:
         # [rows of time, *columns]; a caller sees the growing dimension where it wrote it
         rows, grows = live_positions(storage).view(-1, *storage.columns), storage.arrangement
         if not _is_prefix(storage):
@@ -87,22 +77,22 @@ def whole_numbers(rows: torch.Tensor) -> torch.Tensor:
 def row_ids_of(storage: LiveRows, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The row ids at some positions, and the positions; all of them must have rows."""
     found = whole_numbers(positions).cpu()
-    inside = (found >= 0) & (found < storage.max_size)
-    row_ids = storage.ring.numbers_at(found.clamp(0, storage.max_size - 1))
+    inside = (found >= 0) & (found < storage.ring.capacity)
+    row_ids = storage.ring.numbers_at(found.clamp(0, storage.ring.capacity - 1))
     if not (inside := inside & (row_ids >= 0)).all():
         lanes, each = len(storage.ring.window().first), ""
         if lanes > 1:
             each = f" Each of {lanes} writers has a part of the positions: buffer[:] has all rows."
         raise IndexError(
             f"no row is stored at index {int(found[~inside][0])}: {len(storage)} rows of "
-            f"{storage.max_size} are.{each}"
+            f"{storage.ring.capacity} are.{each}"
         )
     return row_ids, found
 
 
 def follow_the_last(storage: LiveRows, places: Any) -> bool:
     """Whether some numbers are those of the next rows, in order."""
-    if storage.ndim > 1 or isinstance(places, slice | tuple):
+    if storage.arrangement.ndim > 1 or isinstance(places, slice | tuple):
         return False
     numbers = torch.as_tensor(list(places) if isinstance(places, range) else places)
     total = len(storage)
@@ -146,7 +136,7 @@ def _counts(index: torch.Tensor) -> bool:
 
 def _is_prefix(storage: LiveRows) -> bool:
     """Whether the live rows are at positions 0 to len - 1."""
-    window, capacity = storage.ring.window(), storage.max_size
+    window, capacity = storage.ring.window(), storage.ring.capacity
     single = len(window.first) == 1  # lanes have a part of the positions each
     return single and (window.first[0] % capacity == 0 or window.counts[0] == capacity)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tensordict import TensorDict
 
 from rl_replay.checkpoint.contents import Contents, FillRows
 from rl_replay.linking.links import Links, Predecessors
@@ -18,8 +15,6 @@ from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.row_store import Allocate
 from rl_replay.storages.session import (
     Chosen,
-    Look,
-    RowsAfter,
     RowSampler,
     Session,
     StoredSample,
@@ -29,8 +24,6 @@ from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.bulk_append import fill_index, pending
 from rl_replay.trajectories.index import PENDING_ROWS, TrajectoryIndex
 from rl_slabs import Span, Window
-from rl_tensordict import NestedKey
-from rl_tensordict.types import Ints
 
 
 class PrivateRing:
@@ -198,10 +191,6 @@ class PrivateSession(Session):
             "hand it to another one, or use dumps() to keep its rows."
         )
 
-    def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
-        """Waits for the threads of this process."""
-        return wait_for_threads(look)
-
     def take(self, table: RowTable) -> None:
         """Replaces the rows, and all that depends on them."""
         self.table = None  # until all that belongs to it is made
@@ -315,10 +304,6 @@ class PrivateSession(Session):
         assert isinstance(ring, PrivateRing)  # made here
         ring.renumber()
 
-    def exclusive(self) -> AbstractContextManager[None]:
-        """Does nothing: the buffer's lock is held."""
-        return nullcontext()
-
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories of the rows that can be read now."""
         table = self.table
@@ -357,21 +342,9 @@ class PrivateSession(Session):
         """Rows that are not in the index yet; the next slices take them in."""
         return 0 if self.table is None else pending(self._index, self.ring.window())
 
-    def lane_order(self) -> list[int]:
-        """The only lane."""
-        return [0]
-
-    def floor_since(self, window: Window) -> list[int]:
-        """The first row of the window: no other process has overwritten it."""
-        return list(window.first)
-
     def choose(self, storage: Any, sampler: RowSampler, size: int) -> Chosen:
         """Lets a sampler choose rows."""
         return sampler.sample(storage, size)
-
-    def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Which rows are live."""
-        return self.ring.is_live(numbers)
 
     def draw(
         self,
@@ -387,26 +360,6 @@ class PrivateSession(Session):
         positions = self.ring.positions(numbers)
         rows = storage.gather(positions, contiguous=contiguous)
         return StoredSample(rows, numbers, positions, info)
-
-    def read_live(
-        self, storage: Any, positions: torch.Tensor | int, *, some: bool
-    ) -> tuple[torch.Tensor | int, Any]:
-        """Copies rows."""
-        if isinstance(positions, int):
-            return positions, storage.read_one(positions)
-        return positions, storage.read(positions)
-
-    def read_standing(
-        self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
-    ) -> tuple[TensorDict, torch.Tensor]:
-        """Copies leaves of rows, and says which are live."""
-        rows, positions = self.rows, self.ring.positions(numbers)
-        cells = rows.store.read(positions.to(rows.device), keys=keys)
-        return cells, self.ring.is_live(numbers)
-
-    def after(self, numbers: Ints, k: int) -> RowsAfter:
-        """The rows k steps later in their trajectories."""
-        return self.trajectories().after(numbers, k)
 
 
 def _through_numpy(numbers: torch.Tensor, compute: Any) -> torch.Tensor:

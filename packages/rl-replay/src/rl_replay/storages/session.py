@@ -54,6 +54,8 @@ class StoredSample(NamedTuple):
 class Session(WriteSession):
     """The rows of a storage, the ring that numbers them, and the order of writes to them."""
 
+    # methods with a body are for rows that no other process writes
+
     is_shared: bool  # whether other processes that are given the storage see the same rows
     table: RowTable | None = None  # None before the first write
     is_open = True  # whether the next write says what rows are like
@@ -106,9 +108,9 @@ class Session(WriteSession):
         """Some rows as they are now, while they are dumped."""
         return rows
 
-    @abstractmethod
     def wait(self, look: Look, wait_for_threads: Callable[[Look], bool]) -> bool:
         """Whether `look` finds what it waits for in time, by the writes of any process."""
+        return wait_for_threads(look)
 
     @abstractmethod
     def sync(self) -> RowTable | None:
@@ -150,9 +152,9 @@ class Session(WriteSession):
     ) -> None:
         """Replaces the contents; no row can be read before all are written."""
 
-    @abstractmethod
     def exclusive(self) -> AbstractContextManager[None]:
-        """Blocks writers while rows are updated in place."""
+        """Blocks writers of other processes while rows are updated in place."""
+        return nullcontext()
 
     def exclusive_writer(self) -> AbstractContextManager[None]:
         """Blocks the other writers where they take turns to write; else does nothing."""
@@ -195,21 +197,21 @@ class Session(WriteSession):
         """How capacity is divided between writers, if there are several."""
         return []
 
-    @abstractmethod
     def lane_order(self) -> list[int]:
         """The lanes, the one written longest ago first."""
+        return [0]
 
-    @abstractmethod
     def floor_since(self, window: Window) -> list[int]:
-        """For each lane the oldest row of a former window that is still live."""
+        """For each lane the oldest row of a former window that no other process overwrote."""
+        return list(window.first)
 
     @abstractmethod
     def choose(self, storage: Any, sampler: RowSampler, size: int) -> Chosen:
         """Lets a sampler choose rows."""
 
-    @abstractmethod
     def may_be_chosen(self, numbers: torch.Tensor) -> torch.Tensor:
         """Which row numbers `draw` can copy, bool of the same shape."""
+        return self.ring.is_live(numbers)
 
     @abstractmethod
     def draw(
@@ -223,17 +225,22 @@ class Session(WriteSession):
     ) -> StoredSample:
         """Copies chosen rows."""
 
-    @abstractmethod
     def read_live(
         self, storage: Any, positions: torch.Tensor | int, *, some: bool
     ) -> tuple[torch.Tensor | int, Any]:
         """Copies rows, each as one write left it; with `some` without those being overwritten."""
+        del some
+        if isinstance(positions, int):
+            return positions, storage.read_one(positions)
+        return positions, storage.read(positions)
 
-    @abstractmethod
     def read_standing(
         self, numbers: torch.Tensor, keys: list[NestedKey] | None = None
     ) -> tuple[TensorDict, torch.Tensor]:
         """Copies leaves of rows that may be overwritten meanwhile, and says which are whole."""
+        rows, positions = self.rows, self.ring.positions(numbers)
+        cells = rows.store.read(positions.to(rows.device), keys=keys)
+        return cells, self.ring.is_live(numbers)
 
     def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
         """A leaf of rows `[N]`; None if no such leaf is stored."""
@@ -243,9 +250,9 @@ class Session(WriteSession):
         leaf: torch.Tensor = self.read_standing(row_ids, [key])[0][key]
         return leaf
 
-    @abstractmethod
     def after(self, numbers: Ints, k: int) -> RowsAfter:
         """The rows k steps later in their trajectories."""
+        return self.trajectories().after(numbers, k)
 
 
 def nothing_stored() -> RuntimeError:
