@@ -375,5 +375,5 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 def _steps(marks: MarkerColumns) -> NDArray[Any]:
     if marks.step is None:
-        raise TypeError("rows without steps cannot be matched by them: use Marks.joined.")
+        raise TypeError("rows without steps cannot be matched by them.")
     return marks.step

@@ -98,7 +98,7 @@ class Addresses(AddressCode):
         addresses = self.values[lane * self.lane_rows : (lane + 1) * self.lane_rows]
         return self.slots(addresses[self.in_slots(addresses)])
 
-    def places(self, numbers: Ints) -> Ints:
+    def places(self, numbers: AnyArray) -> AnyArray:
         """The positions of row ids."""
         lanes = (numbers >> LANE_SHIFT) * self.lane_rows
         return lanes + (numbers & LANE_MASK) % self.lane_rows
@@ -106,10 +106,6 @@ class Addresses(AddressCode):
     def are_new(self, numbers: range) -> bool:
         """Whether no other rows were at the positions of some rows before."""
         return (numbers.stop - 1) & LANE_MASK < self.lane_rows
-
-    def place(self, number: int) -> int:
-        """The position of one row id."""
-        return (number >> LANE_SHIFT) * self.lane_rows + (number & LANE_MASK) % self.lane_rows
 
     def distances(self, earlier: Ints, later: Ints) -> Ints:
         """Distances from earlier to later positions round the ring."""
@@ -320,7 +316,7 @@ class SuccessorLinker:
     def link_one(self, position: int, before: int) -> None:
         """`link` for one older row and a row one step later on the host, without arrays."""
         table = self.addresses
-        place = table.place(before)
+        place = table.places(before)
         address = int(table.values[place])
         slot = table.slots(address)
         if address == 0 and not table.misses:

@@ -364,9 +364,7 @@ class SharedSession(Session):
         if len(self.ring.window()):
             found, cells = self.reader.read_live(positions, some=some)
             return found, storage.put_together(cells)
-        if isinstance(positions, int):
-            return positions, storage.read_one(positions)
-        return positions, storage.read(positions)
+        return super().read_live(storage, positions, some=some)
 
     def read_standing(
         self, numbers: torch.Tensor, keys: list[NestedKey] | None = None

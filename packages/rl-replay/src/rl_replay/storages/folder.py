@@ -116,7 +116,11 @@ class FolderFiles(FileSource):
     def tell(self, **settings: Any) -> None:
         """Writes the settings of files without rows, for processes that open them."""
         self.settings |= settings
-        write_settings(self.folder, self.settings)
+        lossless = self.settings["lossless"]
+        keys = lossless if isinstance(lossless, bool) else [list(as_tuple(key)) for key in lossless]
+        made = self.folder / f"{SETTINGS_FILE}.{os.getpid()}"
+        made.write_text(json.dumps({**self.settings, "lossless": keys}), encoding="utf-8")
+        made.replace(self.folder / SETTINGS_FILE)
 
     def commit(self, suffix: str) -> None:
         """Renames files with a suffix to the names of the files that they replace."""
@@ -140,17 +144,8 @@ class FolderFiles(FileSource):
         return [self.folder / (name + suffix) for name in (ROWS_FILE, SIDE_FILE, TABLES_FILE)]
 
 
-def write_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Writes how a storage without rows was made, for processes that open its path."""
-    lossless = settings["lossless"]
-    keys = lossless if isinstance(lossless, bool) else [list(as_tuple(key)) for key in lossless]
-    made = folder / f"{SETTINGS_FILE}.{os.getpid()}"
-    made.write_text(json.dumps({**settings, "lossless": keys}), encoding="utf-8")
-    made.replace(folder / SETTINGS_FILE)
-
-
 def _settings(folder: Path) -> dict[str, Any] | None:
-    """Reads and validates what `write_settings` wrote; None if the file is absent."""
+    """Reads and validates what `FolderFiles.tell` wrote; None if the file is absent."""
     try:
         descriptor = open_regular(folder / SETTINGS_FILE, os.O_RDONLY, follow=False)
     except FileNotFoundError:

@@ -12,8 +12,7 @@ from rl_slabs import Span, Window
 class Ring(Protocol):
     """What a storage needs from a ring; `PrivateRing` implements it for one process."""
 
-    # A row's number is its count in the life of its lane and never used again; its position is
-    # at its position, reused.
+    # A row's number is its count in the life of its lane and never used again; its position is.
 
     capacity: int
 

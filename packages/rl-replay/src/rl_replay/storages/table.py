@@ -91,12 +91,11 @@ class RowTable:
         self.readers: Readers | None = None
         self.one_row: FewRows | None = None
         self._few_rows: dict[int, FewRows] = {}  # for batches, by their length
-        self._watched = layout.lossless is not None
-        kept = () if layout.lossless is None else layout.lossless.pairs
+        structure, once = layout.structure, layout.lossless
+        self._watched = once is not None
         compared = {path for path, _ in layout.marker_keys.observed}
         # whether what is stored once is also what tells that neighbours contradict each other
-        self._compares_all = all(pair.root in compared for pair in kept)
-        structure, once = layout.structure, layout.lossless
+        self._compares_all = once is None or all(pair.root in compared for pair in once.pairs)
         plain = not layout.columns and self.on_host and structure.form in ("tensordict", "tree")
         if plain and not structure.element and not (once is not None and once.may_miss):
             schema = layout.schema

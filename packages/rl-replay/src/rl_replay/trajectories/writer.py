@@ -48,8 +48,7 @@ class TrajectoryWriter(LaneTables):
     """Updates one lane's part of the tables. One writer at a time."""
 
     # up to so many runs, and one more for each 80 rows, plain numbers are faster than arrays: a run
-    # takes 2 to 3 us, arrays 60 us and 0.04 us a row. Neither is enough alone: one row takes 6 us
-    # by runs and 77 by arrays, a thousand trajectories in one call 170 by arrays, 3,000 by runs
+    # takes 2 to 3 us, arrays 60 us and 0.04 us a row
     few_runs = 40
 
     def __init__(self, tables: TrajectoryTables, capacity: int, lane: int = 0) -> None:
