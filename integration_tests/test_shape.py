@@ -8,6 +8,9 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "shape.py"
 MOST_FILES = {
+    "ReplayBuffer.extend": 10,
+    "ReplayBuffer.add": 10,
+    "ReplayBuffer.extend lossless": 14,
     "ReplayBuffer.sample uniform": 8,
     "ReplayBuffer.sample slices": 12,
     "GymEnv.step": 8,
