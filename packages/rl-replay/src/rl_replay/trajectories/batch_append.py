@@ -78,7 +78,7 @@ def drop(writer: LaneTables, first: int, end: int) -> None:
     """Drops the oldest rows, row ids `first` to `end`."""
     tables, words = writer.tables, writer.words
     numbers = np.arange(first, end)
-    slots = _read_piece_of(writer, first, end - first)
+    slots = writer.rows_of(tables.piece_of, first, end - first).astype(np.int64)
     real = slots >= 0
     if not real.all():
         numbers, slots = numbers[real], slots[real]
@@ -277,19 +277,6 @@ def _end_trajectories(writer: LaneTables, slots: Ints) -> None:
 def _positions(writer: LaneTables, numbers: Ints) -> Ints:
     # numbers of one lane, so the bits that name it are the same in all of them
     return (numbers - writer.first_number) % writer.capacity + writer.base
-
-
-def _read_piece_of(writer: LaneTables, first: int, count: int) -> Ints:
-    start = (first - writer.first_number) % writer.capacity
-    fitting, base, array = (
-        min(count, writer.capacity - start),
-        writer.base,
-        writer.tables.piece_of,
-    )
-    found = array[base + start : base + start + fitting]
-    if fitting < count:
-        found = np.concatenate((found, array[base : base + count - fitting]))
-    return found.astype(np.int64)
 
 
 def _write_piece_of(writer: LaneTables, first: int, slots: Ints) -> None:

@@ -524,7 +524,7 @@ class TrajectoryIndex:
             writer.clear(low)
         writer.drop_before(low)
         if (first := writer.indexed) < end:
-            writer.append(first, self._ring_slice(back, writer.base, first, end - first))
+            writer.append(first, writer.rows_of(back, first, end - first))
 
     def covers(self, window: Window) -> bool:
         """Whether it holds exactly the rows of a window, with no update in progress.
@@ -595,15 +595,6 @@ class TrajectoryIndex:
             >>> index.check(np.array([0, 1, 0]))
         """
         check_invariants(self, back)
-
-    def _ring_slice(
-        self, back: NDArray[np.integer], base: int, first: int, count: int
-    ) -> NDArray[np.integer]:
-        start = base + (first & LANE_MASK) % self.capacity
-        rest = start + count - (base + self.capacity)
-        if rest <= 0:
-            return back[start : start + count]
-        return np.concatenate((back[start : base + self.capacity], back[base : base + rest]))
 
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ _USED = {
     "free_pieces": FREE_PIECES,
     "free_trajectories": FREE_TRAJECTORIES,
 }
+
+Number = TypeVar("Number", bound=np.integer[Any])
 
 NO_PIECE = -1
 """What `piece_of` says of a row that is not real."""
@@ -235,3 +237,11 @@ class LaneTables:
     def broken(self) -> bool:
         """Whether a writer ended within an update, so that the lane must be rebuilt."""
         return bool(self.words[BROKEN])
+
+    def rows_of(self, array: NDArray[Number], first: int, count: int) -> NDArray[Number]:
+        """The entries of an array by position for rows from an id on, round the lane's end."""
+        start, base = (first - self.first_number) % self.capacity, self.base
+        found = array[base + start : base + min(start + count, self.capacity)]
+        if len(found) == count:
+            return found
+        return np.concatenate((found, array[base : base + count - len(found)]))
