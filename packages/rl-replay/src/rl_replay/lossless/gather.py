@@ -34,13 +34,12 @@ class SuccessorRows(NamedTuple):
 class LeafRun(NamedTuple):
     """Bytes of observations that are contiguous both in a stored row and in an overflow slot."""
 
-    size: int  # Bytes of the widest integers that they can be moved as
-    row: slice  # Where they are in a row, counted in such integers
+    row: slice  # Where they are in a row
     slot: slice  # Where they are in a slot
 
 
 class LeafPiece(NamedTuple):
-    """A `LeafRun` as numpy columns."""
+    """A `LeafRun` as numpy columns of the widest integers that it can be moved as."""
 
     dtype: np.dtype[np.signedinteger[Any]]  # The integers
     columns: slice  # Where they are in a row of them
@@ -223,9 +222,8 @@ class Gather:
 
     def _fill(self, following: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         rows, values = following.view(torch.uint8), slots.contiguous().view(torch.uint8)
-        for size, row, slot in self._runs:
-            columns = slice(row.start * size, row.stop * size)
-            rows[places, columns] = values[:, slot.start * size : slot.stop * size]
+        for row, slot in self._runs:
+            rows[places, row] = values[:, slot]
 
     def _large_on_cpu(
         self, plan: GatherPlan, index: torch.Tensor, addresses: NDArray[np.int64]
@@ -291,22 +289,24 @@ def _runs(layout: LosslessLayout) -> tuple[LeafRun, ...]:
             before = merged.pop()
             row, slot, nbytes = before[0], before[1], before[2] + nbytes
         merged.append((row, slot, nbytes))
-    found = []
-    for row, slot, nbytes in merged:
-        size = gcd(8, row, slot, nbytes)
-        places = (slice(at // size, (at + nbytes) // size) for at in (row, slot))
-        found.append(LeafRun(size, *places))
-    return tuple(found)
+    return tuple(
+        LeafRun(slice(row, row + nbytes), slice(slot, slot + nbytes))
+        for row, slot, nbytes in merged
+    )
 
 
 def _pieces(runs: Sequence[LeafRun], slots: Rows, void: Rows) -> list[LeafPiece]:
     if slots.packed is None or void.packed is None:
         return []
     pieces = []
-    for size, row, slot in runs:
+    for row, slot in runs:
+        size = gcd(8, row.start, row.stop, slot.start, slot.stop)
         dtype = np.dtype(f"i{size}")
-        filled, empty = (side.numpy().view(dtype)[:, slot] for side in (slots.packed, void.packed))
-        pieces.append(LeafPiece(dtype, row, filled, empty[0]))
+        ours, theirs = (slice(part.start // size, part.stop // size) for part in (row, slot))
+        filled, empty = (
+            side.numpy().view(dtype)[:, theirs] for side in (slots.packed, void.packed)
+        )
+        pieces.append(LeafPiece(dtype, ours, filled, empty[0]))
     return pieces
 
 
