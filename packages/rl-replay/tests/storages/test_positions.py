@@ -11,6 +11,7 @@ INDICES = [
     -1,
     slice(1, 4),
     [3, 0],
+    [],
     torch.tensor([[1, 2], [4, 0]]),
     torch.arange(6) > 3,
     range(2),

@@ -143,7 +143,8 @@ def _is_prefix(storage: LiveRows) -> bool:
 
 def _plain(index: Any) -> Any:
     if isinstance(index, list | range):
-        return torch.as_tensor(list(index))
+        found = torch.as_tensor(list(index))
+        return found if len(found) else found.long()  # of an empty list torch makes floats
     if isinstance(index, slice) and (index.step or 1) < 0:
         return _bad(index)
     return index
