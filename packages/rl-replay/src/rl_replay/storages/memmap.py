@@ -50,6 +50,8 @@ class LazyMemmapStorage(LazyTensorStorage):
         tensor([4])
     """
 
+    session: SharedSession  # files are for all processes
+
     def __init__(  # noqa: PLR0913 - the arguments that the seed names, and `lossless`, `lanes`
         self,
         max_size: int,
@@ -114,7 +116,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Say along which dimension of the data the storage grows; see `Storage.arrange`."""
         former = self.arrangement.dim_extend
         super().arrange(dim_extend)
-        source = self._shared_session.source
+        source = self.session.source
         is_new = dim_extend != former and self.session.table is None
         if is_new and isinstance(source, FolderFiles):
             source.tell(dim_extend=dim_extend)
@@ -127,7 +129,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         """
         table = self.session.sync()
         if table is not None:
-            self._shared_session.memory.flush(table.store)
+            self.session.memory.flush(table.store)
 
     def _source(self) -> FileSource:
         if self.scratch_dir is None:
@@ -140,9 +142,3 @@ class LazyMemmapStorage(LazyTensorStorage):
             "lossless": self.lossless,
         }
         return FolderFiles(self.scratch_dir, settings, overwrite=self.existsok)
-
-    @property
-    def _shared_session(self) -> SharedSession:
-        session = self.session
-        assert isinstance(session, SharedSession)  # files are for all processes
-        return session

@@ -160,6 +160,7 @@ class PrivateSession(Session):
     is_shared = False
     takes_turns = True
     epoch = replacements = 0
+    ring: PrivateRing
 
     def __init__(self, capacity: int, allocate: Allocate) -> None:
         super().__init__(capacity)
@@ -300,9 +301,8 @@ class PrivateSession(Session):
 
     def renumber(self) -> None:
         """Gives every row another id; the index is made anew."""
-        ring, self._index = self.ring, None
-        assert isinstance(ring, PrivateRing)  # made here
-        ring.renumber()
+        self._index = None
+        self.ring.renumber()
 
     def trajectories(self) -> TrajectoryIndex:
         """The trajectories of the rows that can be read now."""
