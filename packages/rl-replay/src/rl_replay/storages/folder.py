@@ -48,29 +48,20 @@ class StoredSettings:
                 )
         file = LazyFile.open(folder / ROWS_FILE)
         settings = None if file.filled else _settings(folder)  # gone once the rows are there
-        if not file.filled:
-            if settings is None:
-                raise ValueError(f"nothing was written to {folder} yet: extend its buffer first.")
-            return cls._to_come(folder, settings)
-        slab = Slab.over(file)
-        about = _about(slab.about, folder)
-        Structure.from_plain(about["structure"]).require_classes()
-        side = folder / SIDE_FILE if about["once"] else None
-        files = SharedFiles.opened(folder / ROWS_FILE, side, folder / TABLES_FILE, slab.lanes)
-        once = [as_key(tuple(key)) for key in about["once"]]
-        ndim = 1 + len(about["columns"])
-        return cls(files, slab.capacity, slab.lanes, ndim, about["dim_extend"], once)
-
-    @classmethod
-    def _to_come(cls, folder: Path, settings: dict[str, Any]) -> StoredSettings:
-        """The storage of files without rows."""
-        lossless, lanes = settings["lossless"], settings["lanes"]
+        if file.filled:
+            slab = Slab.over(file)
+            about = _about(slab.about, folder)
+            Structure.from_plain(about["structure"]).require_classes()
+            size, lossless = (slab.capacity, slab.lanes, 1 + len(about["columns"])), about["once"]
+        elif settings is not None:
+            about, lossless = settings, settings["lossless"]
+            size = settings["capacity"], settings["lanes"], settings["ndim"]
+        else:
+            raise ValueError(f"nothing was written to {folder} yet: extend its buffer first.")
         side = folder / SIDE_FILE if lossless else None
-        files = SharedFiles.opened(folder / ROWS_FILE, side, folder / TABLES_FILE, lanes)
+        files = SharedFiles.opened(folder / ROWS_FILE, side, folder / TABLES_FILE, size[1])
         once = lossless if isinstance(lossless, bool) else [as_key(tuple(key)) for key in lossless]
-        return cls(
-            files, settings["capacity"], lanes, settings["ndim"], settings["dim_extend"], once
-        )
+        return cls(files, *size, about["dim_extend"], once)
 
 
 class TemporaryFiles(FileSource):
