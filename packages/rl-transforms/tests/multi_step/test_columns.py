@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, environments, trajectories
@@ -154,3 +155,15 @@ def test_column_with_contradicting_observations_is_cut():
         made = ahead.inv(second)
     steps = made[keys.STEPS_TO_NEXT_OBS].squeeze(-1)
     assert steps[:, :2].tolist() == [[3, 3], [2, 1], [3, 3]]
+
+
+def test_refused_flush_loses_no_rows():
+    rows = environments(2, 3, [9], KINDS[:1])
+    out = torch.zeros(2, 3, 4, 1, dtype=torch.bool)  # an agent is out, its environment goes on
+    out[0, 1, 2] = True
+    rows["next", "agents"] = TensorDict({"done": out}, [2, 3])
+    ahead = columns(5)
+    assert ahead.inv(rows) is None
+    with pytest.raises(ValueError, match="ends where its trajectory continues"):
+        ahead.flush()
+    assert ahead.held.batch_size == (2, 3)

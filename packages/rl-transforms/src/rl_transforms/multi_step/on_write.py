@@ -203,8 +203,9 @@ class MultiStepTransform(Transform):
             rows; None if none is held.
         """
         if self._columns is not None:
-            blocks, self._columns.blocks = list(self._columns.blocks.values()), {}
+            blocks = self._columns.blocks.values()
             made = [block for rows in blocks if (block := self._all_but_last(rows, 0)) is not None]
+            self._columns.blocks = {}
             return torch.cat(made, -1) if made else None
         held = self._pending.rows
         if held is None:
