@@ -10,7 +10,6 @@ from tensordict import TensorDictBase
 
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.layout import EnvLayout
-from rl_layout import keys
 from rl_specs import Composite
 from rl_tensordict.types import Array, KeyPath
 from rl_transforms import Compose, Transform
@@ -54,24 +53,8 @@ class Environment(Protocol):
         """The transforms around what it steps."""
 
     @property
-    def observation_spec(self) -> Composite:
-        """Specs of what a root shows."""
-
-    @property
-    def action_spec(self) -> Any:
-        """Spec of the action, or of all."""
-
-    @property
     def full_action_spec(self) -> Composite:
         """Specs of all actions."""
-
-    @property
-    def full_done_spec(self) -> Composite:
-        """Specs of all done flags."""
-
-    @property
-    def reward_keys(self) -> list[keys.NestedKey]:
-        """Keys of all rewards."""
 
     @property
     def done_groups(self) -> list[KeyPath]:
@@ -91,12 +74,6 @@ class Environment(Protocol):
 
     def render(self) -> torch.Tensor:
         """Render a frame."""
-
-    def reset_into(self, rows: RowArrays, mask: Array | None = None) -> None:
-        """Start trajectories, and write their first root into numpy rows."""
-
-    def step_into(self, root: RowArrays, after: RowArrays) -> None:
-        """Take one step, from numpy rows into numpy rows."""
 
     def bind(self, root: RowArrays, after: RowArrays) -> Binding:
         """Bind the columns of a batch."""
@@ -135,6 +112,3 @@ class Environment(Protocol):
 
     def next_root(self, step: TensorDictBase) -> TensorDictBase:
         """Make the root after a step; done flags are kept."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Save the state."""
