@@ -17,13 +17,12 @@ def plain_rollout(
     policy: Callable[[TensorDictBase], TensorDictBase],
     max_steps: int,
     *,
-    stop: Literal["any", "all", "never"] = "any",
-    root: TensorDictBase | None = None,
+    stop: Literal["any", "all", "never"],
 ) -> TensorDictBase:
     """Play steps one by one; `stop` when "any" row is done, when "all" have been, or "never"."""
     steps: list[TensorDictBase] = []
     ended: Tensor | None = None
-    now = env.reset() if root is None else root
+    now = env.reset()
     while True:
         step = env.step(policy(now.copy()))
         steps.append(step)
