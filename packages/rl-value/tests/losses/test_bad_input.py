@@ -149,3 +149,9 @@ def test_stored_values_have_the_shape_of_the_critics(linear_critic, discrete_act
     batch["state_value"] = torch.zeros(9, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"'state_value': expected \[9, 1\].*got \[9\]"):
         ClipPPOLoss(discrete_actor(), linear_critic(), clip_value=True)(batch)
+
+
+@pytest.mark.parametrize("setting", [{"entropy_bonus": True}, {"entropy_coeff": 0.1}])
+def test_reinforce_refuses_an_entropy_bonus_by_name(discrete_actor, setting):
+    with pytest.raises(TypeError, match="take A2CLoss for an entropy bonus"):
+        ReinforceLoss(discrete_actor(), **setting)

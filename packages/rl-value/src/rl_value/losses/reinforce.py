@@ -23,7 +23,8 @@ class ReinforceLoss(ActorCriticLoss):
         settings: what `ActorCriticLoss` takes besides; entropies are not part of this loss.
 
     Raises:
-        TypeError: no actor is given, or an argument belongs elsewhere.
+        TypeError: no actor is given, an entropy bonus is asked for, or an argument belongs
+            elsewhere.
         ValueError: a setting is unknown or out of range.
         RuntimeError: `delay_value` with ``functional=False``.
 
@@ -58,7 +59,9 @@ class ReinforceLoss(ActorCriticLoss):
             msg = "delay_value=True keeps parameters of its own: it needs functional=True."
             raise RuntimeError(msg)
         settings.setdefault("log_explained_variance", False)
-        settings["entropy_bonus"] = False
+        if settings.setdefault("entropy_bonus", False) or settings.get("entropy_coeff"):
+            msg = "entropies are not part of ReinforceLoss: take A2CLoss for an entropy bonus."
+            raise TypeError(msg)
         super().__init__(actor_network, critic_network, **settings)
 
     @property
