@@ -96,3 +96,23 @@ def test_single_texts_are_laid_flat_too():
 def test_paddings_that_are_none_are_refused(padding):
     with pytest.raises(ValueError, match="padding: expected 'max_length', 'longest', True or"):
         TensorDictTokenizer(ByteTokenizer(), 4, padding=padding)
+
+
+def test_flat_tokens_ask_for_no_mask_where_the_tokenizer_knows_how():
+    class Strict(ByteTokenizer):
+        def __call__(self, text, *, padding, truncation, max_length, return_tensors):
+            return {"input_ids": [[*one.encode()] for one in text]}
+
+    class Masking(ByteTokenizer):
+        asked = ()
+
+        def __call__(self, text, *, return_attention_mask=True, **options):
+            self.asked += (return_attention_mask,)
+            return super().__call__(text, **options)
+
+    masking = Masking()
+    for tokenizer in (Strict(), masking):
+        flat = TensorDictTokenizer(tokenizer, 4).flat({"text": ["ab", "c"]})
+        assert flat["input_ids"].tolist() == [97, 98, 99]
+    TensorDictTokenizer(masking, 4)({"text": ["ab", "c"]})
+    assert masking.asked == (False, True)

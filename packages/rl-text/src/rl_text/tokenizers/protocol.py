@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
 from rl_tensordict import UnfitValue
@@ -30,6 +31,14 @@ class TextTokenizer(Protocol):
     def decode(self, token_ids: Any, **options: Any) -> Any:
         """Write the text of some tokens."""
         ...
+
+
+def takes(tokenizer: Any, option: str) -> bool:
+    """Whether a tokenizer names an option that not all have."""
+    try:
+        return option in inspect.signature(tokenizer).parameters
+    except (TypeError, ValueError):  # it cannot be called, or is compiled
+        return False
 
 
 def require_pad(tokenizer: TextTokenizer, purpose: str) -> int:

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import as_device, check_choice, check_type, check_whole, shown
-from rl_text.tokenizers.protocol import TextTokenizer, require_pad
+from rl_text.tokenizers.protocol import TextTokenizer, require_pad, takes
 from rl_text.tokens.flat import flat_tokens
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
 
@@ -57,6 +57,9 @@ class TensorDictTokenizer:
         if padding:
             require_pad(tokenizer, f"padding={padding!r}")
         self.tokenizer = tokenizer
+        # a list of ones for each text takes a tenth of a call
+        name = "return_attention_mask"
+        self._without_mask = {name: False} if takes(tokenizer, name) else {}
         self.max_length = max_length
         self.key = key
         self.padding = True if padding == "longest" else padding
@@ -97,7 +100,7 @@ class TensorDictTokenizer:
             Tokens ``[N]``, see `flat_tokens`.
         """
         texts = self._texts(sample, self.key)
-        found = self._tokenised([texts] if isinstance(texts, str) else texts, pad=False)
+        found = self._tokenised([texts] if isinstance(texts, str) else texts, flat=True)
         return flat_tokens(found[INPUT_IDS])
 
     def _texts(self, sample: Mapping[str, Any], key: str) -> Any:
@@ -113,9 +116,11 @@ class TensorDictTokenizer:
             raise TypeError(msg)
         return list(texts)
 
-    def _tokenised(self, texts: list[str], *, pad: bool = True) -> dict[str, Any]:
-        """The lists, or tensors, of the tokenizer."""
-        padding = self.padding if pad else False
+    def _tokenised(self, texts: list[str], *, flat: bool = False) -> dict[str, Any]:
+        """The lists, or tensors, of the tokenizer; of tokens that are to lie flat no mask."""
+        padding = False if flat else self.padding
+        names = (INPUT_IDS,) if flat else (INPUT_IDS, ATTENTION_MASK)
+        options = self._without_mask if flat else {}
         tensors = "pt" if padding and self.return_tensordict else None
         found = self.tokenizer(
             texts,
@@ -123,10 +128,11 @@ class TensorDictTokenizer:
             truncation=self.truncation,
             max_length=self.max_length if self.truncation or padding == "max_length" else None,
             return_tensors=tensors,
+            **options,
         )
         if not self.truncation:
             self._refuse_long(found[INPUT_IDS])
-        return {name: found[name] for name in (INPUT_IDS, ATTENTION_MASK)}
+        return {name: found[name] for name in names}
 
     def _refuse_long(self, rows: Any) -> None:
         for place, row in enumerate(rows):

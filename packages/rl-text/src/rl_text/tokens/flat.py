@@ -103,6 +103,8 @@ def _as_list(name: str, tokens: Any) -> list[Tokens]:
         msg = f"{name}: expected lists of tokens, one for each conversation, got {shown(tokens)}."
         raise TypeError(msg)
     listed: list[Any] = list(tokens)
+    if set(map(type, listed)) == {list}:  # what tokenizers return
+        return listed
     for place, one in enumerate(listed):
         single = isinstance(one, Tensor | np.ndarray) and not one.ndim
         if single or isinstance(one, str) or not isinstance(one, Sequence | Tensor | np.ndarray):
@@ -113,7 +115,7 @@ def _as_list(name: str, tokens: Any) -> list[Tokens]:
 
 def _joined(pieces: list[Tokens], count: int) -> Tensor:
     """All tokens as one int64 tensor."""
-    if any(isinstance(piece, Tensor) for piece in pieces):
+    if any(issubclass(kind, Tensor) for kind in set(map(type, pieces))):
         return _checked(torch.cat([whole_numbers("tokens", piece) for piece in pieces]))
     try:  # index refuses floats, which numpy would cut
         flat = map(operator.index, chain.from_iterable(pieces))
