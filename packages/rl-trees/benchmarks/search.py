@@ -3,6 +3,7 @@
 Run with `nox -s "bench(rl-trees)"`; `pip install mctx "jax[cpu]"` beforehand for the peer, which is
 not among the requirements for its size. 8 actions, a model of 64 units, in numpy and in torch; its
 calls are timed alone, and a search whose steps were computed before: what all but the model costs.
+The parts of a search are printed too: model, compiled pass between two of its calls, Python.
 JAX is limited to one thread, as torch is here, and compiles the model with its search.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
 from bench import medians_us, session, table
 
+from rl_layout.internals import load_compiled
 from rl_tensordict.types import Floats, Ints
 from rl_trees import PUCT, GumbelHalving, MCTSTrees, SearchStep
 
@@ -130,6 +133,45 @@ def theirs(policy: str) -> Callable[[], object]:
     return lambda: compiled(key).block_until_ready()
 
 
+def show_parts(rule: Any) -> None:
+    """Where the CPU time of a search goes; minima of 100 searches."""
+    loops: Any = load_compiled("rl_trees.search.numba_search")
+    if loops is None:
+        print("\nparts of a search: numba is not installed.")
+        return
+    spent = {"model": 0.0, "compiled": 0.0}
+
+    def counted(part: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            begin = perf_counter()
+            found = call(*given)
+            spent[part] += perf_counter() - begin
+            return found
+
+        return run
+
+    trees, advance = MCTSTrees(TREES, SIMULATIONS + 1, ACTIONS, rule), loops.advance
+    search = ours(trees, counted("model", array_model), ARRAYS["states"])
+    loops.advance = counted("compiled", advance)
+    try:
+        least = dict.fromkeys([*spent, "whole"], np.inf)
+        for _ in range(100):
+            spent.update(dict.fromkeys(spent, 0.0))
+            begin = perf_counter()
+            search()
+            found = {**spent, "whole": perf_counter() - begin}
+            least = {part: min(least[part], found[part]) for part in least}
+    finally:
+        loops.advance = advance
+    scored = int(trees.columns.visits.sum())
+    rest = least["whole"] - least["model"] - least["compiled"]
+    print(f"\nparts of a search, {type(rule).__name__}, model in numpy")
+    for name, time in {**least, "the rest, in Python": rest}.items():
+        print(f"  {name:<20} {time * 1e3:6.2f} ms   {time / least['whole']:4.0%}")
+    each = least["compiled"] / scored * 1e9
+    print(f"  {scored:,} nodes scored, {each:.0f} ns of compiled time each, all else included")
+
+
 def main() -> None:
     """All figures."""
     rules = {
@@ -151,6 +193,7 @@ def main() -> None:
                 calls[f"mctx, {policy}"] = theirs(policy)
             found = dict(zip(calls, medians_us(40, *calls.values()), strict=True))
             table(f"{TREES} trees x {SIMULATIONS} simulations", found, next(iter(calls)))
+            show_parts(rule)
 
 
 if __name__ == "__main__":
