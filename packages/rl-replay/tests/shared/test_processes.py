@@ -232,6 +232,17 @@ def test_batches_made_ahead_do_not_outlive_what_others_drop() -> None:
         assert (copy.sample() == 1).all()
 
 
+def test_batches_made_ahead_hold_no_row_that_others_overwrote() -> None:
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(20, lanes=1), shared=True, prefetch=2, batch_size=5
+    )
+    buffer.extend(torch.zeros(20))
+    assert (buffer.sample() == 0).all()
+    run("fork", WRITE, buffer=buffer, rows=torch.ones(20))
+    for _ in range(4):
+        assert (buffer.sample() == 1).all()
+
+
 def test_a_forked_child_has_a_lock_and_threads_of_its_own() -> None:
     buffer = ReplayBuffer(
         storage=LazyTensorStorage(36, lanes=3), shared=True, prefetch=1, batch_size=5

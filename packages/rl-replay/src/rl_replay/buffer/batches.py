@@ -127,11 +127,11 @@ class BatchMaker:
         assert queue is not None  # the caller looked
         while True:
             with parts.local.lock:
-                pending = queue.take(parts.stamp, size)
+                pending = queue.take(parts.stamp, size, self._stand)
                 if pending is None:
                     self.rewind()
                     self._submit(size)
-                    pending = queue.take(parts.stamp, size)
+                    pending = queue.take(parts.stamp, size, lambda _: True)
                 assert pending is not None  # just submitted
                 with suppress(Exception):  # of a batch ahead: it is raised once that is asked for
                     while len(queue) < queue.depth:
@@ -157,7 +157,19 @@ class BatchMaker:
                 rows, info = self._gather(draw)
             return Sample(self._finish(rows, info), info, draw.last)
 
-        queue.submit(make, stamp=stamp, size=size, before=before, rng_after=parts.rng_state())
+        queue.submit(
+            make,
+            stamp=stamp,
+            size=size,
+            numbers=draw.numbers,
+            before=before,
+            rng_after=parts.rng_state(),
+        )
+
+    def _stand(self, numbers: torch.Tensor) -> bool:
+        """Whether no other process has overwritten rows of a batch that waits."""
+        storage = self._parts.storage
+        return not storage.is_shared or bool(storage.ring.is_live(numbers).all())
 
     def _draw(self, size: int) -> DrawnIndices:
         storage, sampler = self._parts.storage, self._parts.sampler

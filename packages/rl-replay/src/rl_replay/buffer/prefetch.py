@@ -27,6 +27,7 @@ class PrefetchedBatch:
 
     stamp: Stamp  # The counts of changes when its rows were drawn
     size: int  # How many rows were asked for
+    numbers: torch.Tensor  # The row ids that were chosen, int64 [N]
     before: DrawnFrom  # The state from which its rows were drawn
     rng_after: torch.Tensor | None  # The state of the generator after that
     future: Future[Any]  # The batch; None in place of it where it became stale
@@ -52,16 +53,22 @@ class Prefetch:
         *,
         stamp: Stamp,
         size: int,
+        numbers: torch.Tensor,
         before: DrawnFrom,
         rng_after: torch.Tensor | None,
     ) -> None:
         """Lets a thread make a batch."""
         future = self._threads.submit(make)
-        self._queue.append(PrefetchedBatch(stamp, size, before, rng_after, future))
+        self._queue.append(PrefetchedBatch(stamp, size, numbers, before, rng_after, future))
 
-    def take(self, stamp: Stamp, size: int) -> PrefetchedBatch | None:
-        """The next batch, if it is neither stale nor of another size."""
-        if self._queue and self._queue[0].stamp == stamp and self._queue[0].size == size:
+    def take(
+        self, stamp: Stamp, size: int, stands: Callable[[torch.Tensor], bool]
+    ) -> PrefetchedBatch | None:
+        """The next batch, if it is neither stale nor of another size, and its rows stand."""
+        if not self._queue:
+            return None
+        first = self._queue[0]
+        if first.stamp == stamp and first.size == size and stands(first.numbers):
             return self._queue.popleft()
         return None
 
