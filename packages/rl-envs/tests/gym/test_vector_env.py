@@ -8,7 +8,7 @@ from tensordict.nn import TensorDictModule
 
 from rl_envs import GymEnv, GymVectorEnv, SerialEnv, TransformedEnv
 from rl_envs.testing import check_conformance
-from rl_transforms import RewardSum
+from rl_transforms import RewardSum, StepCounter
 
 MODES = list(AutoresetMode)
 
@@ -89,6 +89,31 @@ def test_same_step_resets_only_what_is_done():
         env.reset()
         with pytest.raises(RuntimeError, match=r"rows \[1\] continue.*max_episode_steps"):
             env.reset_into({}, np.array([[False], [True]]))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.SAME_STEP])
+def test_rows_that_a_transform_ends_together_are_reset_as_by_hand(mode):
+    with TransformedEnv(GymVectorEnv("Pendulum-v1", 2, autoreset_mode=mode), StepCounter(3)) as env:
+        seen = []
+        for by_hand in (True, False):
+            env.set_seed(5)
+            root = env.rollout(1, _still)[:, -1]
+            env.set_seed(7)  # for the next reset of all rows
+            root = env.next_root(root)
+            if not by_hand:
+                options = {"auto_reset": False, "break_when_any_done": False}
+                seen.append(env.rollout(6, _still, tensordict=root, **options)["observation"])
+                continue
+            steps = []
+            for _ in range(6):
+                steps.append(root["observation"])
+                root = env.step_and_maybe_reset(_still(root))[1]
+            seen.append(torch.stack(steps, 1))
+        assert torch.equal(*seen)
+
+
+def _still(root):
+    return root.set("action", torch.zeros(2, 1))
 
 
 def test_rows_that_are_over_are_named():

@@ -309,12 +309,13 @@ class VectorBinding(RowBinding):
         which = np.ones(self.env.num_envs, bool) if mask is None else mask.reshape(-1)
         if not which.any():
             return
-        self.env._restart(None if mask is None else which)
+        is_whole = bool(which.all())
+        self.env._restart(None if is_whole else which)
         for column, _, path, write in self._seen:
             if column is None:
                 continue
             fresh = value_at(self.env._shown, path)
-            if which.all():
+            if is_whole:
                 write(column[:, t], fresh)
             else:
                 rows = np.empty_like(column[:, t])
