@@ -54,9 +54,8 @@ class Predecessors(NamedTuple):
     # For each row the distance in numbers to the one that it continues, 0 without one, -1 for
     # padding; int32 [n]
     back: NDArray[np.int32]
-    open_ends: dict[
-        StepKey, int
-    ]  # Ids, step and number of the rows that none of them continues yet
+    # Ids, step and number of the rows that none of them continues yet
+    open_ends: dict[StepKey, int]
     consumed: Sequence[StepKey]  # Ids and step of older rows that are continued now
     # The last row of each run, or all rows side by side, where rows are not numbered by ids and
     # steps

@@ -51,9 +51,8 @@ class Large(NamedTuple):
     """A requested leaf with an array of its own."""
 
     path: KeyPath  # The path of the array among the stored rows
-    name: (
-        str | None
-    )  # Its name in the overflow table where the next observation is wanted, else None
+    # Its name in the overflow table where the next observation is wanted, else None
+    name: str | None
     dtype: torch.dtype  # Its dtype
 
 
