@@ -192,6 +192,25 @@ def test_batches_hold_the_actions_of_the_policy_and_not_those_inside(name, numbe
     assert all(torch.equal(one[key], other[key]) for key in other.keys(True, True))
 
 
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("name", ["trackers", "ten", "names", "back and forth", "bits"])
+def test_rows_that_arrays_alone_reset_are_those_of_tensordicts(name, number):
+    batches = []
+    for fast in (True, False):
+        env = GymEnv("CartPole-v1", max_episode_steps=11)
+        if number:
+            env = SerialEnv(number, lambda: GymEnv("CartPole-v1", max_episode_steps=11))
+        env = TransformedEnv(env, CHANGES[name]())
+        env.native_rows = fast
+        env.set_seed(5)
+        torch.manual_seed(9)
+        batches.append(env.rollout(41, env.rand_action, break_when_any_done=False))
+    one, other = batches
+    assert set(one.keys(True, True)) == set(other.keys(True, True))
+    assert all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
+    assert one["next", "done"].sum() >= 3
+
+
 def recurrent():
     """Reads where trajectories begin, writes one state, and leaves another to be carried on."""
 
