@@ -153,6 +153,13 @@ def test_entries_that_a_policy_adds_are_kept_and_reach_the_environments():
     assert batch["next", "observation"][0].tolist() == [[0, 1], [0, 2], [0, 3]]
 
 
+def test_environments_that_read_actions_only_are_sent_nothing_else():
+    with ParallelEnv(2, lambda: GymEnv("CartPole-v1"), mp_start_method="fork") as env:
+        root = env.rand_action(env.reset())
+        root.set_non_tensor("note", lambda: "no process can be sent this")
+        assert env.step(root)["next", "observation"].shape == (2, 4)
+
+
 def test_each_environment_has_its_own_function_and_arguments():
     makers = [testing.EpisodeStepEnv] * 3
     kwargs = [{"first_episode": 10 * number} for number in range(3)]
