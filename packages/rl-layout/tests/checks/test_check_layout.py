@@ -88,6 +88,12 @@ def test_environments_flattened_the_wrong_way_are_found(first_step, gone):
     assert any("interleaved" in finding.message for finding in check_layout(interleaved).errors)
 
 
+def test_single_rows_of_many_trajectories_are_cut_and_not_interleaved():
+    found = check_layout(trajectories([5] * 6)[2::5])
+    assert found.ok
+    assert any("another trajectory continues here" in note.message for note in found.notes)
+
+
 def test_a_next_observation_of_another_trajectory_is_found(errors):
     batch = trajectories([4, 4])
     batch["next", "observation"][1] = batch["observation"][6]

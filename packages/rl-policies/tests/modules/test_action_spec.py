@@ -102,5 +102,14 @@ def test_groups_of_counts_the_choices_of_each_group():
     assert groups_of(Categorical(3), "action") is None
 
 
+def test_bounds_of_one_action_are_those_of_its_entries():
+    low, high = torch.tensor([-1.0, -2.0]), torch.tensor([3.0, 4.0])
+    found = ActionForm(Bounded(low, high), "action").bounds()
+    assert (found["low"].tolist(), found["high"].tolist()) == ([-1, -2], [3, 4])
+    ends = torch.tensor([[1.0, 2.0], [1.0, 3.0]])  # of two environments
+    assert ActionForm(Bounded(-ends, ends), "action").bounds() == {}
+
+
 def test_bounds_are_numbers_if_all_entries_agree():
+    assert ActionForm(Bounded(-2, 2, shape=(3,)), "action").bounds() == {"low": -2.0, "high": 2.0}
     assert ActionForm(Bounded(-2, 2, shape=(5, 3)), "action").bounds() == {"low": -2.0, "high": 2.0}

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rl_specs.core.sizes import as_size, safe, viewed, viewed_shape, without_repeats
+from rl_specs.core.sizes import as_size, padded, safe, viewed, viewed_shape, without_repeats
 
 
 def test_as_size_takes_integers_sequences_and_none():
@@ -23,6 +23,22 @@ def test_as_size_refuses_sizes_below_minus_one():
 
 def test_safe_puts_one_for_dynamic():
     assert safe((5, -1, 3)) == torch.Size((5, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("found", "shape", "sizes"),
+    [
+        ([2, 7], [2, -1], [2, 7]),
+        ([7, 2], [-1, 2], [7, 2]),
+        ([2], [-1, 2], [1, 2]),
+        ([5, 1, 3], [5, 3, 1], [5, 3, 1]),
+        ([1, 4], [-1], [4]),
+        ([3, 4], [3, 5], None),
+        ([3, 4], [3], None),
+    ],
+)
+def test_padded_sizes_fit_what_is_left_to_dynamic_dimensions(found, shape, sizes):
+    assert padded(found, shape) == sizes
 
 
 def test_dynamic_dimensions_stay_dynamic_through_a_view():

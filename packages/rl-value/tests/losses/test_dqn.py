@@ -118,6 +118,14 @@ def test_n_step_rows_discount_by_their_steps(moved, q_network, q_batch):
     torch.testing.assert_close(loss(batch)["loss"], (delta**2).mean())
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (3, 1, 1)])
+def test_numbers_of_actions_of_another_shape_are_refused(q_network, q_batch, shape):
+    batch, loss = q_batch(trajectories([3])), DQNLoss(q_network(), action_space="categorical")
+    batch["action"] = torch.zeros(shape, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"action: expected \[3\] as categorical, got \[3, "):
+        loss(batch)
+
+
 def test_other_estimators_take_q_as_the_value(q_network, q_batch):
     batch = q_batch(trajectories([3], EndKind.CUT))
     loss = DQNLoss(q_network(), action_space="categorical")
