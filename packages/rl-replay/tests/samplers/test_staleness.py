@@ -90,6 +90,12 @@ def test_an_emptied_buffer_begins_again():
     assert buffer.sample(4)["a"].tolist() == [7] * 4
 
 
+def test_a_buffer_without_rows_is_refused_with_what_to_write():
+    _, buffer = made()
+    with pytest.raises(ValueError, match=r"the newest of 0 rows .* Write fresh rows"):
+        buffer.sample(2)
+
+
 def test_the_version_of_the_consumer_is_saved():
     sampler, buffer = made()
     sampler.consumer_version = 3

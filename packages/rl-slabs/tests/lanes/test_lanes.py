@@ -177,6 +177,16 @@ def test_states_say_who_holds_and_what_is_lost(schema, numbered):
     assert (free.standing, free.thread, free.published) == ("free", 0, 0)
 
 
+def test_rows_that_a_writer_lost_take_room_where_the_next_one_chooses(schema, numbered):
+    slab = Slab.private(schema, 10, lanes=2)
+    lanes = Lanes(slab)
+    lane = lanes.claim()
+    write(lane, slab, numbered, 1)
+    lane.reserve(3)
+    lane.release()  # as if its writer was killed: 4 of 5 places are used
+    assert lanes.claim(count=2).number == 1
+
+
 @pytest.mark.parametrize("clock", ["running", "standing"])
 def test_every_reservation_and_claim_moves_the_lanes(schema, numbered, monkeypatch, clock):
     if clock == "standing":
