@@ -156,3 +156,13 @@ def test_single_rows_are_compared_with_ended_ones_of_the_call_before():
     assert len(expected[1]) == 1
     assert "4 of 4 rows that end a trajectory" in expected[1][0]
     assert passed_on(MultiStepTransform(3, 0.9, producer=7), pieces) == expected
+
+
+def test_row_whose_next_observation_is_missing_is_not_continued_by_its_bits():
+    rows = trajectories([5]).exclude(*IDS)
+    rows[keys.NEXT_MISSING] = torch.tensor([False, True, False, False, False])
+    for change in (TensorDict.clone, generally):
+        ahead = MultiStepTransform(3, 0.9)
+        made = [ahead.inv(change(row)) for row in rows.split(1)]
+        assert [None if one is None else len(one) for one in made] == [None] * 4 + [3]
+        assert len(ahead.flush()) == 2
