@@ -60,9 +60,7 @@ class FlatRows:
     def real(self) -> FlatRows:
         """The real rows, without their mask: a batch ``[K]`` if there is padding."""
         mask, rows = self.leaves.get(keys.MASK), self
-        ids = self.leaves.get(keys.TRAJ_IDS, self.leaves.get(OWN_ID))
-        if ids is None:
-            return self
+        ids = self.leaves[keys.TRAJ_IDS if keys.TRAJ_IDS in self.leaves else OWN_ID]
         is_real = ids != keys.PADDING_ID
         if mask is not None:
             is_real = is_real & mask
