@@ -180,6 +180,31 @@ def test_objects_want_a_collate_fn():
         made.sample(4)
 
 
+@pytest.mark.parametrize("kind", [ReplayBuffer, TensorDictReplayBuffer])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_block_holds_what_samples_put_together_hold(kind, flat):
+    made = ReplayBufferEnsemble(
+        *(
+            kind(storage=LazyTensorStorage(50), sampler=PrioritizedSampler(50, 0.7, 0.5))
+            for _ in range(2)
+        ),
+        sample_from_all=True,
+        flat=flat,
+    )
+    for buffer in made:
+        buffer.extend(trajectories([5]))
+    block, of_block = made.sample(6, return_info=True)
+    made[0].append_transform(lambda batch: batch)
+    together, of_parts = made.sample(6, return_info=True)
+    assert block.batch_size == together.batch_size
+    held = set(block.keys(True, True))
+    assert held == set(together.keys(True, True))
+    assert ("priority_weight" in held) == (kind is TensorDictReplayBuffer)
+    assert of_block.keys() == of_parts.keys()
+    assert of_block["buffer_ids"].tolist() == of_parts["buffer_ids"].tolist()
+    assert of_block["buffer_ids"].shape == block.batch_size
+
+
 def test_different_samplers_and_prioritized_ones_are_put_together():
     made = ReplayBufferEnsemble(
         MEMBERS["plain"](),

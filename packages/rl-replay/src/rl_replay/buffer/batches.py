@@ -57,7 +57,7 @@ class BatchMaker:
         self._parts = parts
         self._contiguous = contiguous
         self._pins = pin_memory and torch.cuda.is_available()
-        self._info_in_sample = info_in_sample  # what the sampler knows of each row, too
+        self.info_in_sample = info_in_sample  # what the sampler knows of each row, too
         # how many rows were drawn in place of some that other processes overwrote meanwhile
         self.redraws = 0
 
@@ -235,7 +235,7 @@ class BatchMaker:
             index, numbers = _spread(index, rows), _spread(numbers, rows)
         _put(rows, (keys.INDEX,), index)
         _put(rows, keys.ROW, numbers)
-        if known and self._info_in_sample:
+        if known and self.info_in_sample:
             insert_info(rows, known)
 
     def _marked(self, storage: TensorStorage, rows: Any, slices: Slices) -> Any:

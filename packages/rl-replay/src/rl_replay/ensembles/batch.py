@@ -59,10 +59,10 @@ class BlockGather:
         shaped = {key: _shaped(value, start, shape) for key, value in info.items()}
         if slices is None:
             batch = block.tensordict(shape)
-            _insert_known(batch, shaped)
+            _insert_known(batch, shaped, drawn_from[0])
             return batch, shaped
         batch, sampler = block.tensordict(torch.Size([start])), drawn_from[0].sampler
-        _insert_known(batch, info)
+        _insert_known(batch, info, drawn_from[0])
         mark_slices(batch, slices, sampler.truncated_key, sampler.end_keys)
         return (batch if parts.flat else _unflattened(batch, shape)), shaped
 
@@ -89,13 +89,12 @@ def put_together(buffers: Sequence[ReplayBuffer], parts: Parts, collate: Any) ->
             ids = torch.full(sample.batch_size, number, device=sample.device)
             insert(sample, keys.BUFFER_IDS, ids)
         samples.append(sample)
-        infos.append(info)
+        infos.append(info | {keys.BUFFER_IDS[-1]: torch.full((len(info["row"]),), number)})
     _number_slices(samples)
     info = {
         key: [info[key] for info in infos] for key in infos[0] if all(key in one for one in infos)
     }
-    info[keys.BUFFER_IDS[-1]] = torch.tensor(parts.numbers)
-    for key in (keys.INDEX, "row"):
+    for key in (keys.INDEX, "row", keys.BUFFER_IDS[-1]):
         if len({len(one) for one in info[key]}) == 1:
             info[key] = torch.cat(info[key]) if parts.flat else torch.stack(info[key])
     return (collate(samples) if collate is not None else _joined_samples(samples, parts)), info
@@ -140,12 +139,14 @@ def _end_to_end(found: Sequence[Slices]) -> Slices:
     return reduce(Slices.and_then, [replace(one, padded_to=length) for one in found])
 
 
-def _insert_known(batch: TensorDict, info: Info) -> None:
+def _insert_known(batch: TensorDict, info: Info, buffer: ReplayBuffer) -> None:
+    """Puts into a batch what samples of such a buffer hold."""
     known = dict(info)
     insert(batch, (keys.INDEX,), known.pop(keys.INDEX))
     insert(batch, keys.ROW, known.pop("row"))
     insert(batch, keys.BUFFER_IDS, known.pop(keys.BUFFER_IDS[-1]))
-    insert_info(batch, known)
+    if buffer.batches.info_in_sample:
+        insert_info(batch, known)
 
 
 def _shaped(value: Any, rows: int, shape: torch.Size) -> Any:
