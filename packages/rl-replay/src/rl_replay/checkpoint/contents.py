@@ -133,8 +133,17 @@ class Contents:
         former = self.window
         if lanes != len(former.first) or capacity < kept:
             floor = self.floor or former.first
-            laid = end_to_end(former, floor, self._by_age(), capacity, lanes)
-            return self._moved(laid, capacity, lanes)
+            runs = end_to_end(former, floor, self._by_age(), capacity, lanes)
+            window = window_of(runs, lanes)
+            return replace(
+                self,
+                window=window,
+                index=None,
+                floor=window.first,
+                order=order_of(window, capacity // lanes),
+                moved=runs,
+                joins=True,
+            )
         if capacity == kept:
             return self
         first = tuple(_next_start(number, capacity // lanes) for number in former.first)
@@ -145,14 +154,6 @@ class Contents:
             index=None,
             floor=tuple(number + after - before for number, after, before in moves),
             moved=lane_by_lane(former, first),
-        )
-
-    def _moved(self, runs: Sequence[Move], capacity: int, lanes: int) -> Self:
-        window = window_of(runs, lanes)
-        order = order_of(window, capacity // lanes)
-        floor = window.first
-        return replace(
-            self, window=window, index=None, floor=floor, order=order, moved=runs, joins=True
         )
 
     def _by_age(self) -> Sequence[int]:

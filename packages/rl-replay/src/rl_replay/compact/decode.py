@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,25 +19,10 @@ from rl_tensordict.types import Ints, KeyPath
 class CompactSource(Protocol):
     """What a compact form gives back."""
 
-    @property
-    def lengths(self) -> Ints:
-        """Rows of each trajectory, int64 `[S]`."""
-        ...
-
-    @property
-    def order(self) -> Ints | None:
-        """The place of each row by age, `[N]`; None if it is the same."""
-        ...
-
-    @property
-    def shared(self) -> Sequence[KeyPath]:
-        """Leaves at the root that are kept once."""
-        ...
-
-    @property
-    def steps(self) -> Sequence[KeyPath]:
-        """The other ones."""
-        ...
+    lengths: Ints  # Rows of each trajectory, int64 [S]
+    order: Ints | None  # The place of each row by age, [N]; None if it is the same
+    shared: list[KeyPath]  # Leaves at the root that are kept once
+    steps: list[KeyPath]  # The other ones
 
     def layout(self, group: str, path: KeyPath) -> tuple[torch.dtype, tuple[int, ...]]:
         """The dtype and the shape of a leaf in a group."""
