@@ -100,6 +100,13 @@ def test_rows_come_back_bit_for_bit(place):
     assert_same_bits(rows.read(place, contiguous=True), steps)
 
 
+def test_a_row_by_a_tensor_without_dimensions_is_the_row_by_its_number():
+    rows = Rows.zeros(MIXED, 9)
+    rows.write(slice(0, 9), noise(9))
+    assert_same_bits(rows.read(torch.tensor(4)), rows.read(4))
+    assert_same_bits(rows.read(torch.tensor(4), contiguous=True), rows.read(4))
+
+
 def test_many_rows_come_back_bit_for_bit():
     rows = Rows.zeros(MIXED, 700)
     steps = noise(700)

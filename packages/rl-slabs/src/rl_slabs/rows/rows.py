@@ -403,7 +403,8 @@ class Rows:
         if self._words is None:
             return self._gather(self.packed, index, shape)
         words = take_rows(self._words, index)
-        return words if len(shape) < 2 else words.reshape(*shape, words.shape[-1])
+        whole = words.ndim == len(shape) + 1
+        return words if whole else words.reshape(*shape, words.shape[-1])
 
     def _gather(
         self, array: torch.Tensor, index: int | slice | torch.Tensor, shape: torch.Size
