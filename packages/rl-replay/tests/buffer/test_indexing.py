@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from rl_layout import keys
 from rl_layout.testing import trajectories
@@ -45,6 +46,35 @@ def test_setitem_takes_rows_parts_of_rows_and_leaves(filled, steps) -> None:
     assert buffer["b", "c"].flatten().tolist() == [0, 0, 0, 30.5, 0]
     assert len(buffer) == 5
     assert buffer.extend(steps(1)).tolist() == [5]
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+@pytest.mark.parametrize("transform", [None, lambda rows: rows])
+def test_one_row_by_a_tensor_is_that_by_its_number(lossless, transform) -> None:
+    storage = LazyTensorStorage(7, lossless=lossless)
+    buffer = TensorDictReplayBuffer(storage=storage, transform=transform)
+    for first_id in (1, 2):  # the second one goes round
+        buffer.extend(trajectories([5], first_id=first_id))
+    one = buffer[torch.tensor(3)]
+    assert (one == buffer[3]).all()
+    assert {leaf.shape for leaf in one.values(True, True)} == {
+        leaf.shape for leaf in buffer[3].values(True, True)
+    }
+    buffer[torch.tensor(2)] = buffer[3].select("observation")
+    assert torch.equal(buffer[2]["observation"], buffer[3]["observation"])
+
+
+@pytest.mark.parametrize("dim_extend", [0, 1])
+def test_one_row_of_columns_has_no_dimension(dim_extend) -> None:
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(12, ndim=2), dim_extend=dim_extend)
+    cells = torch.arange(6.0).view(2, 3)
+    index = buffer.extend(TensorDict({"a": cells, "b": cells[..., None].expand(2, 3, 4)}, [2, 3]))
+    row = buffer[1, 2]
+    assert (row.batch_size, row["a"].shape, row["b"].shape) == ((), (), (4,))
+    assert row["a"] == 5
+    assert row["index"].tolist() == [1, 2] == index[-1].tolist()
+    buffer[1, 2] = TensorDict({"a": torch.tensor(7.0)}, [])
+    assert buffer[:]["a"].tolist() == [[0, 1, 2], [3, 4, 7]]
 
 
 def test_setitem_takes_trees_and_tensors() -> None:

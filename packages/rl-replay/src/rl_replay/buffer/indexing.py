@@ -31,7 +31,7 @@ class IndexedRows:
             return _leaf_of(self.read(slice(None)), key, self._parts.storage)
         parts, storage = self._parts, self._parts.storage
         with parts.local.lock:
-            positions = positions_at(storage, index)
+            positions = _positions_at(storage, index)
             positions, rows = storage.read_live(positions, some=isinstance(index, slice))
             if parts.transform.needs_rows and isinstance(rows, TensorDictBase):
                 where = torch.as_tensor(positions)
@@ -58,7 +58,7 @@ class IndexedRows:
             if key := _as_key(index):
                 self._write_column(key, value)
             else:
-                positions = positions_at(storage, index)
+                positions = _positions_at(storage, index)
                 value = parts.transform.inv(value) if parts.transform.changes else value
                 if isinstance(positions, int):
                     positions, value = torch.tensor([positions]), batch_of_one(storage, value)
@@ -161,6 +161,13 @@ def coordinates(storage: Storage, positions: torch.Tensor) -> torch.Tensor:
         return positions
     found = torch.unravel_index(positions, storage.shape)
     return torch.stack(storage.arrangement.swapped(found), -1)
+
+
+def _positions_at(storage: Storage, index: Any) -> torch.Tensor | int:
+    """The positions of an index; of one row, as a tensor or one of each column names it, too."""
+    positions = positions_at(storage, index)
+    is_one = isinstance(positions, torch.Tensor) and not positions.ndim
+    return int(positions) if is_one else positions
 
 
 def _as_key(index: NestedKey | Any) -> tuple[str, ...] | None:
