@@ -11,6 +11,7 @@ from rl_layout import keys
 from rl_layout.testing import trajectories
 from rl_replay import (
     LazyTensorStorage,
+    ListStorage,
     ReplayBuffer,
     SliceSampler,
     TensorDictReplayBuffer,
@@ -75,6 +76,26 @@ def test_one_row_of_columns_has_no_dimension(dim_extend) -> None:
     assert row["index"].tolist() == [1, 2] == index[-1].tolist()
     buffer[1, 2] = TensorDict({"a": torch.tensor(7.0)}, [])
     assert buffer[:]["a"].tolist() == [[0, 1, 2], [3, 4, 7]]
+
+
+def test_reading_one_element_of_a_list_changes_neither_it_nor_samples() -> None:
+    buffer = TensorDictReplayBuffer(storage=ListStorage(9), batch_size=6)
+    mine = [TensorDict({"a": torch.tensor(float(n))}, []) for n in range(4)]
+    for one in mine:
+        buffer.add(one)
+    assert buffer[2]["index"] == 2
+    assert all(set(one.keys()) == {"a"} for one in mine)
+    assert buffer.sample()["a"].shape == (6,)
+    assert buffer[:]["a"].tolist() == buffer[:]["index"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [ListStorage, LazyTensorStorage])
+def test_every_step_of_a_stored_trajectory_has_its_index(kind) -> None:
+    buffer = TensorDictReplayBuffer(storage=kind(9))
+    for _ in range(2):
+        buffer.add(TensorDict({"a": torch.zeros(3, 4)}, [3]))
+    assert buffer[1]["index"].tolist() == [1, 1, 1]
+    assert buffer[:]["index"].tolist() == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_setitem_takes_trees_and_tensors() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.buffer.parts import BufferParts
@@ -33,21 +33,28 @@ class IndexedRows:
         with parts.local.lock:
             positions = _positions_at(storage, index)
             positions, rows = storage.read_live(positions, some=isinstance(index, slice))
-            if parts.transform.needs_rows and isinstance(rows, TensorDictBase):
-                where = torch.as_tensor(positions)
-                numbers = storage.ring.numbers_at(where.reshape(-1))
-                insert(rows, keys.ROW, numbers.reshape(where.shape).to(rows.device or "cpu"))
-        if parts.writer.stores_index and isinstance(rows, TensorDictBase):
             where = torch.as_tensor(positions)
-            found = coordinates(storage, where.reshape(-1))
-            insert(rows, (keys.INDEX,), found.reshape((*where.shape, *found.shape[1:])))
-        single = isinstance(positions, int)
+            if parts.transform.needs_rows:
+                numbers = storage.ring.numbers_at(where.reshape(-1))
+                rows = _with_numbers(storage, rows, keys.ROW, where, numbers)
+        rows = self._with_index(rows, where)
+        single = not where.ndim
         if parts.collate is not None and not single:
-            rows = parts.collate(rows)
+            is_list, rows = isinstance(rows, list), parts.collate(rows)
+            # tensordicts of a list are one only now
+            rows = self._with_index(rows, where) if is_list else rows
         if single and parts.transform.changes and isinstance(rows, TensorDictBase):
             # transforms change rows, of which this is one
             return parts.transform.apply_to(rows.unsqueeze(0), storage)[0]
         return parts.transform.apply_to(rows, storage)
+
+    def _with_index(self, rows: Any, where: torch.Tensor) -> Any:
+        """Rows with their index, if the writer says so."""
+        storage = self._parts.storage
+        if not self._parts.writer.stores_index:
+            return rows
+        found = coordinates(storage, where.reshape(-1))
+        return _with_numbers(storage, rows, (keys.INDEX,), where, found)
 
     def write(self, index: Any, value: Any) -> None:
         """Replaces rows in place, or one leaf of all rows; under the lock."""
@@ -92,6 +99,25 @@ class IndexedRows:
         assert storage.store is not None  # it is made with the structure
         field = storage.store.schema[key]
         storage.replace_leaf(positions, key, _column_like(value, field, positions.shape))
+
+
+def _with_numbers(
+    storage: Storage, rows: Any, path: tuple[str, ...], where: torch.Tensor, numbers: torch.Tensor
+) -> Any:
+    """Tensordicts `[*where]` with what is known of each row, `[n, ...]`; other data as they are."""
+    if not isinstance(rows, TensorDictBase) or rows.batch_size[: where.ndim] != where.shape:
+        return rows
+    if isinstance(storage, ListStorage):
+        rows = rows.copy()  # one that is stored is the caller's
+    # one number a row for every step of it, where rows are whole trajectories
+    inner, more = rows.batch_size[where.ndim :], numbers.shape[1:]
+    leaf = numbers.reshape((*where.shape, *[1] * len(inner), *more)).to(rows.device or "cpu")
+    leaf = leaf.expand(*where.shape, *inner, *more).clone() if inner else leaf
+    if type(rows) is TensorDict:
+        insert(rows, path, leaf)
+    else:
+        rows.set(path, leaf)
+    return rows
 
 
 def batch_of_one(storage: Storage, element: Any, dim: int = 0) -> Any:
