@@ -94,6 +94,16 @@ def test_rows_that_are_left_are_drawn_where_too_few_are_there_to_prefetch():
     assert sorted(buffer.sample().tolist()) == [5, 6]
 
 
+def test_counts_go_through_dumps(tmp_path):
+    (_, one), (_, two) = made(batch_size=4), made(batch_size=4)
+    one.extend(torch.arange(7))
+    drawn = one.sample().tolist()
+    one.dumps(tmp_path)
+    two.loads(tmp_path)
+    two.extend(torch.arange(7, 9))
+    assert sorted(drawn + torch.cat(list(two)).tolist()) == list(range(9))
+
+
 def test_a_count_below_one_is_refused():
     with pytest.raises(ValueError, match="max_sample_count: expected at least 1"):
         ConsumingSampler(0)

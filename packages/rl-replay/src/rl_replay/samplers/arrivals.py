@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +14,12 @@ from rl_tensordict.types import Ints
 class Arrivals:
     """The ids of new rows, lane by lane; each once."""
 
-    def __init__(self, state: Mapping[int, int] | None = None) -> None:
+    def __init__(self, state: Mapping[Any, int] | None = None) -> None:
         self._next: dict[int, int] = {int(lane): int(row) for lane, row in (state or {}).items()}
 
-    def state(self) -> dict[int, int]:
-        """The id that the next row of each lane will have."""
-        return dict(self._next)
+    def state(self) -> dict[str, int]:
+        """The id that the next row of each lane will have, by lane as a name of a dump's part."""
+        return {str(lane): row for lane, row in self._next.items()}
 
     def take(self, window: Window) -> Iterator[tuple[int, Ints]]:
         """Each lane with the ids, int64 `[n]`, of its rows that were not there before."""
