@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -227,6 +229,16 @@ def test_state_dict_restores_priorities():
     buffer.update_tensordict_priority(with_errors(buffer.sample(), torch.rand(32)))
     other.load_state_dict(buffer.state_dict())
     assert numbers_of(other) == numbers_of(buffer)
+
+
+def test_stored_priorities_are_read_by_a_handle_that_samples_first():
+    storage = LazyTensorStorage(8, lanes=1)
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, eps=0.0, storage=storage, batch_size=32, shared=True
+    )
+    buffer.extend(with_errors(rows(4), torch.tensor([0.0, 0.0, 0.0, 5.0])))
+    handle = pickle.loads(pickle.dumps(buffer))
+    assert handle.sample()["number"].tolist() == [3] * 32
 
 
 def test_priorities_of_columns_are_set_by_index():

@@ -143,6 +143,15 @@ def test_versions_are_those_of_rows_that_another_handle_loaded():
     assert set(buffer.sample(50)["a"].tolist()) == {0}
 
 
+def test_versions_are_read_by_a_handle_that_samples_first():
+    sampler = StalenessAwareSampler(max_staleness=0)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(40, lanes=1), sampler=sampler, shared=True)
+    buffer.extend(rows([0, 1]))
+    sampler.consumer_version = 1
+    handle = pickle.loads(pickle.dumps(buffer))
+    assert set(handle.sample(50)["a"].tolist()) == {1}
+
+
 def test_the_version_of_the_consumer_stays_where_prefetched_batches_become_stale():
     sampler = StalenessAwareSampler(max_staleness=0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=4, prefetch=2)

@@ -244,7 +244,7 @@ class Session(WriteSession):
 
     def leaf_of(self, row_ids: torch.Tensor, key: NestedKey) -> torch.Tensor | None:
         """A leaf of rows `[N]`; None if no such leaf is stored."""
-        table, path = self.table, as_tuple(key)
+        table, path = self.sync(), as_tuple(key)
         if table is None or all(field.path != path for field in table.layout.schema.fields):
             return None
         leaf: torch.Tensor = self.read_standing(row_ids, [key])[0][key]
