@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 
 import pytest
@@ -258,3 +259,14 @@ def test_sample_of_another_batch_size_is_drawn_anew() -> None:
 def test_prefetch_needs_a_batch_size() -> None:
     with pytest.raises(ValueError, match="prefetch=2 needs a batch_size"):
         ReplayBuffer(prefetch=2)
+
+
+def test_a_handle_prefetches_rows_that_came_after_another_one_dropped_all() -> None:
+    storage, sampler = LazyTensorStorage(100, lanes=1), SliceSampler(slice_len=2)
+    buffer = ReplayBuffer(storage=storage, sampler=sampler, batch_size=4, prefetch=2, shared=True)
+    buffer.extend(steps(20))
+    handle = pickle.loads(pickle.dumps(buffer))  # as another process has it
+    buffer.empty()
+    buffer.extend(steps(20, 50))
+    assert handle.sample()["a"].min() >= 50
+    assert handle.stats()["prefetched"] == 2

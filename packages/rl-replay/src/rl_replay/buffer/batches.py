@@ -128,11 +128,10 @@ class BatchMaker:
         while True:
             with parts.local.lock:
                 pending = queue.take(parts.stamp, size, self._stand)
-                if pending is None:
+                while pending is None:  # again where rows of other processes came into sight
                     self.rewind()
                     self._submit(size)
                     pending = queue.take(parts.stamp, size, lambda _: True)
-                assert pending is not None  # just submitted
                 with suppress(Exception):  # of a batch ahead: it is raised once that is asked for
                     while len(queue) < queue.depth:
                         self._submit(size)
