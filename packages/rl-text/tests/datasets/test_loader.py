@@ -229,3 +229,22 @@ def test_rectangles_have_a_cell(tmp_path, length):
     ).load()
     with pytest.raises((TypeError, ValueError), match="length: expected"):
         data.padded(length=length)
+
+
+def test_rectangles_need_a_pad_token_where_a_cell_is_without_a_token(tmp_path):
+    class Unpadded(ByteTokenizer):
+        pad_token_id = None
+
+    texts = [{"text": "ab"}, {"text": "cd"}, {"text": "efg"}]
+    data = TokenizedDatasetLoader(
+        "train", 8, texts, TensorDictTokenizer, root_dir=tmp_path, tokenizer=Unpadded()
+    ).load()
+    assert data.flat([0, 2])["input_ids"].tolist() == [97, 98, 101, 102, 103]
+    assert data.padded([0, 1])["input_ids"].tolist() == [[97, 98], [99, 100]]
+    with pytest.raises(ValueError, match=r"had no pad token\. Set tokenizer\.pad_token, as"):
+        data.padded([0, 2])
+    Unpadded.pad_token_id = 0
+    data = TokenizedDatasetLoader(
+        "train", 8, texts, TensorDictTokenizer, root_dir=tmp_path, tokenizer=Unpadded()
+    ).load()
+    assert data.padded([0, 2])["input_ids"].tolist() == [[97, 98, 0], [101, 102, 103]]

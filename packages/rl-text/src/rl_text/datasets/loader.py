@@ -126,8 +126,7 @@ class TokenizedDatasetLoader:
         }
         if self.pre_tokenization_hook is not None:
             texts = self.pre_tokenization_hook(texts)
-            what = "it to return columns"
-            check_type("pre_tokenization_hook", texts, Mapping, what)
+            check_type("pre_tokenization_hook", texts, Mapping, "it to return columns")
         process = self._process(tokenizer)
         folder = self.root_dir / self._key(texts, tokenizer, process)
         found = read_columns(folder)
@@ -135,11 +134,12 @@ class TokenizedDatasetLoader:
             arrays, left_out = tokenized(texts, process)
             samples = len(arrays[LENGTHS])
             stats = {"samples": samples, "tokens": len(arrays[INPUT_IDS]), "left_out": left_out}
-            pad = tokenizer.pad_token_id
-            found = arrays, {"stats": stats, "pad_token_id": 0 if pad is None else pad}
+            found = arrays, {"stats": stats, "pad_token_id": tokenizer.pad_token_id}
             write_columns(folder, *found)
             found = read_columns(folder) or found  # another process may still be writing them
-        return TokenizedDataset(*found)
+        arrays, about = found
+        # of the tokenizer now: nothing that is stored depends on it
+        return TokenizedDataset(arrays, {**about, "pad_token_id": tokenizer.pad_token_id})
 
     def _tokenizer(self) -> TextTokenizer:
         if self.tokenizer is not None:

@@ -25,7 +25,7 @@ class TokenizedDataset:
     Attributes:
         lengths: int64 ``[S]``, tokens of each example.
         stats: how many samples and tokens there are, and how many were left out as too long.
-        pad_token_id: what cells without a token hold.
+        pad_token_id: what cells without a token hold; None where the tokenizer has none.
 
     Example:
         >>> import tempfile
@@ -60,7 +60,7 @@ class TokenizedDataset:
             name: array for name, array in arrays.items() if name not in (INPUT_IDS, LENGTHS)
         }
         self.stats: dict[str, int] = about["stats"]
-        self.pad_token_id: int = about["pad_token_id"]
+        self.pad_token_id: int | None = about["pad_token_id"]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -121,7 +121,7 @@ class TokenizedDataset:
 
         Raises:
             IndexError: there is no such example.
-            ValueError: a length below 1.
+            ValueError: a length below 1, or a cell without a token and no pad token.
         """
         if length is not None:
             check_whole("length", length, 1)
@@ -130,10 +130,18 @@ class TokenizedDataset:
         width = length if length is not None else int(lengths.max()) if len(lengths) else 0
         cells = torch.arange(width)
         real = cells < lengths.unsqueeze(1)
+        pad = self.pad_token_id
+        if pad is None and not bool(real.all()):
+            msg = (
+                "examples differ in length, and the tokenizer had no pad token. Set "
+                "tokenizer.pad_token, as tokenizer.pad_token = tokenizer.eos_token, and load "
+                "again; or read them flat."
+            )
+            raise UnfitValue(msg)
         places = ((self._ends[chosen] - lengths).unsqueeze(1) + cells).masked_fill(~real, 0)
         tokens = torch.from_numpy(self._tokens[places.numpy()].astype(np.int64))
         made = {
-            INPUT_IDS: tokens.masked_fill(~real, self.pad_token_id),
+            INPUT_IDS: tokens if pad is None else tokens.masked_fill(~real, pad),
             ATTENTION_MASK: real.long(),
             **{name: self.column(name, chosen) for name in self._columns},
         }
