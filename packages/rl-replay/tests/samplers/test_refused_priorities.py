@@ -12,7 +12,11 @@ from rl_replay import (
     PrioritizedReplayBuffer,
     PrioritizedSampler,
     PrioritizedSliceSampler,
+    RandomSampler,
     ReplayBuffer,
+    SamplerWithoutReplacement,
+    SliceSampler,
+    SliceSamplerWithoutReplacement,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
@@ -166,6 +170,37 @@ def test_capacities_other_than_the_storages_are_refused_and_the_buffer_stays(
         buffer.sample()
     buffer.set_sampler(former)
     assert knowledge(buffer) == before
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler,
+        SamplerWithoutReplacement,
+        lambda: SliceSampler(slice_len=2),
+        lambda: SliceSamplerWithoutReplacement(slice_len=2),
+        lambda: PrioritizedSampler(5, 0.5, 0.5),
+        lambda: PrioritizedSliceSampler(5, 0.5, 0.5, slice_len=2),
+    ],
+    ids=["rows", "epochs", "slices", "epochs of slices", "priorities", "priorities of slices"],
+)
+def test_a_buffer_without_rows_asks_for_some(sampler, rows):
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(5), sampler=sampler(), batch_size=4)
+    wants = "write|extend the buffer first"
+    with pytest.raises(ValueError, match=wants):
+        buffer.sample()
+    buffer.extend(rows(3))
+    buffer.empty()
+    with pytest.raises(ValueError, match=wants):
+        buffer.sample()
+
+
+def test_slices_that_are_longer_than_every_trajectory_are_named(rows):
+    sampler = PrioritizedSliceSampler(5, 0.5, 0.5, slice_len=4)
+    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(5), sampler=sampler, batch_size=4)
+    buffer.extend(rows(3))
+    with pytest.raises(ValueError, match="none of 3 rows begins a slice of 4 rows: ask"):
+        buffer.sample()
 
 
 def test_empty_buffers_are_refused(prioritized):

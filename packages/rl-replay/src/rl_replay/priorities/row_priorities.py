@@ -23,6 +23,7 @@ from rl_replay.priorities.saved import Saved, went_back
 from rl_replay.priorities.slice_candidates import SliceCandidates
 from rl_replay.storages.ring import Ring
 from rl_slabs import Window
+from rl_tensordict import UnfitValue
 from rl_tensordict.types import Flags, Floats, Ints, Singles
 
 ReadFirst = Callable[[int, int], Singles | None]
@@ -179,10 +180,26 @@ class RowPriorities:
                 break
             again = self.tree.draw_rows(uniform(len(bad)), *standing, strata=False)
             positions[bad], probabilities[bad], row_ids[bad], good[bad], _ = again
-        what = "begins a slice of this length and has" if self.memory.length else "has"
-        raise ValueError(
-            f"none of {len(ring.window())} rows {what} a priority above 0: update_priority(index, "
-            "priority) sets them, eps keeps them above 0."
+        raise UnfitValue(self._why_none(ring))
+
+    def _why_none(self, ring: Ring) -> str:
+        """Why no row can be drawn, and what to do."""
+        window, length = ring.window(), self.memory.length
+        count, lanes = len(window), zip(window.first, window.counts, strict=True)
+        if not count:
+            return "there are no rows to sample yet: extend the buffer first."
+        row_ids = np.concatenate([np.arange(first, first + rows) for first, rows in lanes])
+        positions = self._positions(ring, row_ids)
+        known = self.tree.ids[positions] == ids_of(row_ids)
+        if length and not self.memory.startable[positions[known]].any():
+            return (
+                f"none of {count} rows begins a slice of {length} rows: ask for shorter ones, or "
+                f"wait for more rows."
+            )
+        what = "begins a slice of this length and has" if length else "has"
+        return (
+            f"none of {count} rows {what} a priority above 0: update_priority(index, priority) "
+            f"sets them, eps keeps them above 0."
         )
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:

@@ -150,6 +150,8 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         lengths = index.lengths_of(slots)
         slots = slots[lengths >= minimum]
         needed = count if self.drop_last else 1
+        if not len(lengths):
+            raise UnfitValue("there is no trajectory yet: write rows before drawing.")
         if len(slots) < needed:
             raise UnfitValue(
                 f"{len(slots)} of {len(lengths)} trajectories have {minimum} rows, the longest "

@@ -24,6 +24,7 @@ from rl_slabs.internals import (
     claim_lock,
     fence,
 )
+from rl_tensordict import UnfitValue
 
 # values of the word: files are being left, files were left
 _PERHAPS, _FOR_GOOD = 1, 2
@@ -349,5 +350,5 @@ class SharedRing:
     def _made(self) -> Lanes:
         found = self._look()
         if found is None:
-            raise RuntimeError("nothing is stored yet: extend the buffer first.")
+            raise UnfitValue("nothing is stored yet: extend the buffer first.")
         return found

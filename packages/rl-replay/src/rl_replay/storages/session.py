@@ -20,7 +20,7 @@ from rl_replay.storages.layout import StorageLayout
 from rl_replay.storages.table import RowTable, WriteSession
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Window
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import NestedKey, UnfitValue, as_tuple
 from rl_tensordict.types import Ints
 
 Chosen: TypeAlias = tuple[torch.Tensor, dict[str, Any]]
@@ -255,6 +255,6 @@ class Session(WriteSession):
         return self.trajectories().after(numbers, k)
 
 
-def nothing_stored() -> RuntimeError:
-    """The error of reads before the first write."""
-    return RuntimeError("nothing is stored yet: extend the buffer first.")
+def nothing_stored() -> UnfitValue:
+    """The error of reads before the first write, a ValueError as those of an emptied buffer are."""
+    return UnfitValue("nothing is stored yet: extend the buffer first.")
