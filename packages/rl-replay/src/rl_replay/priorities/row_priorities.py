@@ -180,27 +180,7 @@ class RowPriorities:
                 break
             again = self.tree.draw_rows(uniform(len(bad)), *standing, strata=False)
             positions[bad], probabilities[bad], row_ids[bad], good[bad], _ = again
-        raise UnfitValue(self._why_none(ring))
-
-    def _why_none(self, ring: Ring) -> str:
-        """Why no row can be drawn, and what to do."""
-        window, length = ring.window(), self.memory.length
-        count, lanes = len(window), zip(window.first, window.counts, strict=True)
-        if not count:
-            return "there are no rows to sample yet: extend the buffer first."
-        row_ids = np.concatenate([np.arange(first, first + rows) for first, rows in lanes])
-        positions = self._positions(ring, row_ids)
-        known = self.tree.ids[positions] == ids_of(row_ids)
-        if length and not self.memory.startable[positions[known]].any():
-            return (
-                f"none of {count} rows begins a slice of {length} rows: ask for shorter ones, or "
-                f"wait for more rows."
-            )
-        what = "begins a slice of this length and has" if length else "has"
-        return (
-            f"none of {count} rows {what} a priority above 0: update_priority(index, priority) "
-            f"sets them, eps keeps them above 0."
-        )
+        raise UnfitValue(_why_none(self.memory, ring, self._positions))
 
     def update(self, ring: Ring, row_ids: Ints, priorities: Singles) -> None:
         """Sets the priorities of rows that are stored still, and counts the others."""
@@ -378,3 +358,26 @@ class RowPriorities:
         self._weigh(positions, ids_of(row_ids))
         if memory.length:
             self.candidates.mended += row_ids.tolist()
+
+
+def _why_none(
+    memory: PriorityMemory, ring: Ring, positions_of: Callable[[Ring, Ints], Ints]
+) -> str:
+    """Why no row can be drawn, and what to do."""
+    window, length = ring.window(), memory.length
+    count, lanes = len(window), zip(window.first, window.counts, strict=True)
+    if not count:
+        return "there are no rows to sample yet: extend the buffer first."
+    row_ids = np.concatenate([np.arange(first, first + rows) for first, rows in lanes])
+    positions = positions_of(ring, row_ids)
+    known = memory.tree.ids[positions] == ids_of(row_ids)
+    if length and not memory.startable[positions[known]].any():
+        return (
+            f"none of {count} rows begins a slice of {length} rows: ask for shorter ones, or "
+            f"wait for more rows."
+        )
+    what = "begins a slice of this length and has" if length else "has"
+    return (
+        f"none of {count} rows {what} a priority above 0: update_priority(index, priority) "
+        f"sets them, eps keeps them above 0."
+    )
