@@ -17,6 +17,8 @@ import sys
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -134,6 +136,13 @@ def print_row(name: str, row: Counter[str]) -> None:
     print(f"{name:<16}" + "".join(f"{cell:>14}" for cell in cells))
 
 
+@cache
+def folders() -> tuple[str, ...]:
+    """Where our packages are imported from: sources, or what is installed."""
+    specs = [find_spec(module_of(package)) for package in PACKAGES]
+    return tuple([str(Path(spec.origin).parent) for spec in specs if spec and spec.origin])
+
+
 class Calls:
     """What happens in one call: ours, and calls into tensordict."""
 
@@ -144,7 +153,7 @@ class Calls:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Count a call or a return, as `sys.setprofile` wants it."""
         name = frame.f_code.co_filename
-        if str(ROOT / "packages") in name and "/src/" in name:
+        if name.startswith(folders()):
             self._now += {"call": 1, "return": -1}.get(event, 0)
             self.depth = max(self.depth, self._now)
             if event == "call":
@@ -269,7 +278,9 @@ def print_files(wanted: str) -> None:
         raise SystemExit(f"there is no {wanted!r}: --calls lists the names.")
     lines: dict[str, list[str]] = defaultdict(list)
     for (name, line), count in sorted(calls.functions.items()):
-        lines[name.partition("/src/")[2]].append(f"{function_at(name, line)} x{count}")
+        top = next(folder for folder in folders() if name.startswith(folder))
+        place = Path(name).relative_to(Path(top).parent)
+        lines[str(place)].append(f"{function_at(name, line)} x{count}")
     for name, functions in sorted(lines.items()):
         print(f"{name}: {', '.join(functions)}")
 

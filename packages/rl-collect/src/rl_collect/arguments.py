@@ -75,7 +75,7 @@ def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]
 def as_array(values: Any) -> NDArray[Any]:
     """Read values as an array; one of objects where they are none."""
     try:
-        return values if type(values) is np.ndarray else np.asarray(values)
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):
         return np.empty((), object)
 

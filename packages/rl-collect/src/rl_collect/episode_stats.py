@@ -162,7 +162,7 @@ class Episodes:
 
 def _rewards(reward: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     """Rewards `[*B, T, ...]` as an array of numbers."""
-    found = as_array(reward)
+    found = reward if type(reward) is np.ndarray else as_array(reward)
     if found.dtype.kind not in "fiub":
         msg = f"reward must be numbers, as an array or a tensor: got {reward!r:.200}."
         raise TypeError(msg)
