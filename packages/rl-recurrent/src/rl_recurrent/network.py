@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.nn.functional import pad as pad_last
 
 from rl_layout import Segments
 from rl_recurrent.backends import pack, pad
@@ -148,13 +149,25 @@ def _run_layer(
     """Run one layer in one direction: its output ``[M, P]``, and the states that are wanted."""
     cell, layer = network.equations, network.layers[which]
     if layer.w_hr is None:
-        states = rows.run(cell, x, cell.row_weights(layer), before)
+        states = rows.run(cell, x, _row_weights(cell, layer), before)
     else:
         h, c = before
         x, whole = unprojected(x, rows.spread(h), layer, layer.w_hr)
-        hidden, c = rows.run(cell, x, cell.row_weights(whole), (torch.zeros_like(c), c))
+        hidden, c = rows.run(cell, x, _row_weights(cell, whole), (torch.zeros_like(c), c))
         states = hidden @ layer.w_hr.t(), c
     return states[0], rows.wanted(states)
+
+
+def _row_weights(cell: Cell, layer: LayerWeights) -> RowWeights:
+    """The parameters with the biases merged that are added to the same sum."""
+    w_ih, w_hh, b_ih, b_hh, _ = layer
+    if b_ih is None or b_hh is None:
+        b_ih = b_hh = w_hh.new_zeros(len(w_hh))
+    if not cell.has_inner_bias:
+        return RowWeights(w_ih, w_hh, b_ih + b_hh)
+    size = len(w_hh) // cell.num_gates
+    outer, b_hn = b_hh.split([len(b_hh) - size, size])
+    return RowWeights(w_ih, w_hh, b_ih + pad_last(outer, (0, size)), b_hn)
 
 
 def unroll_checked(

@@ -81,8 +81,8 @@ class Cell:
     num_states: int  # h alone, or h and c
     # signs of a large input to each gate that keeps c as it is; None in a cell without c
     hold: tuple[int, ...] | None
-    # parameters of torch -> with the biases merged that are added to the same sum
-    row_weights: Callable[[LayerWeights], RowWeights]
+    # whether a reset gate multiplies h's share of the last gate, and the bias in it
+    has_inner_bias: bool
     # x [n, I], states before, parameters -> states after, in differentiable operations
     step: Callable[[Tensor, States, LayerWeights], States]
     # the same in one call of torch, without a projection: w_ih, w_hh, b_ih, b_hh one by one

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import linear
 
-from rl_recurrent.cells.cell import Cell, Factors, LayerWeights, RowWeights, States
+from rl_recurrent.cells.cell import Cell, Factors, LayerWeights, States
 
 
 def gru_step(x: Tensor, states: States, layer: LayerWeights) -> States:
@@ -24,16 +24,6 @@ def gru_step(x: Tensor, states: States, layer: LayerWeights) -> States:
     r_h, z_h, n_h = linear(h, layer.w_hh, layer.b_hh).chunk(3, -1)
     n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
     return (n + (z_x + z_h).sigmoid() * (h - n),)
-
-
-def _row_weights(layer: LayerWeights) -> RowWeights:
-    size = layer.w_hh.shape[1]
-    if layer.b_ih is None or layer.b_hh is None:
-        bias, b_hn = layer.w_hh.new_zeros(3 * size), layer.w_hh.new_zeros(size)
-    else:
-        reset_update, b_hn = layer.b_hh.split([2 * size, size])
-        bias = layer.b_ih + pad(reset_update, (0, size))
-    return RowWeights(layer.w_ih, layer.w_hh, bias, b_hn)
 
 
 def _torch_step(
@@ -121,7 +111,7 @@ GRU = Cell(
     num_gates=3,
     num_states=1,
     hold=None,
-    row_weights=_row_weights,
+    has_inner_bias=True,
     step=gru_step,
     torch_step=_torch_step,
     torch_layers=_torch_layers,

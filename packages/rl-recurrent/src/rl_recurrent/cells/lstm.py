@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rl_recurrent.cells.cell import Cell, Factors, LayerWeights, RowWeights, States
+from rl_recurrent.cells.cell import Cell, Factors, LayerWeights, States
 
 
 def lstm_step(x: Tensor, states: States, layer: LayerWeights) -> States:
@@ -24,12 +24,6 @@ def lstm_step(x: Tensor, states: States, layer: LayerWeights) -> States:
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     h = o.sigmoid() * c.tanh()
     return (h if layer.w_hr is None else linear(h, layer.w_hr)), c
-
-
-def _row_weights(layer: LayerWeights) -> RowWeights:
-    if layer.b_ih is None or layer.b_hh is None:
-        return RowWeights(layer.w_ih, layer.w_hh, layer.w_hh.new_zeros(layer.w_hh.shape[0]))
-    return RowWeights(layer.w_ih, layer.w_hh, layer.b_ih + layer.b_hh)
 
 
 def _torch_layers(x: Tensor, states: States, params: list[Tensor], *options: Any) -> States:
@@ -107,7 +101,7 @@ LSTM = Cell(
     num_gates=4,
     num_states=2,
     hold=(-1, 1, 0, 0),  # i shuts, f opens
-    row_weights=_row_weights,
+    has_inner_bias=False,
     step=lstm_step,
     torch_step=torch.lstm_cell,
     torch_layers=_torch_layers,
