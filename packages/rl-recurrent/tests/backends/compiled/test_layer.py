@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,41 @@ def test_segments_beyond_one_chunk_equal_the_reference(layer, cell):
     lengths = [1 + 7 * number % 11 for number in range(2 * numba_loops.COLUMNS + 3)]
     case = layer(cell, lengths, inputs=6, size=10)
     assert_close(case.run("compiled", SINGLE), case.run("reference"), rtol=1e-4, atol=2e-5)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@both_cells
+@pytest.mark.usefixtures("two_threads")
+def test_two_threads_give_the_numbers_of_one(layer, cell):
+    lengths = [1 + 11 * number % 47 for number in range(2 * compiled.MIN_COLUMNS + 5)]
+    case, started = layer(cell, lengths, inputs=70, size=130), []
+    threading.setprofile(lambda *_: started.append(threading.get_ident()))
+    try:
+        found = case.run("compiled", SINGLE)
+    finally:
+        threading.setprofile(None)
+    assert set(started) - {threading.get_ident()}
+    torch.set_num_threads(1)
+    assert_close(found, case.run("compiled", SINGLE), rtol=1e-4, atol=1e-5)
+    assert_close(found, case.run("reference"), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_small_batches_start_no_threads(layer):
+    case, started = layer("gru", [9] * 40, inputs=4, size=8), []
+    threading.setprofile(lambda *_: started.append(threading.get_ident()))
+    try:
+        case.run("compiled", SINGLE)
+    finally:
+        threading.setprofile(None)
+    assert set(started) <= {threading.get_ident()}
 
 
 @both_cells

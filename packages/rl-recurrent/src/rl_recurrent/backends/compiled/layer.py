@@ -7,7 +7,8 @@ share of n; or the states alone, where memory is to be saved: then backward runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells.cell import Cell, RowWeights, States
 from rl_tensordict.types import Array
 
+# a thread is worth its start, some 0.1 ms, for as many segments and products
+MIN_COLUMNS, MIN_PRODUCTS = 8, 2**23
 NONE = np.empty((0, 0), np.float32)  # rows that are not there, or not wanted
 NO_BIAS = np.empty(0, np.float32)
 
@@ -36,7 +39,7 @@ def layer(
     """Run one layer in one direction: the states after every row, ``[M, H]`` each."""
     tensors = x, *weights, *states
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-    run = _Run(cell.num_states > 1, segments)
+    run = _Run(cell.num_states > 1, segments, weights)
     keep = keep and settings.save != "state"
     return _Compiled.apply(run, keep, *tensors)  # type: ignore[no-any-return, no-untyped-call]
 
@@ -70,20 +73,25 @@ class _Compiled(torch.autograd.Function):
 
 
 class _Run:
-    """The segments of a batch, and the calls of the loops over them."""
+    """The segments of a batch, dealt to threads, and the calls of the loops over them."""
 
-    def __init__(self, is_lstm: bool, segments: Segments) -> None:
+    def __init__(self, is_lstm: bool, segments: Segments, weights: RowWeights) -> None:
         lengths = _array(segments.lengths)
         firsts = np.cumsum(lengths) - lengths
+        longest_first = np.argsort(-lengths, kind="stable")
+        products = segments.num_real * (weights.w_ih.numel() + weights.w_hh.numel())
+        most = min(torch.get_num_threads(), len(lengths) // MIN_COLUMNS, products // MIN_PRODUCTS)
+        parts = max(1, most)
         self.is_lstm = is_lstm
-        self.plan = firsts, lengths, np.argsort(-lengths, kind="stable")
+        # one after the other to each thread in turn, so that all have segments of all lengths
+        self.plans = [(firsts, lengths, longest_first[part::parts].copy()) for part in range(parts)]
 
     def forward(self, tensors: Sequence[Tensor], outs: Sequence[Tensor], kept: Tensor) -> None:
         """Write the states after every row, and what is kept if there is room for it."""
         x, w_ih, w_hh, bias, b_hn, *starts = tensors
         weights = _array(w_ih.t()), _array(w_hh.t()), _array(bias), _flat(b_hn)
-        states = _pair(starts), _pair(outs)
-        loaded().forward(self.is_lstm, self.plan, _array(x), *weights, *states, _array(kept))
+        arrays = _array(x), *weights, _pair(starts), _pair(outs), _array(kept)
+        _in_threads(loaded().forward, [(self.is_lstm, plan, *arrays) for plan in self.plans])
 
     def backward(
         self,
@@ -95,17 +103,35 @@ class _Run:
     ) -> list[Tensor | None]:
         """The gradients of the tensors that need one; those of states are found anyway."""
         x, w_ih, w_hh, *_, first = tensors
-        pairs = zip(tensors[1:5], needs[1:5], strict=True)
-        sums = [x.new_zeros(each.shape) if need else None for each, need in pairs]
         d_x = x.new_empty(x.shape) if needs[0] else None
         d_starts = [first.new_empty(first.shape) for _ in outs]
-        arrays = (*map(_rows, sums[:2]), *map(_flat, sums[2:]))
-        loaded().backward(
-            *(self.is_lstm, self.plan, _array(x), _array(w_ih), _array(w_hh)),
-            *(_pair(tensors[5:]), _pair(outs), _array(kept), _pair(grads)),
-            *(_rows(d_x), arrays, _pair(d_starts)),
-        )
-        return [d_x, *sums, *d_starts]
+        # each thread adds up its own [P, ...]
+        pairs = zip(tensors[1:5], needs[1:5], strict=True)
+        parts = len(self.plans)
+        sums = [x.new_zeros(parts, *each.shape) if need else None for each, need in pairs]
+        inputs = _array(x), _array(w_ih), _array(w_hh)
+        states = _pair(tensors[5:]), _pair(outs), _array(kept), _pair(grads)
+        calls = []
+        for part, plan in enumerate(self.plans):
+            own = [None if each is None else each[part] for each in sums]
+            arrays = (*map(_rows, own[:2]), *map(_flat, own[2:]))
+            wanted = _rows(d_x), arrays, _pair(d_starts)
+            calls.append((self.is_lstm, plan, *inputs, *states, *wanted))
+        _in_threads(loaded().backward, calls)
+        totals = [None if each is None else each.sum(0) for each in sums]
+        return [d_x, *totals, *d_starts]
+
+
+def _in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
+    """Run calls at the same time, the first one here."""
+    if len(calls) == 1:
+        function(*calls[0])
+        return
+    with ThreadPoolExecutor(len(calls) - 1) as pool:
+        others = [pool.submit(function, *call) for call in calls[1:]]
+        function(*calls[0])
+    for other in others:
+        other.result()
 
 
 def _array(tensor: Tensor) -> Array:
