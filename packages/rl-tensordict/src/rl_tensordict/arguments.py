@@ -5,12 +5,13 @@ Made for the packages of this family: names change with the minor version only.
 
 from __future__ import annotations
 
-import inspect
 import math
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from types import FrameType
 from typing import Any
 
 import torch
@@ -168,18 +169,27 @@ def refuse_unknown(given: Iterable[str], hints: Mapping[str, str] | None = None)
         raise TypeError(msg)
 
 
+def stack_level(skipped: int = 0) -> int:
+    """The ``stacklevel`` of a warning of the caller: the first line outside of its package.
+
+    With `skipped` frames between, the package is that of the caller's caller, and so on.
+    """
+    level, frame = skipped + 1, sys._getframe(skipped + 1)
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_globals.get("__name__", "").startswith(f"{package}."):
+        level, outer = level + 1, outer.f_back
+    return level
+
+
 def drop_useless(given: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[str, Any]:
     """Leave out arguments that have no effect, with a warning where a reason is given.
 
     The warning points at the first caller outside of the package that calls this.
     """
-    level, frame = 1, inspect.currentframe()
-    inner = frame and frame.f_back
-    package = inner.f_globals.get("__name__", "").partition(".")[0] if inner else ""
-    while inner is not None and inner.f_globals.get("__name__", "").startswith(f"{package}."):
-        level, inner = level + 1, inner.f_back
+    level = stack_level(1)
     for name in given:
         if reasons.get(name):
             msg = f"{name} has no effect: {reasons[name]}. Leave it out."
-            warnings.warn(msg, DeprecationWarning, stacklevel=level + 1)
+            warnings.warn(msg, DeprecationWarning, stacklevel=level)
     return {name: value for name, value in given.items() if name not in reasons}

@@ -19,6 +19,7 @@ from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import load_storage, require_same_shape, storage_parts
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import ListStorage, Storage, TensorStorage
+from rl_tensordict.arguments import stack_level
 
 _PARTS = ("storage", "sampler", "writer")
 _APART = "storage/folder"  # the rows, where a checkpointer of the user's keeps them in a folder
@@ -111,7 +112,7 @@ def warn_of_batch_size(asked: int | None, loaded: int | None) -> None:
             f" that the next samples are the same: set buffer.batch_size = {asked} afterwards if "
             "that is not wanted."
         )
-        warnings.warn(message, UserWarning, stacklevel=4)
+        warnings.warn(message, UserWarning, stacklevel=stack_level())
 
 
 def _rows_loader(storage: Storage, archive: Archive) -> Callable[[], None]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rl_layout import keys
+from rl_tensordict.arguments import stack_level
 
 _LOOKS = 16  # more calls than the last steps of short episodes, and too few to take time
 
@@ -36,7 +37,7 @@ class RefilledArrays:
                 "its array (self.state += 1, or copy=False of a vector)? Let it return a copy, or "
                 "store observation.copy(). One that shows the same again is right."
             )
-            warnings.warn(message, UserWarning, stacklevel=4)
+            warnings.warn(message, UserWarning, stacklevel=stack_level())
 
 
 def _is_one(before: Any, after: Any) -> bool:

@@ -15,6 +15,7 @@ from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys, ReadCol
 from rl_replay.linking.observations import lacks, observed
 from rl_slabs.internals import Leaves, ValidatedLeaves
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import stack_level
 
 Seen = tuple[list[NDArray[Any]], list[NDArray[Any]]]
 """Observations and next observations of rows, as bits."""
@@ -115,13 +116,13 @@ class EndChecks:
         self.repeated += repeated
         if not self._warned_of_rows and self._is_rule:
             self._warned_of_rows = True
-            warnings.warn(f"{self._said_of_rows()}. {CURES}", stacklevel=6)
+            warnings.warn(f"{self._said_of_rows()}. {CURES}", stacklevel=stack_level())
 
     def _add_flags(self, contradictory: int) -> None:
         self.contradictory += contradictory
         if contradictory and not self._warned_of_flags:
             self._warned_of_flags = True
-            warnings.warn(f"{self._said_of_flags()}. {FLAG_CURES}", stacklevel=6)
+            warnings.warn(f"{self._said_of_flags()}. {FLAG_CURES}", stacklevel=stack_level())
 
     def _said_of_rows(self) -> str:
         return (

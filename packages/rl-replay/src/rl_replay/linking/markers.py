@@ -20,6 +20,7 @@ from rl_layout.internals import cut_between
 from rl_slabs import RowSchema
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict.arguments import stack_level
 
 TRAJECTORY_KEYS: tuple[NestedKey, ...] = (keys.TRAJ_IDS, "episode")
 """Where ids are looked for, in this order."""
@@ -136,7 +137,7 @@ def warn_of_endless(schema: RowSchema, known: MarkerKeys) -> bool:
         "call are taken for one trajectory, and slices run over all of them. Store ('next', "
         "'done'), or ids under ('collector', 'traj_ids').",
         UserWarning,
-        stacklevel=7,
+        stacklevel=stack_level(),
     )
     return True
 

@@ -16,6 +16,7 @@ from rl_replay.data.bits import differing_bits, same_bits, same_words, words
 from rl_replay.linking.markers import Extent, MarkerColumns, MarkerKeys
 from rl_slabs.internals import Leaves, ValidatedLeaves, bits_of, carrier
 from rl_tensordict import NestedKey, build, nest
+from rl_tensordict.arguments import stack_level
 from rl_tensordict.types import KeyPath
 
 CURES = (
@@ -75,7 +76,7 @@ class Comparisons:
         if self._warned or not self._is_rule:
             return
         self._warned = True
-        warnings.warn(f"{self}, {CURES}", stacklevel=5)
+        warnings.warn(f"{self}, {CURES}", stacklevel=stack_level())
 
     @property
     def _is_rule(self) -> bool:
@@ -91,7 +92,7 @@ class Comparisons:
                 f"a call of {gap.after} rows follows one of {gap.before} rows without ids, which "
                 f"cuts {gap.cut} trajectories that go on: a row continues the row at its place in "
                 f"the call before, {GAP_CURES}",
-                stacklevel=6,
+                stacklevel=stack_level(),
             )
 
     def explain_gaps(self) -> str:
