@@ -5,15 +5,15 @@
 | under `torch.compile` | ``[B, T]``; a flat batch with a `max_length` | ``scan`` |
 | under `torch.compile` | anything else | as below, outside of the graph |
 | CPU | an LSTM, segments all of one length, not in float64 | ``pad``, one call |
-| CPU | anything else, with numba, not in float64 | ``compiled``, but for wide networks on cores |
+| CPU | anything else, with numba, not in float64 | ``compiled`` |
 | CPU | anything else | ``pack`` |
 | CUDA | segments all of one length, but a wide batch with 128 < H <= 192 | ``pad``: cuDNN |
 | CUDA | anything else, with triton | ``triton`` |
 | CUDA | anything else, without triton or in float64 | ``pad`` in blocks of time |
 
-``compiled`` runs on one core: where torch has more than two, hidden states of more than 128 units
-are left to it. ``pad`` has no cell states of an LSTM per row: with ``every_state``, another one
-runs.
+``compiled`` runs on the threads of torch, each with some of the segments, and on one where their
+library cannot be reached, as on Windows. ``pad`` has no cell states of an LSTM per row: with
+``every_state``, another one runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ from rl_tensordict.arguments import shown
 WIDE = 32
 SLOW_SIZES = range(129, 193)
 CPU = torch.device("cpu")
-# hidden sizes and cores from which products of torch on all cores beat loops on one
-LARGE, FEW_CORES = 128, 2
 PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 
@@ -214,8 +212,7 @@ def _on_cpu(work: Work, segments: Segments) -> BackendChoice:
     dense = is_dense(segments)
     if work.cell == "lstm" and dense and not work.needs_cells and work.dtype != torch.float64:
         return BackendChoice("pad", "LSTM on a CPU, segments of one length: one call of torch")
-    few_cores = work.hidden_size <= LARGE or torch.get_num_threads() <= FEW_CORES
-    if few_cores and work.dtype != torch.float64 and has_loops():
+    if work.dtype != torch.float64 and has_loops():
         return BackendChoice("compiled", f"{work.cell.upper()} on a CPU: loops that numba compiled")
     if work.needs_cells:
         return BackendChoice("pack", "LSTM on a CPU, the cell state after every row is wanted")

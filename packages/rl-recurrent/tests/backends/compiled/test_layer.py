@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import threading
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from rl_layout import Segments
 from rl_recurrent import Network, Settings
 from rl_recurrent.backends.compiled import layer as compiled
 from rl_recurrent.backends.compiled import numba_loops
+from rl_recurrent.backends.compiled.threads import num_threads
 from rl_recurrent.functional import lstm
 from rl_recurrent.testing import check_backend
 
@@ -54,31 +55,33 @@ def two_threads():
     torch.set_num_threads(before)
 
 
+def functions_of(act):
+    """The names of the functions that are called, and what comes of it."""
+    seen = set()
+    sys.setprofile(lambda frame, *_: seen.add(frame.f_code.co_name))
+    try:
+        return act(), seen
+    finally:
+        sys.setprofile(None)
+
+
 @both_cells
 @pytest.mark.usefixtures("two_threads")
 def test_two_threads_give_the_numbers_of_one(layer, cell):
     lengths = [1 + 11 * number % 47 for number in range(2 * compiled.MIN_COLUMNS + 5)]
-    case, started = layer(cell, lengths, inputs=70, size=130), []
-    threading.setprofile(lambda *_: started.append(threading.get_ident()))
-    try:
-        found = case.run("compiled", SINGLE)
-    finally:
-        threading.setprofile(None)
-    assert set(started) - {threading.get_ident()}
+    case = layer(cell, lengths, inputs=70, size=130)
+    found, called = functions_of(lambda: case.run("compiled", SINGLE))
+    assert ("run_together" in called) == (num_threads() > 1)
     torch.set_num_threads(1)
     assert_close(found, case.run("compiled", SINGLE), rtol=1e-4, atol=1e-5)
-    assert_close(found, case.run("reference"), rtol=1e-3, atol=1e-4)
+    assert_close(found, case.run("reference"), rtol=1e-3, atol=1e-4)  # 500 rows are added up
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_small_batches_start_no_threads(layer):
-    case, started = layer("gru", [9] * 40, inputs=4, size=8), []
-    threading.setprofile(lambda *_: started.append(threading.get_ident()))
-    try:
-        case.run("compiled", SINGLE)
-    finally:
-        threading.setprofile(None)
-    assert set(started) <= {threading.get_ident()}
+def test_small_batches_stay_in_one_thread(layer):
+    case = layer("gru", [9] * 40, inputs=4, size=8)
+    _, called = functions_of(lambda: case.run("compiled", SINGLE))
+    assert "run_together" not in called
 
 
 @both_cells

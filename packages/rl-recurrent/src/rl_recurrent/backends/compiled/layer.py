@@ -8,7 +8,6 @@ share of n; or the states alone, where memory is to be saved: then backward runs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from torch.autograd.function import once_differentiable
 
 from rl_layout import Segments
 from rl_recurrent.backends.compiled.loops import loaded
+from rl_recurrent.backends.compiled.threads import num_threads, run_together
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells.cell import Cell, RowWeights, States
 from rl_tensordict.types import Array
 
-# a thread is worth its start, some 0.1 ms, for as many segments and products
+# one thread more is worth its start for as many segments and products
 MIN_COLUMNS, MIN_PRODUCTS = 8, 2**23
 NONE = np.empty((0, 0), np.float32)  # rows that are not there, or not wanted
 NO_BIAS = np.empty(0, np.float32)
@@ -80,7 +80,7 @@ class _Run:
         firsts = np.cumsum(lengths) - lengths
         longest_first = np.argsort(-lengths, kind="stable")
         products = segments.num_real * (weights.w_ih.numel() + weights.w_hh.numel())
-        most = min(torch.get_num_threads(), len(lengths) // MIN_COLUMNS, products // MIN_PRODUCTS)
+        most = min(num_threads(), len(lengths) // MIN_COLUMNS, products // MIN_PRODUCTS)
         parts = max(1, most)
         self.is_lstm = is_lstm
         # one after the other to each thread in turn, so that all have segments of all lengths
@@ -91,7 +91,7 @@ class _Run:
         x, w_ih, w_hh, bias, b_hn, *starts = tensors
         weights = _array(w_ih.t()), _array(w_hh.t()), _array(bias), _flat(b_hn)
         arrays = _array(x), *weights, _pair(starts), _pair(outs), _array(kept)
-        _in_threads(loaded().forward, [(self.is_lstm, plan, *arrays) for plan in self.plans])
+        _run(loaded().forward, [(self.is_lstm, plan, *arrays) for plan in self.plans])
 
     def backward(
         self,
@@ -117,21 +117,16 @@ class _Run:
             arrays = (*map(_rows, own[:2]), *map(_flat, own[2:]))
             wanted = _rows(d_x), arrays, _pair(d_starts)
             calls.append((self.is_lstm, plan, *inputs, *states, *wanted))
-        _in_threads(loaded().backward, calls)
+        _run(loaded().backward, calls)
         totals = [None if each is None else each.sum(0) for each in sums]
         return [d_x, *totals, *d_starts]
 
 
-def _in_threads(function: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
-    """Run calls at the same time, the first one here."""
+def _run(function: Callable[..., None], calls: Sequence[tuple[Any, ...]]) -> None:
     if len(calls) == 1:
         function(*calls[0])
-        return
-    with ThreadPoolExecutor(len(calls) - 1) as pool:
-        others = [pool.submit(function, *call) for call in calls[1:]]
-        function(*calls[0])
-    for other in others:
-        other.result()
+    else:
+        run_together(function, calls)
 
 
 def _array(tensor: Tensor) -> Array:
