@@ -109,9 +109,8 @@ class Rows:
         """
         count = positive(count, "count")
         if torch.device(device or "cpu").type == "cpu":
-            return cls.over(
-                schema, count, Memory.private(max(1, cls.bytes_for(schema, count))).array
-            )
+            memory = Memory.private(max(1, cls.bytes_for(schema, count)))
+            return cls.over(schema, count, memory.array)
         words = torch.zeros(count, schema.row_bytes // 8, dtype=torch.int64, device=device)
         arrays = {
             field.path: torch.empty(count, *field.shape, dtype=field.dtype, device=device).zero_()
