@@ -27,9 +27,10 @@ class TensorDictMaxValueWriter(Writer):
 
     With `by="trajectory"` rows wait in memory until the last step of their trajectory has come, as
     done flags say; then the trajectory is stored whole, in place of worse ones, the worst first, or
-    dropped if those have too little room. One whose first steps never came is dropped. To replace
-    trajectories all rows are laid out anew; in a file, or in shared memory with one lane, other
-    processes find none meanwhile. One process stores, the others may sample.
+    dropped if those have too little room. One whose first steps never came is dropped, and so is
+    the one that waits longest where unfinished ones have more steps than the buffer holds. To
+    replace trajectories all rows are laid out anew; in a file, or in shared memory with one lane,
+    other processes find none meanwhile. One process stores, the others may sample.
 
     Args:
         rank_key: The leaf; `("next", "reward")` unless given.
