@@ -80,8 +80,8 @@ class _Run:
         firsts = np.cumsum(lengths) - lengths
         longest_first = np.argsort(-lengths, kind="stable")
         products = segments.num_real * (weights.w_ih.numel() + weights.w_hh.numel())
-        most = min(num_threads(), len(lengths) // MIN_COLUMNS, products // MIN_PRODUCTS)
-        parts = max(1, most)
+        most = min(len(lengths) // MIN_COLUMNS, products // MIN_PRODUCTS)
+        parts = min(most, num_threads()) if most > 1 else 1
         self.is_lstm = is_lstm
         # one after the other to each thread in turn, so that all have segments of all lengths
         self.plans = [(firsts, lengths, longest_first[part::parts].copy()) for part in range(parts)]
