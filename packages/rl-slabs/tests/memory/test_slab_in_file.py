@@ -66,6 +66,12 @@ def test_processes_that_make_it_at_once_have_one_slab(file, forked, schema):
     assert Slab.over(file).columns()["number"].tolist() == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_file_that_is_refused_stays_open_for_another_try(file, schema):
+    with pytest.raises(ValueError, match="is no slab"):
+        Slab.over(file)
+    assert Slab.in_file(file, schema, 6).capacity == 6
+
+
 def die_in_the_middle(pipe, file, schema, writes):
     """Makes the slab and stops before one of the two writes of its head."""
     write = os.pwrite

@@ -214,7 +214,12 @@ class Slab:
             ...     Slab.open(f"{folder}/a").schema == schema
             True
         """
-        return cls.over(LazyFile.open(path))
+        file = LazyFile.open(path)
+        try:
+            return cls.over(file)
+        except BaseException:
+            file.close()
+            raise
 
     @classmethod
     def in_file(
@@ -486,7 +491,9 @@ class Slab:
 
     @classmethod
     def over(cls, file: LazyFile) -> Self:
-        """The slab in an open file, which is the slab's to close from here on.
+        """The slab in an open file, which is the slab's to close once it is made.
+
+        Where this raises, the file stays open for another try.
 
         Args:
             file: Filled with a slab.
@@ -505,16 +512,12 @@ class Slab:
             5
         """
         check_type("file", file, LazyFile, "an open file, as LazyFile.open returns")
-        try:
-            manifest = Manifest.read(file.fileno(), file.path or "the memory")
-            taken, wanted = manifest.taken, _wanted(manifest)
-            if file.kind == "mapped":
-                # a copied file may have holes where the rows were zero
-                take_space(file.fileno(), taken, wanted, promised=manifest.promised)
-            memory = Memory.over(file, manifest.nbytes)
-        except BaseException:
-            file.close()
-            raise
+        manifest = Manifest.read(file.fileno(), file.path or "the memory")
+        taken, wanted = manifest.taken, _wanted(manifest)
+        if file.kind == "mapped":
+            # a copied file may have holes where the rows were zero
+            take_space(file.fileno(), taken, wanted, promised=manifest.promised)
+        memory = Memory.over(file, manifest.nbytes)
         count, start = manifest.lanes * WORDS_PER_LANE, manifest.words_offset
         words = memory.array[start : start + count * 8].view(np.int64)
         begin = manifest.rows_offset
