@@ -73,7 +73,7 @@ def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Read values as an array; one of objects where they are none."""
+    """Convert values to an array; one of dtype object where numpy cannot."""
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError):

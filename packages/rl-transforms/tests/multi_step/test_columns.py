@@ -159,7 +159,7 @@ def test_column_with_contradicting_observations_is_cut():
 
 def test_refused_flush_loses_no_rows():
     rows = environments(2, 3, [9], KINDS[:1])
-    out = torch.zeros(2, 3, 4, 1, dtype=torch.bool)  # an agent is out, its environment goes on
+    out = torch.zeros(2, 3, 4, 1, dtype=torch.bool)  # one agent is done, its environment is not
     out[0, 1, 2] = True
     rows["next", "agents"] = TensorDict({"done": out}, [2, 3])
     ahead = columns(5)

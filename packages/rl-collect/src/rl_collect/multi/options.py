@@ -226,7 +226,7 @@ class MultiOptions:
         """Raise where steps cannot be written one by one, as by `add` of a buffer here."""
         if not self.workers_write:
             msg = (
-                "extend_buffer=False writes each step where it is played, in a worker: give a "
+                "extend_buffer=False writes steps in the worker that collects them: give a "
                 "buffer that workers share (shared=True of rl-replay's), or leave it out."
             )
             raise ValueError(msg)

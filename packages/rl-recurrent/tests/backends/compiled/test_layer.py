@@ -47,14 +47,6 @@ def test_segments_beyond_one_chunk_equal_the_reference(layer, cell):
     assert_close(case.run("compiled", SINGLE), case.run("reference"), rtol=1e-4, atol=2e-5)
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def functions_of(act):
     """The names of the functions that are called, and what comes of it."""
     seen = set()

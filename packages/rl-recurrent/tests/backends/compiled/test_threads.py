@@ -4,19 +4,14 @@ import sys
 import threading
 
 import pytest
-import torch
 
 from rl_recurrent.backends.compiled.threads import num_threads, run_together
 
 
 @pytest.fixture(autouse=True)
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
+def reachable(two_threads):
     if num_threads() == 1:
         pytest.skip("torch's OpenMP cannot be reached on this system")
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other OpenMP libraries")
@@ -39,3 +34,11 @@ def test_what_a_call_raises_reaches_the_caller():
 
     with pytest.raises(ValueError, match="1"):
         run_together(fail, [(0,), (1,)])
+
+
+def test_every_call_runs_once_where_openmp_gives_fewer_threads_than_calls():
+    seen = []
+    inner = [(0,), (1,), (2,)]
+    # OpenMP gives a region inside of another one thread
+    run_together(lambda: run_together(seen.append, inner), [(), ()])
+    assert sorted(seen) == [0, 0, 1, 1, 2, 2]

@@ -127,7 +127,7 @@ class BatchMaker:
         assert queue is not None  # the caller looked
         while True:
             with parts.local.lock:
-                pending = queue.take(parts.stamp, size, self._stand)
+                pending = queue.take(parts.stamp, size, self._are_live)
                 while pending is None:  # again where rows of other processes came into sight
                     self.rewind()
                     self._submit(size)
@@ -160,15 +160,15 @@ class BatchMaker:
             make,
             stamp=stamp,
             size=size,
-            numbers=draw.numbers,
+            row_ids=draw.numbers,
             before=before,
             rng_after=parts.rng_state(),
         )
 
-    def _stand(self, numbers: torch.Tensor) -> bool:
+    def _are_live(self, row_ids: torch.Tensor) -> bool:
         """Whether no other process has overwritten rows of a batch that waits."""
         storage = self._parts.storage
-        return not storage.is_shared or bool(storage.ring.is_live(numbers).all())
+        return not storage.is_shared or bool(storage.ring.is_live(row_ids).all())
 
     def _draw(self, size: int) -> DrawnIndices:
         storage, sampler = self._parts.storage, self._parts.sampler

@@ -27,7 +27,7 @@ class PrefetchedBatch:
 
     stamp: Stamp  # The counts of changes when its rows were drawn
     size: int  # How many rows were asked for
-    numbers: torch.Tensor  # The row ids that were chosen, int64 [N]
+    row_ids: torch.Tensor  # Those that were chosen, int64 [N]
     before: DrawnFrom  # The state from which its rows were drawn
     rng_after: torch.Tensor | None  # The state of the generator after that
     future: Future[Any]  # The batch; None in place of it where it became stale
@@ -53,22 +53,22 @@ class Prefetch:
         *,
         stamp: Stamp,
         size: int,
-        numbers: torch.Tensor,
+        row_ids: torch.Tensor,
         before: DrawnFrom,
         rng_after: torch.Tensor | None,
     ) -> None:
         """Lets a thread make a batch."""
         future = self._threads.submit(make)
-        self._queue.append(PrefetchedBatch(stamp, size, numbers, before, rng_after, future))
+        self._queue.append(PrefetchedBatch(stamp, size, row_ids, before, rng_after, future))
 
     def take(
-        self, stamp: Stamp, size: int, stands: Callable[[torch.Tensor], bool]
+        self, stamp: Stamp, size: int, are_live: Callable[[torch.Tensor], bool]
     ) -> PrefetchedBatch | None:
-        """The next batch, if it is neither stale nor of another size, and its rows stand."""
+        """The next batch, if it is neither stale nor of another size, and its rows are live."""
         if not self._queue:
             return None
         first = self._queue[0]
-        if first.stamp == stamp and first.size == size and stands(first.numbers):
+        if first.stamp == stamp and first.size == size and are_live(first.row_ids):
             return self._queue.popleft()
         return None
 

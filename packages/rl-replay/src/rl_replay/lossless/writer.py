@@ -286,7 +286,7 @@ class LosslessWriter:
         stored = [leaves[path] for path in self._stored]
         if not isinstance(cells, ValidatedLeaves) or not cells.tensors:
             return stored
-        # a tensor says where it is in memory in a tenth of the time that an array takes
+        # the address of a tensor is read in a tenth of the time of that of an array
         found = ValidatedLeaves(zip(self._keys, stored, strict=True))
         found.tensors = [
             torch.from_numpy(leaves[SUCCESSOR]) if number is None else cells.tensors[number]
