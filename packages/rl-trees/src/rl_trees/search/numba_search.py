@@ -26,7 +26,7 @@ from rl_trees.search.columns import (
     VISITS,
     WEIGHTS,
 )
-from rl_trees.search.numba_powers import powers
+from rl_trees.search.numba_powers import LARGEST, power
 
 _MIX = np.uint64(MIX)
 # Nothing is allocated, so views need no counts of references, which would take half of the time.
@@ -93,7 +93,7 @@ def fill_row(c, tree, node, logits, legal, value):
         c.numbers[tree, node, MEANS],
         c.numbers[tree, node, WEIGHTS],
     )
-    top, total = -np.inf, 0.0
+    top = -np.inf
     for a in range(len(shifted)):
         allowed[a], child[a] = legal[a], -1
         visits[a], pending[a] = 0, 0
@@ -103,14 +103,22 @@ def fill_row(c, tree, node, logits, legal, value):
     # no action is legal: all are -inf, and -inf - -inf would be NaN
     if not np.isfinite(top):
         top = 0.0
-    for a in range(len(shifted)):
-        shifted[a] -= top
-        prior[a] = np.exp(shifted[a])
-        total += prior[a]
+    total = exponentials(shifted, top, prior)
     if total > 0:
         for a in range(len(shifted)):
             prior[a] /= total
     c.value[tree, node] = value
+
+
+@njit(**_loose)
+def exponentials(shifted, top, prior):
+    """Takes the greatest logit from all, and fills their exponentials; returns the sum."""
+    total = 0.0
+    for a in range(len(shifted)):
+        shifted[a] -= top
+        prior[a] = power(shifted[a])
+        total += prior[a]
+    return total
 
 
 @njit(**_options)
@@ -175,7 +183,8 @@ def root_scores(c, rule, improved):
             counts[a] = visits[a]
             means[a] = totals[a] / max(counts[a], 1.0)
             every += counts[a]
-        improve(c, rule, tree, 0, counts, means, improved[tree], every)
+        found = complete(c, rule, tree, 0, counts, means, improved[tree], every)
+        improve(c.numbers[tree, 0, LOGITS], found[0], found[1], improved[tree])
 
 
 @njit(**_inlined)
@@ -230,12 +239,12 @@ def puct(c, rule, tree, node, counts, means, scores, every):
 @njit(**_loose)
 def gumbel(c, rule, tree, node, counts, means, scores, every):
     """Scores of sequential halving at a root, of the improved policy elsewhere."""
+    logits = c.numbers[tree, node, LOGITS]
     if node > 0 and every == 0:  # the policy is the prior
-        logits = c.numbers[tree, node, LOGITS]
         for a in range(len(scores)):
             scores[a] = logits[a]
         return
-    top = improve(c, rule, tree, node, counts, means, scores, every)
+    scale, low, most = complete(c, rule, tree, node, counts, means, scores, every)
     if node == 0 and np.int64(every) < c.plan.shape[1]:
         considered, noise, legal = 0, c.noise[tree], c.legal[tree, node]
         for a in range(len(scores)):
@@ -243,11 +252,28 @@ def gumbel(c, rule, tree, node, counts, means, scores, every):
         wanted = c.plan[min(considered, np.int64(rule.parameters[0])), np.int64(every)]
         for a in range(len(scores)):
             if legal[a] and counts[a] == wanted:
+                improve(logits, scale, low, scores)
                 halve(noise, counts, wanted, scores)
                 return
-    share, visit = 1.0 / powers(scores, top), 1.0 / (1.0 + every)
+    share, visit = 1.0 / weigh(logits, scale, low, most, scores), 1.0 / (1.0 + every)
     for a in range(len(scores)):  # products: a division takes as long as four of them
         scores[a] = scores[a] * share - counts[a] * visit
+
+
+@njit(**_loose)
+def weigh(logits, scale, low, most, scores):
+    """Exponentials of improved logits in place of means, up to a factor; returns their sum."""
+    total = 0.0
+    if most < LARGEST:  # none is too large for its exponential
+        for a in range(len(scores)):
+            scores[a] = power(logits[a] + scale * (scores[a] - low))
+            total += scores[a]
+        return total
+    top = improve(logits, scale, low, scores)
+    for a in range(len(scores)):
+        scores[a] = np.exp(scores[a] - top)
+        total += scores[a]
+    return total
 
 
 @njit(**_inlined)
@@ -258,13 +284,13 @@ def halve(noise, counts, wanted, scores):
 
 
 @njit(**_loose)
-def improve(c, rule, tree, node, counts, means, scores, every):
-    """Logits + s(Q), with the mixed value for actions without visits; returns the greatest."""
-    prior, logits, legal = (
-        c.numbers[tree, node, PRIOR],
-        c.numbers[tree, node, LOGITS],
-        c.legal[tree, node],
-    )
+def complete(c, rule, tree, node, counts, means, scores, every):
+    """Means, with the mixed value for actions without visits; returns scale, least and bound.
+
+    Logits are at most 0, and 0 for one legal action: the greatest improved one is at least 0 and
+    at most the bound.
+    """
+    prior, legal = c.numbers[tree, node, PRIOR], c.legal[tree, node]
     tried, weighted, most = 0.0, 0.0, 0.0
     for a in range(len(scores)):
         share = prior[a] if counts[a] > 0 else 0.0
@@ -278,7 +304,13 @@ def improve(c, rule, tree, node, counts, means, scores, every):
         scores[a] = means[a] if counts[a] > 0 else mixed
         low = min(low, scores[a] if legal[a] else np.inf)
         high = max(high, scores[a] if legal[a] else -np.inf)
-    scale = (rule.parameters[2] + most) * rule.parameters[1] / max(high - low, 1e-8)
+    most = (rule.parameters[2] + most) * rule.parameters[1]
+    return most / max(high - low, 1e-8), low, most
+
+
+@njit(**_loose)
+def improve(logits, scale, low, scores):
+    """Logits + s(Q) in place of means; returns the greatest."""
     top = -np.inf
     for a in range(len(scores)):
         scores[a] = logits[a] + scale * (scores[a] - low)  # -inf where an action is not legal
