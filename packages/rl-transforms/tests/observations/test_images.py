@@ -133,3 +133,16 @@ def test_channels_that_come_last_are_refused(make, channels):
 def test_grey_bytes_are_rounded():
     white = torch.full((3, 2, 2), 255, dtype=torch.uint8)
     assert GrayScale().apply_leaf(white).flatten().tolist() == [255] * 4
+
+
+def test_grey_bytes_are_the_nearest_whole_numbers():
+    # 257 shades of each colour are too many for all; shades of two with the third at both ends
+    shade = torch.arange(256, dtype=torch.uint8)
+    red, green = torch.meshgrid(shade, shade, indexing="ij")
+    for blue in (0, 255):
+        image = torch.stack([red, green, torch.full_like(red, blue)])
+        exact = 2989 * red.long() + 5870 * green.long() + 1140 * blue
+        nearest = (exact + 5000) // 10000
+        grey = GrayScale().apply_leaf(image)[0].long()
+        is_tie = exact % 10000 == 5000  # floats may lie on either side
+        assert torch.equal(grey[~is_tie], nearest[~is_tie])

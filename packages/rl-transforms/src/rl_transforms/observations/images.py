@@ -17,6 +17,7 @@ PIXELS = ["pixels"]
 MOST_CHANNELS = 4
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+HALF = torch.tensor(0.5)
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
 
@@ -135,11 +136,14 @@ class GrayScale(ImageTransform):
                 "ToTensorImage in front where channels come last."
             )
             raise ValueError(msg)
-        image = value if value.is_floating_point() else value.to(torch.get_default_dtype())
-        red, green, blue = image.unbind(-3)
-        # [..., H, W] each, summed in place in the one new tensor
-        grey = (red * LUMINANCE[0]).add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
-        return _back(grey, value.dtype).unsqueeze(-3)
+        is_bytes = value.dtype is torch.uint8
+        as_is = is_bytes or value.is_floating_point()
+        red, green, blue = (value if as_is else value.to(torch.get_default_dtype())).unbind(-3)
+        # [..., H, W] each, summed in place in the one new tensor; a cast to bytes drops fractions,
+        # so that a half that is added rounds, without passes to round and to clamp
+        grey = torch.add(HALF, red, alpha=LUMINANCE[0]) if is_bytes else red * LUMINANCE[0]
+        grey = grey.add_(green, alpha=LUMINANCE[1]).add_(blue, alpha=LUMINANCE[2])
+        return (grey.to(torch.uint8) if is_bytes else _back(grey, value.dtype)).unsqueeze(-3)
 
 
 class Resize(ImageTransform):
