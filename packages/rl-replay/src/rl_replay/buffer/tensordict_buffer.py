@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 
 from rl_layout import keys
 from rl_replay.buffer.replay_buffer import ReplayBuffer
@@ -128,6 +128,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             >>> buffer[:]["next", "reward"].shape, buffer[:]["action"].shape
             (torch.Size([1, 1]), torch.Size([1]))
         """
+        if type(data) is TensorDict:  # needs no conversion
+            return super().add(data)
         with self._parts.local.lock:
             return super().add(self._as_rows(data, self.storage.ndim - 1, "row", "[]"))
 

@@ -80,6 +80,11 @@ class EndChecks:
             self._add_rows(*_compare(seen, ended, marks.real, extent, runs, former))
             self._last = LastEnds.of_rows(seen, ended, runs)
 
+    @property
+    def follows_end(self) -> bool:
+        """Whether the next row comes after an ended one."""
+        return self._last is not NO_ENDS
+
     def see_row(self, get: ReadColumn, known: MarkerKeys) -> None:
         """`see` of one row, whose leaves `get` returns by key."""
         former, self._last = self._last, NO_ENDS

@@ -64,6 +64,7 @@ class Predecessors(NamedTuple):
     marks: MarkerColumns | None = None  # The markers, if read as columns
     # Whether the rows are one run: each continues the one before, and all but the last are no ends
     is_run: bool = False
+    ends: bool = True  # Whether the last row may be an end; False if it was read and is none
 
 
 class Links:
@@ -138,16 +139,18 @@ class Links:
             if found is not None:
                 near, consumed = number - found, (before,)
                 back = _NEXT if near == 1 else np.array([near], dtype=np.int32)
-            return Predecessors(back, {} if run.ends else {(*ids, step): number}, consumed)
+            open_ends = {} if run.ends else {(*ids, step): number}
+            return Predecessors(back, open_ends, consumed, ends=run.ends)
         pairs = keys.observations
         if not pairs:
-            return Predecessors(_NONE, {}, ())
+            return Predecessors(_NONE, {}, (), ends=run.ends)
         lasts = last_rows(self._lasts)
         continued_by = len(lasts) == 1 and self._follows(lasts[0], run, get)
         last = _OVER
         if not run.ends and run.is_near:
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        return Predecessors(_NEXT if continued_by else _NONE, {}, (), [last])
+        back = _NEXT if continued_by else _NONE
+        return Predecessors(back, {}, (), [last], ends=run.ends)
 
     def _match_run(self, leaves: ValidatedLeaves, numbers: range) -> Predecessors | None:
         """`match` for few rows of which each continues the one before; None for other rows."""

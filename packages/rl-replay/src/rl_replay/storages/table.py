@@ -172,8 +172,9 @@ class RowTable:
         def write(span: Span, found: Predecessors) -> None:
             one_row.write(span, found.back)
 
-        span, _ = self._append(session, 1, match, write)
-        session.end_checks.see_row(row.__getitem__, self.links.keys)
+        span, found = self._append(session, 1, match, write)
+        if found.ends or session.end_checks.follows_end:
+            session.end_checks.see_row(row.__getitem__, self.links.keys)
         return span
 
     def _append(
