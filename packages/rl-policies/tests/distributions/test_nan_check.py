@@ -18,7 +18,7 @@ from rl_policies import (
     TanhNormal,
     TruncatedNormal,
 )
-from rl_policies.distributions.fast_sampling import draw_one_hot
+from rl_policies.distributions.fast_sampling import draw_categorical, draw_one_hot
 from rl_policies.distributions.nan_check import refuse_nan
 
 NAN = torch.tensor([[0.0, torch.nan, 1.0], [0.0, 1.0, 2.0]])
@@ -103,6 +103,8 @@ def test_code_that_may_not_look_draws_as_before():
     assert vmap(lambda logits: (refuse_nan(logits), logits)[1])(NAN).shape == (2, 3)
     compiled = torch.compile(draw_one_hot, backend="eager", fullgraph=True)
     assert compiled(NAN, torch.int64)[0].shape == (2, 3)
+    compiled = torch.compile(draw_categorical, backend="eager", fullgraph=True)
+    assert compiled(NAN)[0].shape == (2,)
 
 
 @pytest.mark.parametrize("bounds", [None, (-2.0, 2.0), (-1.0, 1.0)])

@@ -26,7 +26,6 @@ from rl_tensordict.types import Array
 
 Draw: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 FEW = 64  # choices that are drawn from by numpy
-NAN_LOGITS = "cannot draw from these logits: some are nan. Look at the weights of the policy."
 FULL = (torch.float32, torch.float64)  # distributions compute narrower dtypes in float32
 
 
@@ -75,13 +74,9 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     log_probs = logits.log_softmax(-1)
     if dtype is torch.bool and _is_one_row(log_probs):
         choice, score = _one_choice(log_probs)
-        if isnan(score.item()):
-            refuse_nan(torch.from_numpy(score))
         places = _places_to(log_probs.numel())
         return torch.from_numpy(places == choice), torch.from_numpy(score)
-    index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
-    log_prob = log_probs.gather(-1, index)
-    refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
+    index, log_prob = _choices(log_probs)
     if dtype is torch.bool and not torch.compiler.is_compiling():
         vectors = index == _numbers_to(log_probs.shape[-1], log_probs.device)
     else:
@@ -90,20 +85,22 @@ def draw_one_hot(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def draw_categorical(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw as torch's `Categorical`: int64 ``[*B]``, log-probabilities ``[*B]``; raise for NaN."""
+    """Draw as torch's `Categorical`: int64 ``[*B]``, log-probabilities ``[*B]``; refuse NaN."""
     log_probs = logits.log_softmax(-1)
     if _is_one_row(log_probs):
         choice, score = _one_choice(log_probs)
-        if isnan(score.item()):
-            raise RuntimeError(NAN_LOGITS)
         return torch.from_numpy(choice), torch.from_numpy(score)
+    index, log_prob = _choices(log_probs)
+    return index.squeeze(-1), log_prob.squeeze(-1)
+
+
+def _choices(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw choices and their log-probabilities, ``[*B, 1]`` each; refuse NaN."""
     # what torch.multinomial does for one draw, without its checks
     index = log_probs.exp().div_(torch.empty_like(log_probs).exponential_()).argmax(-1, True)
-    log_prob = log_probs.gather(-1, index).squeeze(-1)
-    # log_softmax spreads a NaN over its row, and the sum over rows: one number to read
-    if isnan(float(log_prob if log_prob.numel() == 1 else log_prob.sum())):
-        raise RuntimeError(NAN_LOGITS)
-    return index.squeeze(-1), log_prob
+    log_prob = log_probs.gather(-1, index)
+    refuse_nan(log_prob)  # log_softmax spreads a NaN over its row
+    return index, log_prob
 
 
 def _is_one_row(log_probs: Tensor) -> bool:
@@ -112,13 +109,16 @@ def _is_one_row(log_probs: Tensor) -> bool:
 
 
 def _one_choice(log_probs: Tensor) -> tuple[Array, Array]:
-    """Draw as from several rows: a choice and its log-probability, as arrays without dimensions.
+    """Draw as `_choices`: a choice and its log-probability, as arrays without dimensions.
 
     Between the steps of an environment an operation of torch takes several times that of numpy.
     """
     chances, noise = log_probs.exp(), torch.empty_like(log_probs).exponential_()
     choice = np.array((chances.numpy() / noise.numpy()).argmax())
-    return choice, log_probs.numpy()[choice, ...]
+    score = log_probs.numpy()[choice, ...]
+    if isnan(score.item()):
+        refuse_nan(torch.from_numpy(score))
+    return choice, score
 
 
 def draw_normal(loc: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
