@@ -10,6 +10,8 @@ import torch
 
 from rl_tensordict.arguments import as_integer
 
+_KEYS = frozenset({str, tuple})
+
 
 def whole(value: Any, name: str) -> int:
     """A whole number as an int, be it one of numpy's or a tensor of one."""
@@ -42,11 +44,15 @@ def key_list(keys: Any) -> tuple[str | tuple[str, ...], ...]:
     if isinstance(keys, str):
         raise TypeError(f"expected a list of keys, got the string {keys!r}: use [{keys!r}].")
     try:
-        found = tuple(tuple(key) if isinstance(key, list) else key for key in keys)
+        found = tuple(keys)
+        is_plain = _KEYS.issuperset(map(type, found))
+        if not is_plain:
+            found = tuple(tuple(key) if isinstance(key, list) else key for key in found)
+            is_plain = all(isinstance(key, str | tuple) for key in found)
         hash(found)
     except (TypeError, RuntimeError):  # tensors without dimensions say it in their own way
-        found = None
-    if found is None or not all(isinstance(key, str | tuple) for key in found):
+        is_plain = False
+    if not is_plain:
         raise TypeError(
             f"expected a list of keys, strings or tuples of strings, got {type(keys).__name__}: "
             "use ['reward', ('next', 'observation')]."

@@ -134,22 +134,20 @@ class Links:
         ids, step = run.ids, run.step
         if keys.numbered and step is not None:
             back, before = _NONE, (*ids, step - 1)
-            consumed: tuple[StepKey, ...] = ()
             found = None if run.begins else self._open_row(before, number + 1)
+            consumed = () if found is None else (before,)
             if found is not None:
-                near, consumed = number - found, (before,)
-                back = _NEXT if near == 1 else np.array([near], dtype=np.int32)
+                back = _NEXT if number - found == 1 else np.array([number - found], dtype=np.int32)
             open_ends = {} if run.ends else {(*ids, step): number}
             return Predecessors(back, open_ends, consumed, ends=run.ends)
         pairs = keys.observations
         if not pairs:
             return Predecessors(_NONE, {}, (), ends=run.ends)
         lasts = last_rows(self._lasts)
-        continued_by = len(lasts) == 1 and self._follows(lasts[0], run, get)
+        back = _NEXT if len(lasts) == 1 and self._follows(lasts[0], run, get) else _NONE
         last = _OVER
         if not run.ends and run.is_near:
             last = Last(ids, step, True, [get(after).tobytes() for _, after in pairs])
-        back = _NEXT if continued_by else _NONE
         return Predecessors(back, {}, (), [last], ends=run.ends)
 
     def _match_run(self, leaves: ValidatedLeaves, numbers: range) -> Predecessors | None:

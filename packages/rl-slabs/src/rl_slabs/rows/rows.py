@@ -212,7 +212,7 @@ class Rows:
             >>> rows.read(torch.tensor([[4, 0, 2]]))["reward"].shape
             torch.Size([1, 3, 1])
         """
-        plan = self._whole if keys is None else self._part(keys)
+        plan = self._whole if keys is None else self._part(key_list(keys))
         index, shape = select(rows, self._count)
         device = None if device is None else as_device(device)
         # by the carrier, since index_select is not there for every dtype on every device
@@ -305,7 +305,7 @@ class Rows:
         index, shape = select(rows, self._count)
         if isinstance(index, torch.Tensor):
             require_inside(index, self._count)
-        plan = self._whole if keys is None else self._part(keys)
+        plan = self._whole if keys is None else self._part(key_list(keys))
         if type(source) is ValidatedLeaves:
             arrays = [source[key] for key in plan.keys]
             self._write_on_cpu(index, plan, arrays, () if keys else source.tensors)
@@ -385,14 +385,7 @@ class Rows:
             raise TypeError("numpy sees rows on the CPU only: use view() on these.")
         return {field.key: self._columns[field.path] for field in self.schema.fields}
 
-    def _part(self, wanted: Sequence[NestedKey]) -> Plan:
-        try:  # keys that were checked once are found again
-            known = self._parts.get(tuple(wanted)) if type(wanted) is list else None
-        except TypeError:  # one of them is no key
-            known = None
-        if known is not None:
-            return known
-        keys = key_list(wanted)
+    def _part(self, keys: tuple[NestedKey, ...]) -> Plan:
         if keys not in self._parts:
             if not keys:
                 raise ValueError("keys is empty: name at least one leaf, or leave keys out.")
