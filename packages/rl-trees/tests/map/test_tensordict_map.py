@@ -52,6 +52,11 @@ def test_map_is_a_dict(loops, batches, adds):
     assert map.keys().get("s", torch.zeros(0, 2)).tolist() == [[n // 3, n % 3] for n in expected]
 
 
+def test_new_map_holds_no_key(loops):
+    wide = TensorDict({"s": torch.arange(6).reshape(2, 3)}, [2])
+    assert not map_of().contains(wide).any()
+
+
 @pytest.mark.parametrize("hash_module", [lambda x: torch.zeros(len(x), dtype=torch.int64), None])
 def test_collisions_cost_time_and_never_truth(loops, hash_module):
     map = TensorDictMap(

@@ -189,7 +189,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         Returns:
             int64 `[*B]`; -1 for keys that are not there.
         """
-        rows = self.query_module.table.find(*self.query_module.encode(item))
+        keys = self.query_module.encode(item)  # the first ones replace the table
+        rows = self.query_module.table.find(*keys)
         return torch.from_numpy(rows).reshape(item.batch_size)
 
     def keys(self) -> TensorDict:
