@@ -51,6 +51,25 @@ def test_second_load_tokenises_nothing(tmp_path):
     assert copies(tmp_path) == 1
 
 
+def test_functions_that_hold_another_value_never_read_the_old_copy(tmp_path):
+    """The source of these functions does not tell the values."""
+
+    def process_of(first, last, end):
+        def process(columns):
+            tokens = [[*first, *text.encode(), last, end] for text in columns["text"]]
+            return {"input_ids": tokens, "attention_mask": [[1] * len(one) for one in tokens]}
+
+        return process
+
+    for place, (first, last, end) in enumerate(
+        [([1], 2, 3), ([4], 2, 3), ([4], 5, 3), ([4], 5, 6)]
+    ):
+        made = lambda tokenizer, max_length, end=end: process_of(first, last, end)  # noqa: B023, E731
+        data = loader(tmp_path, {"text": ["a"]}, process=made).load()
+        assert token_lists(data.flat()) == [[*first, 97, last, end]]
+        assert copies(tmp_path) == place + 1
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -166,14 +166,10 @@ class TokenizedDatasetLoader:
 
     def _key(self, texts: ListColumns, tokenizer: TextTokenizer, process: Any) -> str:
         """The name of the folder: it changes with everything that tokens depend on."""
-        settings = {
-            name: value
-            for name, value in vars(process).items()
-            if isinstance(value, str | int | float | bool | None)
-        }
         named = getattr(self.tokenizer_fn, "__qualname__", repr(self.tokenizer_fn))
         parts = [content_hash(texts), fingerprint(tokenizer), self.max_length, named]
-        parts += [source_of(self.tokenizer_fn), settings, FORMAT]
+        parts += [source_of(self.tokenizer_fn), *map(settings_of, (self.tokenizer_fn, process))]
+        parts += [FORMAT]
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -218,6 +214,25 @@ def source_of(function: Any) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):
         return ""
+
+
+def settings_of(made: Any) -> dict[str, Any]:
+    """Plain values that a function or an object holds, and, of a function, those that it reads."""
+    values = dict(getattr(made, "__dict__", {}))
+    if inspect.isfunction(made):
+        read, taken = inspect.getclosurevars(made), inspect.signature(made).parameters
+        values |= {**read.globals, **read.nonlocals}
+        values |= {name: one.default for name, one in taken.items()}
+    return {name: value for name, value in values.items() if name[:2] != "__" and _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can hold a value."""
+    try:
+        json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _lists(values: Any) -> list[Any]:
