@@ -39,6 +39,35 @@ def test_pairs_are_side_by_side(tmp_path):
     assert texts(data[1:].chosen_data) == ["qd"]
 
 
+@pytest.mark.parametrize("rows", [[False, True], torch.tensor([False, True]), slice(1, 2), [1], 1])
+def test_pairs_are_taken_by_numbers_slices_or_flags(tmp_path, rows):
+    data = PairwiseDataset.load(
+        "train", dataset_name=PAIRS, root_dir=tmp_path, tokenizer=ByteTokenizer()
+    )
+    taken = PairwiseDataset.take(data, rows)
+    assert texts(taken.chosen_data) == ["qd"]
+    assert texts(taken.rejected_data) == ["qefg"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([2], IndexError, r"from 0 to 1, got \[2\]"),
+        ([0.5], ValueError, "expected numbers of examples, a slice or flags"),
+        ([True], ValueError, "expected numbers of examples, a slice or flags"),
+    ],
+)
+def test_pairs_that_are_not_there_are_refused(tmp_path, rows, error, message):
+    given = {"dataset_name": PAIRS, "root_dir": tmp_path, "tokenizer": ByteTokenizer()}
+    pairs = PairwiseDataset.load("train", **given)
+    with pytest.raises(error, match=message):
+        PairwiseDataset.take(pairs, rows)
+    with pytest.raises(TypeError, match=r"data: expected pairs as PairwiseDataset\.load gives"):
+        PairwiseDataset.take(PAIRS, rows)
+    with pytest.raises(KeyError, match="there is no column 'prompt_rindex'"):
+        PromptData.take(pairs)
+
+
 def test_hook_leaves_short_and_equal_pairs_out():
     made = PairwiseDataset.pre_tokenization_hook(PAIRS, min_length=1)
     assert made["text"] == ["pab", "qd", "pc", "qefg"]

@@ -14,7 +14,7 @@ from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_type, shown
 from rl_text.datasets.examples import ListColumns, pair_texts, prompt_columns, read_examples
 from rl_text.datasets.loader import TokenizedDatasetLoader
-from rl_text.datasets.tokenized import PROMPT_RINDEX, TokenizedDataset
+from rl_text.datasets.tokenized import PROMPT_RINDEX, TokenizedDataset, chosen_rows
 from rl_text.tokenizers.prompt_tokenizer import PromptTensorDictTokenizer
 from rl_text.tokenizers.protocol import TextTokenizer
 from rl_text.tokenizers.tensordict_tokenizer import TensorDictTokenizer
@@ -87,11 +87,12 @@ class PromptData(TensorClass):  # type: ignore[misc]
             rows: which; all by default.
             length: L.
         """
+        check_type("data", data, TokenizedDataset, "prompts as PromptData.load gives them")
         found = data.padded(rows, length)
         return cls(
             input_ids=found[INPUT_IDS],
             attention_mask=found[ATTENTION_MASK],
-            prompt_rindex=found[PROMPT_RINDEX],
+            prompt_rindex=data.column(PROMPT_RINDEX, rows),
             labels=found[INPUT_IDS],
             batch_size=found.batch_size,
         )
@@ -212,11 +213,15 @@ class PairwiseDataset(TensorClass):  # type: ignore[misc]
 
         Args:
             data: what `load` returned.
-            rows: numbers of pairs; all by default.
+            rows: numbers of pairs, a slice, or flags; all by default.
             length: L.
+
+        Raises:
+            IndexError: there is no such pair.
         """
+        check_type("data", data, TokenizedDataset, "pairs as PairwiseDataset.load gives them")
         half = len(data) // 2
-        pairs = torch.arange(half) if rows is None else torch.as_tensor(rows)
+        pairs = chosen_rows(rows, half)
         width = length if length is not None else int(data.lengths.max())
         found = [data.padded(pairs + begin, width) for begin in (0, half)]
         chosen, rejected = (

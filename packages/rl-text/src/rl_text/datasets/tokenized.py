@@ -81,7 +81,7 @@ class TokenizedDataset:
         if name not in self._columns:
             msg = f"there is no column {name!r}: there are {sorted(self._columns)}."
             raise KeyError(msg)
-        return torch.from_numpy(self._columns[name][self._chosen(rows).numpy()])
+        return torch.from_numpy(self._columns[name][chosen_rows(rows, len(self)).numpy()])
 
     def flat(self, rows: Any = None) -> TensorDict:
         """Read examples end to end, one row a token.
@@ -96,7 +96,7 @@ class TokenizedDataset:
         Raises:
             IndexError: there is no such example.
         """
-        chosen = self._chosen(rows)
+        chosen = chosen_rows(rows, len(self))
         lengths = self.lengths[chosen]
         marks = markers(lengths, chosen)
         steps = marks["collector"]["traj_step"]
@@ -125,7 +125,7 @@ class TokenizedDataset:
         """
         if length is not None:
             check_whole("length", length, 1)
-        chosen = self._chosen(rows)
+        chosen = chosen_rows(rows, len(self))
         lengths = self.lengths[chosen]
         width = length if length is not None else int(lengths.max()) if len(lengths) else 0
         cells = torch.arange(width)
@@ -150,20 +150,21 @@ class TokenizedDataset:
     def __getitem__(self, rows: Any) -> TensorDict:
         return self.padded(rows)
 
-    def _chosen(self, rows: Any) -> Tensor:
-        """Numbers of examples, int64 ``[n]``."""
-        if rows is None:
-            return torch.arange(len(self))
-        if isinstance(rows, slice):
-            return torch.arange(len(self))[rows]
-        found = torch.as_tensor(rows)
-        if found.dtype == torch.bool and found.shape == (len(self),):
-            return found.nonzero().squeeze(1)
-        if (found.is_floating_point() and found.numel()) or found.dtype == torch.bool:
-            msg = f"rows: expected numbers of examples, a slice or flags, got {shown(rows)}."
-            raise UnfitValue(msg)
-        found = found.long().reshape(-1)
-        if len(found) and not (int(found.min()) >= 0 and int(found.max()) < len(self)):
-            msg = f"rows: expected numbers from 0 to {len(self) - 1}, got {found.tolist()[:8]}."
-            raise IndexError(msg)
-        return found
+
+def chosen_rows(rows: Any, count: int) -> Tensor:
+    """Numbers of some of so many examples, int64 ``[n]``."""
+    if rows is None:
+        return torch.arange(count)
+    if isinstance(rows, slice):
+        return torch.arange(count)[rows]
+    found = torch.as_tensor(rows)
+    if found.dtype == torch.bool and found.shape == (count,):
+        return found.nonzero().squeeze(1)
+    if (found.is_floating_point() and found.numel()) or found.dtype == torch.bool:
+        msg = f"rows: expected numbers of examples, a slice or flags, got {shown(rows)}."
+        raise UnfitValue(msg)
+    found = found.long().reshape(-1)
+    if len(found) and not (int(found.min()) >= 0 and int(found.max()) < count):
+        msg = f"rows: expected numbers from 0 to {count - 1}, got {found.tolist()[:8]}."
+        raise IndexError(msg)
+    return found
