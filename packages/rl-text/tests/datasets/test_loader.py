@@ -166,6 +166,13 @@ def test_hooks_change_the_examples_first(tmp_path):
     assert token_lists(found.flat())[0] == [*b"abab"]
 
 
+@pytest.mark.parametrize("made", [np.array, torch.tensor, list])
+def test_columns_of_numbers_may_be_arrays(tmp_path, made):
+    data = loader(tmp_path, pre_tokenization_hook=lambda c: {"text": c["text"], "n": c["n"]})
+    data.dataset_name = {"text": TEXTS, "n": made([1, 2, 3])}
+    assert len(data.load()) == 3
+
+
 def test_validation_splits_are_the_first_examples(tmp_path):
     made = TokenizedDatasetLoader(
         "valid", 8, {"text": TEXTS}, TensorDictTokenizer, root_dir=tmp_path, valid_size=2,

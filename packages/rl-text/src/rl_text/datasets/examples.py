@@ -72,7 +72,8 @@ def _values(name: Any, values: Any) -> list[Any]:
     if isinstance(values, torch.Tensor | np.ndarray) and not values.ndim:
         msg = f"dataset_name: expected a list of values under {name!r}, got a single number."
         raise TypeError(msg)
-    return list(values)
+    # those of tensors and arrays as Python's own, which JSON can hold
+    return values.tolist() if isinstance(values, torch.Tensor | np.ndarray) else list(values)
 
 
 def content_hash(columns: ListColumns) -> str:
