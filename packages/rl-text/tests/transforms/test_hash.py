@@ -60,6 +60,29 @@ def test_dimensions_that_are_hashed_together():
     assert hashed(grid, 2, feature_dims=0).shape == (2, 3, 4)
 
 
+def test_rows_are_not_hashed_together():
+    """One hash of a whole batch would be no hash of any row."""
+    numbers = torch.tensor([1, 2, 1])
+    with pytest.raises(ValueError, match=r"'x': expected 1 dimensions .* got 0 .* feature_dims=0"):
+        hashed(numbers, 3)
+    with pytest.raises(ValueError, match="feature_dims=0"):
+        Hash(["x"], ["h"]).reset(TensorDict({"x": numbers}, [3]))
+    found = hashed(numbers, 3, feature_dims=0).tolist()
+    assert found[0] == found[2] != found[1]
+    assert Hash(["x"], ["h"])(TensorDict({"x": numbers[0]}, []))["h"] == found[0]
+
+
+@pytest.mark.parametrize("features", [(3,), (0,), (2, 0)])
+def test_batch_without_rows_has_no_hashes(features):
+    assert hashed(torch.zeros(0, *features), 0, feature_dims=len(features)).shape == (0,)
+
+
+def test_seeds_of_any_size():
+    assert hashed(NonTensorStack("a"), 1, seed=2**200 - 1).equal(
+        hashed(NonTensorStack("a"), 1, seed=-1)
+    )
+
+
 def test_seeds_and_functions_of_ones_own():
     texts = NonTensorStack("a", "b")
     assert not hashed(texts, 2).equal(hashed(texts, 2, seed=1))

@@ -7,10 +7,11 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import TensorSpec, Unbounded
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, UnfitValue
 from rl_tensordict.arguments import check_calls, check_integer, check_whole
 from rl_text.transforms.texts import texts_of
 from rl_transforms import Transform
@@ -31,7 +32,7 @@ class Hash(Transform):
 
     Raises:
         TypeError: the function cannot be called, or the seed is no number.
-        ValueError: `feature_dims` is below 0.
+        ValueError: `feature_dims` is below 0, or more than the dimensions of a row.
 
     Example:
         >>> from tensordict import TensorDict
@@ -55,15 +56,26 @@ class Hash(Transform):
         check_whole("feature_dims", feature_dims, 0)
         self.seed = check_integer("seed", seed)
         self.feature_dims = feature_dims
-        self._salt = self.seed.to_bytes(16, "little", signed=True)
+        self._salt = (self.seed % 2**128).to_bytes(16, "little")
         self._hash = self._blake if hash_fn is None else hash_fn
+
+    def forward(self, batch: TensorDictBase) -> TensorDictBase:
+        """Hash the entries of rows ``[*B]``."""
+        self._require_features(batch)
+        return super().forward(batch)
+
+    def reset(self, root: TensorDictBase, mask: Tensor | None = None) -> TensorDictBase:
+        """Hash the entries of a root ``[*B]``."""
+        self._require_features(root)
+        return super().reset(root, mask)
 
     def apply_leaf(self, entry: Any) -> Tensor:
         """Hash texts ``[*B]`` or rows ``[*B, *F]``: int64 ``[*B]``."""
         if isinstance(entry, Tensor):
             shape = entry.shape[: max(0, entry.ndim - self.feature_dims)]
             dense = entry.detach().cpu().contiguous()
-            flat = dense.view(shape.numel(), -1).view(torch.uint8).numpy()
+            width = entry.shape[len(shape) :].numel()  # of no rows -1 could be any
+            flat = dense.view(shape.numel(), width).view(torch.uint8).numpy()
             pieces = [row.tobytes() for row in flat]
             device = entry.device
         else:
@@ -78,6 +90,15 @@ class Hash(Transform):
         is_text = spec.dtype is None or not isinstance(spec.dtype, torch.dtype)
         kept = spec.shape if is_text else spec.shape[: max(0, spec.ndim - self.feature_dims)]
         return Unbounded(kept, dtype=torch.int64, device=spec.device)
+
+    def _require_features(self, batch: TensorDictBase) -> None:
+        """Raise where several rows would be hashed together."""
+        for key in self.in_keys:
+            entry = batch.get(key, None)
+            has = entry.ndim - batch.ndim if isinstance(entry, Tensor) else self.feature_dims
+            if batch.ndim and has < self.feature_dims:
+                msg = f"{key!r}: expected {self.feature_dims} dimensions of a row, got {has} in "
+                raise UnfitValue(msg + f"{[*entry.shape]}. Pass feature_dims={has}.")
 
     def _blake(self, data: bytes) -> int:
         return int.from_bytes(blake2b(data, digest_size=8, salt=self._salt).digest(), "little")
