@@ -40,7 +40,7 @@ def test_each_live_row_is_drawn_so_many_times(steps, times):
             assert min(left.values()) >= 0
             left = +left
         elif written:
-            with pytest.raises(RuntimeError, match="every row was drawn"):
+            with pytest.raises(RuntimeError, match=r"no row is left of"):
                 buffer.sample(count)
 
 
@@ -88,7 +88,7 @@ def test_rows_that_are_left_are_drawn_where_too_few_are_there_to_prefetch():
     batches = list(buffer)
     assert sorted(torch.cat(batches).tolist()) == [0, 1, 2, 3, 4]
     assert [len(batch) for batch in batches] == [2, 2, 1]
-    with pytest.raises(ValueError, match="every row was drawn 1 times"):
+    with pytest.raises(ValueError, match=r"no row is left of .* each of which is drawn 1 times"):
         buffer.sample()
     buffer.extend(torch.arange(5, 7))
     assert sorted(buffer.sample().tolist()) == [5, 6]
@@ -102,6 +102,42 @@ def test_counts_go_through_dumps(tmp_path):
     two.loads(tmp_path)
     two.extend(torch.arange(7, 9))
     assert sorted(drawn + torch.cat(list(two)).tolist()) == list(range(9))
+
+
+@pytest.mark.parametrize("prefetch", [None, 2])
+def test_counts_are_those_of_the_buffer_that_has_the_sampler_now(prefetch):
+    sampler, buffer = made(batch_size=2, prefetch=prefetch)
+    buffer.extend(torch.arange(6))
+    buffer.sample()
+    _, other = made()
+    other.extend(torch.arange(100, 108))  # rows of the same ids
+    other.set_sampler(buffer.set_sampler(ConsumingSampler()))
+    assert sorted(other.sample(9).tolist()) == list(range(100, 108))
+    assert sampler.ran_out
+
+
+def test_counts_of_another_buffer_are_in_no_dump(tmp_path):
+    sampler, buffer = made()
+    buffer.extend(torch.arange(4))
+    buffer.sample(3)
+    (_, other), (_, loaded) = made(), made()
+    other.extend(torch.arange(4))
+    other.set_sampler(sampler)
+    other.dumps(tmp_path)
+    loaded.loads(tmp_path)
+    assert sorted(loaded.sample(4).tolist()) == [0, 1, 2, 3]
+
+
+def test_overwritten_rows_are_none_that_are_left():
+    torch.manual_seed(0)
+    sampler, buffer = made(3, times=2)
+    for start in range(0, 60, 3):
+        buffer.extend(torch.arange(start, start + 3))
+        for is_last in (False, True):
+            buffer.sample(3)
+            assert sampler.ran_out is is_last
+        buffer.extend(torch.arange(start, start + 3))
+        buffer.sample(3)
 
 
 def test_a_count_below_one_is_refused():

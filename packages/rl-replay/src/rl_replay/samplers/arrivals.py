@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_slabs import Window
 from rl_tensordict.types import Ints
 
+if TYPE_CHECKING:
+    from rl_replay.storages.storage import Storage
+
 
 class Arrivals:
     """The ids of new rows, lane by lane; each once."""
 
-    def __init__(self, state: Mapping[Any, int] | None = None) -> None:
+    def __init__(
+        self, state: Mapping[Any, int] | None = None, rows_of: tuple[int, int] | None = None
+    ) -> None:
         self._next: dict[int, int] = {int(lane): int(row) for lane, row in (state or {}).items()}
+        self.rows_of = rows_of  # the storage whose rows are known; None for the next one
+
+    def begin_anew(self, storage: Storage) -> bool:
+        """Forget all rows where they are another storage's, or another process loaded others."""
+        here = storage.identity.number, storage.epoch
+        known, self.rows_of = self.rows_of, here
+        if known in (None, here):
+            return False
+        self._next.clear()
+        return True
 
     def state(self) -> dict[str, int]:
         """The id that the next row of each lane will have, by lane as a name of a dump's part."""

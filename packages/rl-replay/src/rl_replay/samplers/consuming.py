@@ -16,6 +16,7 @@ from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
+    from rl_replay.storages.ring import Ring
     from rl_replay.storages.storage import Storage
 
 NOTHING = np.empty(0, np.int64)
@@ -25,8 +26,8 @@ class ConsumingSampler(Sampler):
     """Draws each row a number of times at most: uniformly among the rows that are left.
 
     A batch holds no row twice, and is shorter if fewer are left. Rows stay in the buffer, and
-    can be indexed, until they are overwritten. Iterating over the buffer ends when none is left;
-    counts are those of this process.
+    can be indexed, until they are overwritten. Iterating over the buffer ends when none is left.
+    Counts are those of this process, and of one buffer: in another one they begin anew.
 
     Args:
         max_sample_count: How often each row is drawn.
@@ -66,30 +67,38 @@ class ConsumingSampler(Sampler):
         Raises:
             ValueError: None is left; it is a `RuntimeError` too.
         """
-        pool, ring = self._pool, storage.ring
-        for _, numbers in self._arrivals.take(ring.window()):
-            pool.add(numbers, np.zeros_like(numbers))
+        self.catch_up(storage)
+        pool, found, counts = self._pool, [NOTHING], [NOTHING]
         if len(pool) > 2 * storage.max_size:  # most were overwritten
-            rows, drawn = pool.take(np.arange(len(pool)))
-            live = ring.is_live(torch.from_numpy(rows)).numpy()
-            pool.add(rows[live], drawn[live])
-        found, counts = [NOTHING], [NOTHING]
+            pool.add(*pool.take(np.arange(len(pool)), storage.ring))
         missing = batch_size
         while missing and len(pool):
-            rows, drawn = pool.take(_distinct(len(pool), missing, self.generator))
-            live = ring.is_live(torch.from_numpy(rows)).numpy()
-            found.append(rows[live])
-            counts.append(drawn[live] + 1)
-            missing -= int(live.sum())
+            rows, drawn = pool.take(_distinct(len(pool), missing, self.generator), storage.ring)
+            found.append(rows)
+            counts.append(drawn + 1)
+            missing -= len(rows)
         rows, drawn = np.concatenate(found), np.concatenate(counts)
         if not len(rows):
             raise UnfitValue(
-                f"every row was drawn {self.max_sample_count} times: write more, or sample less."
+                f"no row is left of {len(storage)} that are stored, each of which is drawn "
+                f"{self.max_sample_count} times: write more, or sample less."
             )
         again = drawn < self.max_sample_count
         pool.add(rows[again], drawn[again])
+        pool.drop_last(batch_size, storage.ring)
         self.ran_out = not len(pool)
         return torch.from_numpy(rows), {}
+
+    def catch_up(self, storage: Storage) -> None:
+        """Takes in the rows that came, and forgets those of another buffer."""
+        if self._arrivals.begin_anew(storage):
+            self._pool, self.ran_out = _Pool(), False
+        for _, numbers in self._arrivals.take(storage.ring.window()):
+            self._pool.add(numbers, np.zeros_like(numbers))
+
+    def progress(self) -> dict[str, Any]:
+        """The state, and whose rows they are."""
+        return {**self.state_dict(), "rows_of": self._arrivals.rows_of}
 
     def state_dict(self) -> dict[str, Any]:
         """The rows that are left, and how often each was drawn."""
@@ -106,7 +115,7 @@ class ConsumingSampler(Sampler):
         """
         self._pool = _Pool()
         self._pool.add(*(torch.as_tensor(state[name]).numpy() for name in ("rows", "drawn")))
-        self._arrivals = Arrivals(state["next"])
+        self._arrivals = Arrivals(state["next"], state.get("rows_of"))
         self.ran_out = bool(state["ran_out"])
 
     def stats(self) -> dict[str, float]:
@@ -164,8 +173,8 @@ class _Pool:
         self._held[:, self._size : end] = rows, drawn
         self._size = end
 
-    def take(self, places: Ints) -> tuple[Ints, Ints]:
-        """Remove the rows at distinct places, and return them."""
+    def take(self, places: Ints, ring: Ring) -> tuple[Ints, Ints]:
+        """Remove the rows at distinct places, and return those that are still stored."""
         rows, drawn = self._held[:, places]
         kept = self._size - len(places)
         is_gone = np.zeros(len(places), bool)
@@ -173,7 +182,15 @@ class _Pool:
         # the last kept rows move to the places of the removed ones
         self._held[:, places[places < kept]] = self._held[:, kept + np.flatnonzero(~is_gone)]
         self._size = kept
-        return rows, drawn
+        live = ring.is_live(torch.from_numpy(rows)).numpy()
+        return rows[live], drawn[live]
+
+    def drop_last(self, few: int, ring: Ring) -> None:
+        """Remove overwritten rows from the end, until one of the last few is still stored."""
+        rows = NOTHING
+        while len(self) and not len(rows):
+            rows, drawn = self.take(np.arange(max(len(self) - few, 0), len(self)), ring)
+            self.add(rows, drawn)
 
 
 def _distinct(total: int, count: int, generator: torch.Generator | None) -> Ints:

@@ -72,7 +72,6 @@ class StalenessAwareSampler(Sampler):
         self.consumer_version = 0
         self._weigh = staleness_weight_fn or _one_over
         self._key = as_key(as_tuple(version_key))
-        self._rows_of: tuple[int, int] | None = None  # the storage whose versions are known
         self.reset()
 
     def increment_consumer_version(self) -> None:
@@ -155,10 +154,8 @@ class StalenessAwareSampler(Sampler):
 
     def _take_in(self, storage: Storage, window: Window) -> None:
         """Reads the versions of new rows, and forgets the versions of overwritten rows."""
-        rows_of = storage.identity.number, storage.epoch
-        if rows_of != self._rows_of:  # another storage, or rows that another process loaded
-            self.reset()
-            self._rows_of = rows_of
+        if self._arrivals.begin_anew(storage):
+            self._runs = {}
         for lane, numbers in self._arrivals.take(window):
             leaf = storage.leaf_of(torch.from_numpy(numbers), self._key)
             if leaf is None:
