@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from rl_layout import keys
-from rl_replay import LazyTensorStorage, ReplayBuffer, StalenessAwareSampler
+from rl_replay import LazyTensorStorage, ListStorage, ReplayBuffer, StalenessAwareSampler
 
 DRAWS = 20_000
 
@@ -56,7 +56,7 @@ def test_stale_rows_are_left_out_and_come_back_when_the_limit_is_raised():
     assert set(buffer.sample(200)["a"].tolist()) == {0, 1, 2}
     sampler.consumer_version, sampler.max_staleness = 9, 3
     for kind in (ValueError, RuntimeError):
-        with pytest.raises(kind, match=r"no row is at most 3 versions behind 9: .* of version 2"):
+        with pytest.raises(kind, match=r"drawn by .*=3, .*=9\): 3 rows are .* version 2"):
             buffer.sample(2)
 
 
@@ -92,7 +92,7 @@ def test_an_emptied_buffer_begins_again():
 
 def test_a_buffer_without_rows_is_refused_with_what_to_write():
     _, buffer = made()
-    with pytest.raises(ValueError, match=r"the newest of 0 rows .* Write fresh rows"):
+    with pytest.raises(ValueError, match=r": 0 rows are stored\. Write fresh rows"):
         buffer.sample(2)
 
 
@@ -168,9 +168,40 @@ def test_bad_arguments_and_rows():
         StalenessAwareSampler(-2)
     _, buffer = made()
     buffer.extend(TensorDict({"a": torch.zeros(3)}, [3]))
-    with pytest.raises(KeyError, match="which says what policy acted"):
-        buffer.sample(2)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="which says what policy acted"):
+            buffer.sample(2)
+    of_objects = ReplayBuffer(storage=ListStorage(4), sampler=StalenessAwareSampler())
+    of_objects.extend(rows([0, 1]))
+    with pytest.raises(KeyError, match=r"a ListStorage.*has no leaf .* in a LazyTensorStorage"):
+        of_objects.sample(2)
     _, buffer = made(staleness_weight_fn=lambda staleness: -staleness.double() - 1)
     buffer.extend(rows([0, 1]))
     with pytest.raises(ValueError, match="staleness_weight_fn: expected a number of 0 or more"):
+        buffer.sample(2)
+
+
+@pytest.mark.parametrize(
+    "versions", [torch.tensor([0.5, 1.5]), torch.zeros(2, 3).long(), torch.tensor([True, False])]
+)
+def test_versions_that_are_no_whole_number_for_each_row_are_refused(versions):
+    _, buffer = made()
+    buffer.extend(rows(versions))
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"policy_version.*expected a whole number for each of"):
+            buffer.sample(2)
+
+
+def test_attributes_and_weights_that_are_wrong_are_refused_when_rows_are_drawn():
+    sampler, buffer = made()
+    buffer.extend(rows([0, 1]))
+    sampler.max_staleness = -5
+    with pytest.raises(ValueError, match="max_staleness: expected at least -1, got -5"):
+        buffer.sample(2)
+    sampler.max_staleness, sampler.consumer_version = -1, None
+    with pytest.raises(TypeError, match="consumer_version: expected a whole number, got None"):
+        buffer.sample(2)
+    _, buffer = made(staleness_weight_fn=lambda staleness: staleness.tolist())
+    buffer.extend(rows([0, 1]))
+    with pytest.raises(TypeError, match=r"staleness_weight_fn: .* returns a tensor, got \[0, -1\]"):
         buffer.sample(2)

@@ -41,5 +41,5 @@ class Arrivals:
         for lane, (first, count) in enumerate(zip(window.first, window.counts, strict=True)):
             begin, end = max(first, self._next.get(lane, first)), first + count
             if begin < end:
-                self._next[lane] = end
                 yield lane, np.arange(begin, end)
+                self._next[lane] = end  # not where the caller refuses the rows

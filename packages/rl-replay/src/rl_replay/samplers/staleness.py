@@ -15,7 +15,7 @@ from rl_replay.samplers.arrivals import Arrivals
 from rl_replay.samplers.sampler import Sampler
 from rl_slabs import Window
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple
-from rl_tensordict.arguments import check_calls, check_whole
+from rl_tensordict.arguments import check_calls, check_type, check_whole, shown
 from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
@@ -89,9 +89,12 @@ class StalenessAwareSampler(Sampler):
 
         Raises:
             ValueError: No row is fresh enough, or weights that are negative or not finite; it is
-                a `RuntimeError` too.
+                a `RuntimeError` too. A `max_staleness` below -1.
             KeyError: No versions are stored.
+            TypeError: Versions, or an attribute, are no whole numbers, or weights are no tensor.
         """
+        check_whole("max_staleness", self.max_staleness, -1)
+        check_whole("consumer_version", self.consumer_version)
         window = storage.ring.window()
         self._take_in(storage, window)
         firsts, counts, versions = (
@@ -102,10 +105,10 @@ class StalenessAwareSampler(Sampler):
         # one entry a run of rows of one version: [runs]; rows of a run weigh the same
         mass = counts * weights
         if not mass.sum() > 0:
-            oldest = f"the newest of {len(window)} rows is of version {versions.max(initial=-1)}"
+            newest = f", the newest of version {versions.max()}" if len(versions) else ""
             raise UnfitValue(
-                f"no row is at most {self.max_staleness} versions behind {self.consumer_version}: "
-                f"{oldest}. Write fresh rows, or raise max_staleness."
+                f"no row can be drawn by {self!r}: {len(window)} rows are stored{newest}. Write "
+                "fresh rows, raise max_staleness, or give old ones weights above 0."
             )
         ends = mass.cumsum()
         drawn = torch.rand(batch_size, generator=self.generator, dtype=torch.float64).numpy()
@@ -142,7 +145,9 @@ class StalenessAwareSampler(Sampler):
     def _weights(self, versions: Ints) -> NDArray[np.float64]:
         """A weight for each run, 0 if it is too stale."""
         staleness = self.consumer_version - versions
-        weights = self._weigh(torch.from_numpy(staleness)).double().numpy().copy()
+        given = self._weigh(torch.from_numpy(staleness))
+        check_type("staleness_weight_fn", given, torch.Tensor, "a function that returns a tensor")
+        weights = given.detach().double().numpy().copy()
         if weights.shape != staleness.shape or not (weights >= 0).all() or np.isinf(weights).any():
             raise UnfitValue(
                 f"staleness_weight_fn: expected a number of 0 or more for each of {len(staleness)}"
@@ -160,11 +165,17 @@ class StalenessAwareSampler(Sampler):
             leaf = storage.leaf_of(torch.from_numpy(numbers), self._key)
             if leaf is None:
                 raise KeyError(
-                    f"no leaf {self._key!r} is stored, which says what policy acted: collectors "
-                    "write it, or name another one by version_key."
+                    f"a {storage!r} has no leaf {self._key!r}, which says what policy acted: store "
+                    "what collectors write in a LazyTensorStorage, as a ListStorage has no leaves, "
+                    "or name another leaf by version_key."
                 )
-            runs = self._runs.setdefault(lane, _Runs())
-            runs.append(numbers, leaf.reshape(len(numbers), -1)[:, 0].cpu().numpy())
+            found = leaf.reshape(-1).cpu().numpy()
+            if len(found) != len(numbers) or found.dtype.kind not in "iu":
+                raise TypeError(
+                    f"{self._key!r}: expected a whole number for each of {len(numbers)} rows, got "
+                    f"{shown(leaf)}. Store int64 [N], or name another leaf by version_key."
+                )
+            self._runs.setdefault(lane, _Runs()).append(numbers, found)
         for lane, runs in self._runs.items():
             runs.drop_before(window.first[lane] if window.counts[lane] else None)
 
