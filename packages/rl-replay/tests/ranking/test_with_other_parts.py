@@ -12,6 +12,7 @@ from tensordict import TensorDict
 
 from rl_layout.testing import trajectories
 from rl_replay import (
+    ConsumingSampler,
     LazyMemmapStorage,
     LazyTensorStorage,
     PrioritizedSampler,
@@ -211,6 +212,8 @@ def test_another_process_samples_and_is_told_who_stores():
         ("row", {"storage": LazyTensorStorage(3, lossless=True)}, "continue no other row"),
         ("row", {"storage": LazyMemmapStorage(3)}, "replaced out of order"),
         ("trajectory", {"storage": LazyTensorStorage(4, ndim=2)}, "fill no columns"),
+        ("row", {"sampler": ConsumingSampler()}, "draw them again"),
+        ("trajectory", {"consume_after_n_samples": 2}, "draw them again"),
         ("trajectory", {"storage": LazyTensorStorage(8), "shared": True}, "give it lanes=1"),
         (
             "trajectory",
@@ -220,6 +223,7 @@ def test_another_process_samples_and_is_told_who_stores():
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(by, parts, message):
+    parts = {"storage": LazyTensorStorage(3), **parts}
     with pytest.raises(ValueError, match=message):
         TensorDictReplayBuffer(writer=TensorDictMaxValueWriter("rank", by=by), **parts)
 

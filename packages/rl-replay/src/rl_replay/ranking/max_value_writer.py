@@ -12,7 +12,7 @@ from rl_layout import keys
 from rl_replay.ranking.best_rows import BestRows
 from rl_replay.ranking.best_trajectories import BestTrajectories
 from rl_replay.ranking.ranks import RankKey, RankReduction
-from rl_replay.samplers import PrioritizedSampler, Sampler
+from rl_replay.samplers import ConsumingSampler, PrioritizedSampler, Sampler
 from rl_replay.storages import Storage, TensorStorage
 from rl_replay.writers import Writer
 from rl_tensordict import NestedKey
@@ -92,8 +92,8 @@ class TensorDictMaxValueWriter(Writer):
 
         Raises:
             TypeError: A storage that holds no leaves by key.
-            ValueError: A storage of several dimensions, or one or a sampler that single rows, or
-                several processes, do not go with.
+            ValueError: A `ConsumingSampler`, a storage of several dimensions, or one or a sampler
+                that single rows, or several processes, do not go with.
         """
         if not isinstance(storage, TensorStorage):
             raise TypeError(
@@ -105,6 +105,11 @@ class TensorDictMaxValueWriter(Writer):
                 f"in a storage with ndim={storage.ndim} a row has its place in a column, and the "
                 "best rows, or trajectories of several lengths, fill no columns: use ndim=1, which "
                 "takes [B, T] batches too."
+            )
+        if isinstance(sampler, ConsumingSampler):
+            raise ValueError(
+                "rows that stay get other row ids when some are replaced, so a ConsumingSampler "
+                "would draw them again: use SamplerWithoutReplacement, or another writer."
             )
         if self.by == "row":
             _require_single_rows(storage, sampler)
