@@ -72,6 +72,9 @@ class BufferParts:
             storage.fill()
         storage.mark(list(sampler.id_keys), list(sampler.end_keys))
         storage.keep_index(sampler.draws_slices)
+        if sampler.storage_number not in (None, storage.identity.number):
+            sampler.reset()  # its epoch is of another buffer
+        sampler.storage_number = storage.identity.number
         if storage.is_shared:
             sampler.share(storage)
         # most writers allow every write, so they are not asked

@@ -40,6 +40,8 @@ class Sampler(ABC, metaclass=_Dispatch):
 
     Attributes:
         generator: Source of randomness; torch's global one if None. The buffer sets it.
+        storage_number: Which storage it draws from. The buffer sets it, and resets the sampler
+            where that was another one.
         ran_out: Whether the batch chosen last was the last one of an epoch.
         drop_last: Whether an epoch leaves out a last batch that is too short.
         id_keys: Columns that must be equal in rows of one trajectory, in addition to ids.
@@ -65,6 +67,7 @@ class Sampler(ABC, metaclass=_Dispatch):
     weighs_rows: ClassVar[bool] = False
 
     generator: torch.Generator | None = None
+    storage_number: int | None = None
     ran_out: bool = False
     drop_last: bool = False
     id_keys: Sequence[NestedKey] = ()
