@@ -228,8 +228,11 @@ def test_returns_name_arguments_that_do_not_fit():
         gae(s.reward.numpy(), *s.plain[1:], **call)
     with pytest.raises(ValueError, match="lmbda: expected a number"):
         gae(*s.plain, gamma=0.9, lmbda=2)
-    with pytest.raises(ValueError, match="bounds of ratios"):
+    with pytest.raises(ValueError, match="_thresh: expected a number of 0 or more, got"):
         vtrace(*s.weighted, gamma=0.9, rho_thresh=-1)
+    for bound in (None, "1", torch.ones(3)):
+        with pytest.raises(TypeError, match="c_thresh: expected a number of 0 or more, got"):
+            vtrace(*s.weighted, gamma=0.9, c_thresh=bound)
     with pytest.raises(ValueError, match="gamma: expected a shape that broadcasts"):
         gae(*s.plain, gamma=torch.rand(2, 1), lmbda=0.9)
     with pytest.raises(ValueError, match="time_dim=5"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_integer, check_type
+from rl_tensordict.arguments import check_integer, check_type, shown
 from rl_value.scan.block_scan import is_transformed
 
 FLOATS = (torch.float32, torch.float64)
@@ -112,6 +113,15 @@ def check_flags(reward: Tensor, **flags: Tensor) -> None:
             "the two swapped? terminated is the argument before done: pass them as keywords."
         )
         raise ValueError(msg)
+
+
+def check_bounds(**bounds: Any) -> None:
+    """Hold numbers that bound something to 0 or more."""
+    for name, bound in bounds.items():
+        is_number = isinstance(bound, Real) or (isinstance(bound, Tensor) and bound.numel() == 1)
+        if not is_number or not bound >= 0:
+            msg = f"{name}: expected a number of 0 or more, got {shown(bound)}."
+            raise ValueError(msg) if is_number else TypeError(msg)
 
 
 def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = None) -> None:

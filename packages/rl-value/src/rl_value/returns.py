@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_layout.internals import LEAST_ROWS, is_of_use
 from rl_value.arguments import (
+    check_bounds,
     check_flags,
     check_fraction,
     check_steps,
@@ -363,9 +364,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols, and time a place
     check_flags(reward, terminated=terminated, done=done)
     check_fraction("gamma", gamma, reward.shape)
     check_fraction("lmbda", lmbda, reward.shape)
-    if not (rho_thresh >= 0 and c_thresh >= 0):
-        msg = f"bounds of ratios must not be negative: got {rho_thresh=} and {c_thresh=}."
-        raise ValueError(msg)
+    check_bounds(rho_thresh=rho_thresh, c_thresh=c_thresh)
     ratio = log_ratio.exp()
     rho = ratio.clamp(max=rho_thresh)
     cut = cut_after(done | terminated, time_dim)

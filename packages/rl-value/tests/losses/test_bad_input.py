@@ -33,7 +33,7 @@ def test_networks_and_settings_that_cannot_be_are_refused(
         DQNLoss(None, action_space="categorical")
     with pytest.raises(TypeError, match=r"critic_network: .*got Modal. Wrap it"):
         PPOLoss(actor, net.module)
-    with pytest.raises(ValueError, match=r"clip_value: expected how far .* got -0.1"):
+    with pytest.raises(ValueError, match=r"clip_value: expected a number of 0 or more, got -0.1"):
         ClipPPOLoss(actor, net, clip_value=-0.1)
     with pytest.raises(ValueError, match=r"shifted=True .* Set one of them to False"):
         PPOLoss(actor, net, delay_value=True).make_value_estimator("gae", shifted=True)

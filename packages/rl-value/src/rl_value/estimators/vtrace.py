@@ -17,7 +17,7 @@ from rl_value.actions import (
     log_probability_key,
     stored_log_probability,
 )
-from rl_value.arguments import check_fraction
+from rl_value.arguments import check_bounds, check_fraction
 from rl_value.counted_steps import readable, waiting_members
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
@@ -43,8 +43,8 @@ class VTrace(ValueEstimator):
         settings: what `ValueEstimator` takes besides.
 
     Raises:
-        ValueError: a factor is outside [0, 1], the batch has n-step rows, or two modules that
-            differ carry their recurrent states under one key.
+        ValueError: a factor is outside [0, 1], a bound below 0, the batch has n-step rows, or two
+            modules that differ carry their recurrent states under one key.
         KeyError: the action or its stored log-probability is missing.
 
     Example:
@@ -80,6 +80,7 @@ class VTrace(ValueEstimator):
     ) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
+        check_bounds(rho_thresh=rho_thresh, c_thresh=c_thresh)
         require_network("actor_network", actor_network, "get_dist")
         refuse_shared_states({"actor_network": actor_network, "value_network": value_network})
         self.actor_network = actor_network

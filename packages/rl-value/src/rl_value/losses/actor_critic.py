@@ -18,7 +18,7 @@ from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, require
 from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
-from rl_value.arguments import floats
+from rl_value.arguments import check_bounds, floats
 from rl_value.counted_steps import acting_steps
 from rl_value.estimators.bootstrapping.next_values import roles_of
 from rl_value.estimators.explanation import compiled_line
@@ -366,9 +366,8 @@ def _bound(given: Any) -> float | None:
     if isinstance(given, bool):
         msg = f"clip_value={given} is for ClipPPOLoss, which has an ε: pass a number."
         raise TypeError(msg)
-    if given is not None and not given >= 0:
-        msg = f"clip_value: expected how far a value may move, 0 or more, got {given}."
-        raise ValueError(msg)
+    if given is not None:
+        check_bounds(clip_value=given)
     bound: float | None = given
     return bound
 
