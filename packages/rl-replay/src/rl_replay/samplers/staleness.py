@@ -40,7 +40,8 @@ class StalenessAwareSampler(Sampler):
         version_key: Where the versions are.
 
     Attributes:
-        consumer_version: The version of the weights that learn; the training loop sets it.
+        consumer_version: The version of the weights that learn; the training loop sets it. Batches
+            that were prefetched before go by the former one.
         max_staleness: May be changed at any time.
 
     Raises:

@@ -20,6 +20,7 @@ class PolicyAgeFilter(Transform):
 
     A batch that loses rows is flat, ``[n]``, and a sample is shorter than asked for; one without a
     row left is not stored at all. Rows that are left keep their markers, so that a gap is seen.
+    A buffer with ``prefetch`` filters batches when they are made, by the version of then.
 
     Args:
         current_version: the version of the weights that learn, or a function that returns it, as
