@@ -216,15 +216,18 @@ def test_workers_draw_different_actions_that_a_seed_here_decides(counting):
     assert not torch.equal(second, first)
 
 
-def test_complete_trajectories_of_the_last_batches_are_returned(carrier, counting):
-    makers = [counting(3), counting(5)]
+def test_every_step_is_returned_where_trajectories_are_the_unfinished_last(carrier, counting):
+    makers = [counting(3), counting(7)]
     options = {"frames_per_batch": 40, "total_frames": 40, "trajs_per_batch": 2}
     with carrier.sync(makers, **options) as collector:
         batches = list(collector)
-        held = sum(one["unfinished_frames"] for one in collector.stats()["workers"])
+        assert not any(one["unfinished_frames"] for one in collector.stats()["workers"])
     rows = torch.cat(batches)
-    assert len(rows) + held == collector.frames
-    assert rows["next", "done"][-1]
+    assert len(rows) == collector.frames == 40
+    assert all(batch["next", "done"][-1] for batch in batches)
+    # 20 steps of each: 2 of an episode of 3, and 6 of one of 7
+    cuts = rows["next", "truncated"] & ~rows["next", "terminated"]
+    assert sorted(rows["collector", "traj_step"][cuts.squeeze(-1)].tolist()) == [1, 5]
     assert not check_layout(rows).findings
 
 

@@ -394,7 +394,7 @@ class MultiCollector(CollectorInterface):
         return self.frames - held
 
     def _waits(self) -> bool:
-        """Take, once, the whole trajectories that no batch has returned."""
+        """Take, once, the trajectories that workers hold, unfinished ones as truncations."""
         can_drain = self.options.by_trajectory and self._buffer is None and not self._has_popped
         if not self._ready and can_drain:
             self._has_popped = True

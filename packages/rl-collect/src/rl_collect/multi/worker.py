@@ -104,7 +104,8 @@ class CollectorWorker:
         return dict(acting.state_dict()) if has_weights(acting) else {}
 
     def pop_trajectories(self) -> Any:
-        """Take the complete trajectories that are held, without playing on."""
+        """Take the trajectories that are held, unfinished ones as truncations; play none."""
+        self._collector.batches.finish()
         return self._collector.pop_trajectories()
 
     def set_seed(self, seed: int, static_seed: bool = False) -> int:
