@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_workers.ray_cluster import configs_of, wanted_by
+from rl_workers.ray_cluster import configs_of, join_cluster, wanted_by
 
 
 def test_each_worker_has_its_options():
@@ -17,3 +17,28 @@ def test_each_worker_has_its_options():
         "CPU": 2,
         "far": 1,
     }
+
+
+@pytest.mark.parametrize("wrong", [3, [{}], [1, 2], "ab"])
+def test_options_that_are_none_are_refused(wrong):
+    with pytest.raises(ValueError, match="remote_configs must be options of Ray actors"):
+        configs_of(wrong, 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_cpus": "two"}, "a number of CPU, as 1 or 0.5: got 'two'"),
+        ({"num_gpus": -1}, "0 or more GPU: got -1"),
+        ({"resources": {"far": [1]}}, r"a number of far, .* got \[1\]"),
+        ({"resources": ["far"]}, r"amounts by name, as {'far': 1}: got \['far'\]"),
+    ],
+)
+def test_resources_that_are_no_amounts_are_refused(config, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        wanted_by(config)
+
+
+def test_arguments_of_a_session_have_names():
+    with pytest.raises(TypeError, match=r"ray_init_config must be arguments of ray\.init by name"):
+        join_cluster(None, "127.0.0.1:6379")

@@ -92,6 +92,8 @@ def test_options_that_cannot_be_are_refused(policy):
         MultiCollector([], sync=True, frames_per_batch=2)
     with pytest.raises(ValueError, match="give one of them"):
         MultiCollector([CountingEnv], sync=True, num_workers=2, frames_per_batch=2)
+    with pytest.raises(TypeError, match=r"num_workers must be an integer: got 1\.5"):
+        MultiCollector(CountingEnv, sync=True, num_workers=1.5, frames_per_batch=2)
     with pytest.raises(TypeError, match="give functions"):
         MultiCollector([CountingEnv()], sync=True, frames_per_batch=2)
 

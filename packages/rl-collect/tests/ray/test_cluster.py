@@ -37,10 +37,16 @@ def test_start_methods_are_for_processes():
         RayCollector([CountingEnv], frames_per_batch=2, mp_start_method="fork")
 
 
-@pytest.mark.parametrize("ports", [[], [0], [70_000], range(-1, 3)])
+@pytest.mark.parametrize("ports", [[], [0], [70_000], range(-1, 3), 20_000, ["a"], [2.5]])
 def test_ports_that_are_none_are_refused(ports):
     with pytest.raises(ValueError, match=r"ports must be numbers of TCP ports, as range"):
         RayCollector([CountingEnv], frames_per_batch=2, ports=ports)
+
+
+@pytest.mark.parametrize(("given", "message"), [(1.5, "an integer: got 1.5"), (0, "at least 1")])
+def test_a_number_of_collectors_that_is_none_is_refused(given, message):
+    with pytest.raises((TypeError, ValueError), match=f"num_collectors .*{message}"):
+        RayCollector(CountingEnv, num_collectors=given, frames_per_batch=2)
 
 
 def held(lock):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 CONNECT_S = 5.0
@@ -30,9 +31,13 @@ def import_ray(extra: str, instead: str) -> Any:
 
 def join_cluster(ray: Any, init_config: Config | None) -> None:
     """Join the session of this process, or begin one."""
+    given: Any = init_config or {}
+    if not isinstance(given, Mapping):
+        msg = f"ray_init_config must be arguments of ray.init by name: got {given!r:.99}."
+        raise TypeError(msg)
     if ray.is_initialized():
         return
-    config = {"include_dashboard": False, **(init_config or {})}
+    config = {"include_dashboard": False, **given}
     address = config.get("address")
     if isinstance(address, str) and ":" in address:
         _require_answer(address)
@@ -72,7 +77,7 @@ def configs_of(remote_configs: Config | Sequence[Config] | None, count: int) -> 
     if remote_configs is None or isinstance(remote_configs, Mapping):
         given: list[Any] = [remote_configs or {}] * count
     else:
-        given = list(remote_configs)
+        given = list(remote_configs) if isinstance(remote_configs, Sequence) else []
     if len(given) != count or not all(isinstance(one, Mapping) for one in given):
         msg = (
             f"remote_configs must be options of Ray actors, as {{'num_cpus': 1}}, or a list of "
@@ -106,10 +111,31 @@ def _require_picklable(cloudpickle: Any, name: str, part: Any, owner: str) -> No
 
 
 def wanted_by(config: Config) -> dict[str, float]:
-    """The resources that one actor reserves."""
+    """The resources that one actor reserves.
+
+    Raises:
+        TypeError: `resources` are no amounts by name, or an amount is no number.
+        ValueError: an amount is negative.
+    """
+    further = config.get("resources") or {}
+    if not isinstance(further, Mapping):
+        msg = (
+            f"resources of an actor must be amounts by name, as {{'far': 1}}: got {further!r:.99}."
+        )
+        raise TypeError(msg)
     named = {"CPU": config.get("num_cpus"), "GPU": config.get("num_gpus")}
-    all_of_them = {**named, **(config.get("resources") or {})}
-    return {name: float(amount) for name, amount in all_of_them.items() if amount}
+    all_of_them = {**named, **further}
+    return {name: _amount(name, one) for name, one in all_of_them.items() if one}
+
+
+def _amount(name: str, amount: Any) -> float:
+    if not isinstance(amount, Real):
+        msg = f"an actor reserves a number of {name}, as 1 or 0.5: got {amount!r:.99}."
+        raise TypeError(msg)
+    if amount < 0:
+        msg = f"an actor reserves 0 or more {name}: got {amount}."
+        raise ValueError(msg)
+    return float(amount)
 
 
 def require_resources(ray: Any, configs: Sequence[Config]) -> None:

@@ -39,6 +39,8 @@ def check_picklable(policy: Any, start_method: str | None) -> None:
 
 def makers_of(create_env_fn: WorkerMakers, num_workers: int | None) -> list[Callable[..., Any]]:
     """List a function for each worker."""
+    if num_workers is not None:
+        num_workers = check_count(num_workers, 1, "num_workers")
     if isinstance(create_env_fn, Sequence):
         if num_workers not in (None, len(create_env_fn)):
             msg = (

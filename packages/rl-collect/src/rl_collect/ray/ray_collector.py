@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from rl_collect.arguments import check_count
 from rl_collect.multi.carrier import Carrier
 from rl_collect.multi.multi_collector import MultiCollector
 from rl_collect.multi.options import WorkerMakers, check_picklable
 from rl_collect.multi.remote_workers import RemoteWorkers
 from rl_collect.ray.actors import Actors
+from rl_tensordict.arguments import as_integer
 from rl_workers.ray_cluster import (
     Config,
     configs_of,
@@ -74,6 +76,8 @@ class RayCollector(MultiCollector):
         if "mp_start_method" in options:
             msg = "actors have no mp_start_method: leave it out, or use MultiCollector."
             raise TypeError(msg)
+        if num_collectors is not None:
+            check_count(num_collectors, 1, "num_collectors")
         self._ray_init_config, self._remote_configs = ray_init_config, remote_configs
         self._ports = _checked(ports)
         super().__init__(create_env_fn, policy, sync=sync, num_workers=num_collectors, **options)
@@ -99,10 +103,12 @@ class RayCollector(MultiCollector):
 def _checked(ports: Sequence[int] | None) -> Sequence[int]:
     if ports is None:
         return (0,)
-    if not len(ports) or not all(0 < port < 2**16 for port in ports):
+    given = [as_integer(one) for one in ports] if isinstance(ports, Iterable) else []
+    found = [one for one in given if one is not None and 0 < one < 2**16]
+    if not found or len(found) < len(given):
         msg = f"ports must be numbers of TCP ports, as range(20_000, 20_010): got {ports!r}."
         raise ValueError(msg)
-    return ports
+    return found
 
 
 def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:
