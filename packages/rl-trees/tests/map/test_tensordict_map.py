@@ -277,6 +277,18 @@ def test_a_write_function_that_fails_says_what_it_was_given():
     assert map[keys_of([1])]["v"] == 1
 
 
+def test_a_write_function_that_drops_rows_is_refused():
+    map = map_of(write_fn=lambda new, old=None: new[:1])
+    for numbers in ([1, 2, 3], [1, 2]):
+        with pytest.raises(ValueError, match=r"write_fn: expected values of \d rows, .* got .*1"):
+            map[keys_of(numbers)] = values_of(numbers)
+        assert len(map) == len(map.storage) == 0
+        map[keys_of([numbers[0]])] = values_of([1])
+        map.clear()
+    with pytest.raises(TypeError, match="write_fn's result: expected a tensordict, got None"):
+        map_of(write_fn=lambda new: None)[keys_of([1])] = values_of([1])
+
+
 def test_what_is_no_tensordict_is_named():
     map = map_of()
     map[keys_of([1])] = values_of([1])

@@ -387,22 +387,33 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
 
     def _combine(self, rows: Any, added: Any, values: TensorDictBase) -> None:
         """Stores values through `write_fn`: all first values of keys, then all second ones, ..."""
-        assert self.write_fn is not None  # the caller looked
         if added.any():
-            new = self.write_fn(at(values, np.flatnonzero(added)))
+            new = self._made(at(values, np.flatnonzero(added)))
             write_rows(self.storage, self.query_module.table, rows[added], added[added], new)
         left = np.flatnonzero(~added)
         while len(left):
             firsts = self.query_module.table.latest(rows[left[::-1]])[::-1]
             index = torch.from_numpy(rows[left[firsts]])
             new, old = at(values, left[firsts]), self.storage.read(index)
-            try:
-                made = self.write_fn(new, old)
-            except Exception as error:
-                error.add_note(f"write_fn was given new values {_names(new)}, old {_names(old)}.")
-                raise
-            self.storage.replace(index, made)
+            self.storage.replace(index, self._made(new, old))
             left = left[~firsts]
+
+    def _made(self, new: TensorDictBase, *old: TensorDictBase) -> TensorDictBase:
+        """What `write_fn` makes of values: as many rows."""
+        assert self.write_fn is not None  # the caller looked
+        try:
+            made = self.write_fn(new, *old)
+        except Exception as error:
+            before = f", old {_names(*old)}" if old else ""
+            error.add_note(f"write_fn was given new values {_names(new)}{before}.")
+            raise
+        check_collection("write_fn's result", made)
+        if made.batch_size != new.batch_size:
+            raise ValueError(
+                f"write_fn: expected values of {len(new)} rows, as it was given, got the batch "
+                f"size {list(made.batch_size)}."
+            )
+        return made
 
     def _note(self, item: TensorDictBase, rows: Any, keys: EncodedKeys) -> None:
         """Writes numbers and hashes into keys."""
