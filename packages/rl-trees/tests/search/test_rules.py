@@ -41,3 +41,18 @@ def test_rules_are_four_numbers_and_the_virtual_loss():
 def test_what_is_no_number_is_named(make, name):
     with pytest.raises(TypeError, match=f"^{name}: expected (a|True)"):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: PUCT(c_base=0), "c_base: expected a number above 0, got 0"),
+        (lambda: PUCT(c=float("inf")), "c: expected a finite number, got inf"),
+        (lambda: UCB1(-float("inf")), "c: expected a finite number, got -inf"),
+        (lambda: GumbelHalving(8, value_scale=-0.1), "value_scale: .* at least 0, got -0.1"),
+        (lambda: GumbelHalving(8, visit_offset=-1), "visit_offset: .* at least 0, got -1"),
+    ],
+)
+def test_numbers_that_no_search_can_use_are_refused(make, expected):
+    with pytest.raises(ValueError, match=f"^{expected}"):
+        make()

@@ -48,7 +48,7 @@ class PUCT(SelectionRule):
 
     Args:
         c: How much priors count.
-        c_base: Visits after which they count more.
+        c_base: Visits after which they count more, above 0.
         first_play: Q of an action without visits.
         normalize: Map means to [0, 1] by the least and the greatest one of a tree.
 
@@ -68,8 +68,11 @@ class PUCT(SelectionRule):
     kind = PUCT_RULE
 
     def __post_init__(self) -> None:
-        for name in ("c", "c_base", "first_play"):
-            check_number(name, getattr(self, name))
+        check_number("first_play", self.first_play)
+        _check_finite("c", self.c)
+        _check_finite("c_base", self.c_base)
+        if self.c_base <= 0:
+            raise ValueError(f"c_base: expected a number above 0, got {self.c_base}.")
         check_flags(normalize=self.normalize)
 
     def parameters(self) -> tuple[float, ...]:
@@ -96,7 +99,7 @@ class UCB1(SelectionRule):
     kind = UCB1_RULE
 
     def __post_init__(self) -> None:
-        check_number("c", self.c)
+        _check_finite("c", self.c)
 
     def parameters(self) -> tuple[float, ...]:
         """C."""
@@ -158,8 +161,8 @@ class GumbelHalving(SelectionRule):
     Args:
         num_simulations: Simulations of a search.
         max_considered: Actions that are tried at the root.
-        value_scale: How much means count.
-        visit_offset: Visits that are added for it.
+        value_scale: How much means count, 0 or more.
+        visit_offset: Visits that are added for it, 0 or more.
 
     Source:
         Danihelka et al. (2022), Policy improvement by planning with Gumbel.
@@ -183,7 +186,7 @@ class GumbelHalving(SelectionRule):
         for name in ("num_simulations", "max_considered"):
             check_whole(name, getattr(self, name), 1)
         for name in ("value_scale", "visit_offset"):
-            check_number(name, getattr(self, name))
+            _check_finite(name, getattr(self, name), 0)
 
     def parameters(self) -> tuple[float, ...]:
         """max_considered, value_scale, visit_offset."""
@@ -215,3 +218,11 @@ class GumbelHalving(SelectionRule):
                 visits += 1
             considered = max(2, considered // 2)
         return plan[: self.num_simulations]
+
+
+def _check_finite(name: str, value: float, least: float = -math.inf) -> None:
+    """Raises unless a number is finite and not below the least one."""
+    check_number(name, value)
+    if not math.isfinite(value) or value < least:
+        bound = "" if least == -math.inf else f" of at least {least}"
+        raise ValueError(f"{name}: expected a finite number{bound}, got {value}.")
