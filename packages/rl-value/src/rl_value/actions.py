@@ -135,8 +135,7 @@ def of_action(values: Tensor, index: Tensor, key: NestedKey) -> Tensor:
 
 def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:
     """Log-probability of actions; of categorical logits a direct gather, without validation."""
-    is_float = taken.is_floating_point()  # 0.5 is no choice, and torch says so
-    if type(head) is not Categorical or taken.shape != head.batch_shape or is_float:
+    if type(head) is not Categorical or taken.shape != head.batch_shape:
         return head.log_prob(taken)
     index = taken.long().unsqueeze(-1)
     return of_action(head.logits, index, key).squeeze(-1)  # the logits are normalised already
