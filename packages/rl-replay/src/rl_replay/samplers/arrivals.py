@@ -24,7 +24,7 @@ class Arrivals:
         self.rows_of = rows_of  # the storage whose rows are known; None for the next one
 
     def begin_anew(self, storage: Storage) -> bool:
-        """Forget all rows where they are another storage's, or another process loaded others."""
+        """Forget all rows if the storage changed, or another process loaded it anew."""
         here = storage.identity.number, storage.epoch
         known, self.rows_of = self.rows_of, here
         if known in (None, here):

@@ -37,7 +37,7 @@ class TensordictReader:
             for field in (() if self._hidden else schema.fields)
         ]
         self._shapes: tuple[int, list[tuple[int, ...]]] = (-1, [])  # of so many rows
-        # by name: number of the field, dtype and shape, a plain tuple is unpacked fastest
+        # name -> (index of the field, dtype, shape): plain tuples, which unpack fastest
         self._places: dict[str, Any] = {}
         for number, field in enumerate(schema.fields):
             group = self._places

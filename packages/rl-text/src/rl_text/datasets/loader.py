@@ -217,7 +217,7 @@ def source_of(function: Any) -> str:
 
 
 def settings_of(made: Any) -> dict[str, Any]:
-    """Plain values that a function or an object holds, and, of a function, those that it reads."""
+    """JSON values of an object's attributes, and of what a function reads and its defaults."""
     values = dict(getattr(made, "__dict__", {}))
     if inspect.isfunction(made):
         read, taken = inspect.getclosurevars(made), inspect.signature(made).parameters
