@@ -175,18 +175,22 @@ def test_number_of_states_is_checked():
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @pytest.mark.parametrize("backend", ["pad", "pack", "scan", "triton", "auto"])
-def test_networks_agree_between_cuda_and_cpu(kind, variant, backend):
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_networks_agree_between_cuda_and_cpu(kind, variant, backend, is_dense):
     if "proj_size" in variant and kind is nn.GRU:
         return
-    lengths = torch.randint(1, 129, (80,)).tolist()
+    lengths = [64] * 80 if is_dense else torch.randint(1, 129, (80,)).tolist()
     module = kind(64, 96, **variant)
     there = kind(64, 96, **variant).cuda()
     there.load_state_dict(module.state_dict())
     x = torch.randn(sum(lengths), 64)
     segments = Segments.from_lengths(torch.tensor(lengths))
-    wanted, states = unroll(x, segments, None, Network.of(module), Settings("pack"))
+    network = Network.of(module)
+    before = tuple(torch.randn(80, *shape) for shape in network.state_shapes)
+    wanted, states = unroll(x, segments, before, network, Settings("pack"))
+    before = tuple(state.cuda() for state in before)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         settings = Settings(backend, precision="ieee")
-        found, after = unroll(x.cuda(), segments.to("cuda"), None, Network.of(there), settings)
+        found, after = unroll(x.cuda(), segments.to("cuda"), before, Network.of(there), settings)
     assert_close(found.cpu(), wanted, rtol=1e-4, atol=1e-5)
     assert_close([s.cpu() for s in after], list(states), rtol=1e-4, atol=1e-5)

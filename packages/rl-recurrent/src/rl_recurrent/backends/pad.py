@@ -42,7 +42,8 @@ def layer(
     params = _torch_params(weights)
     if is_dense(segments):
         x = x.view(len(segments), segments.max_length, -1)
-        before = tuple([state.unsqueeze(0) for state in states])  # [1, S, H]: one layer
+        # [1, S, H]: one layer; cuDNN refuses the states of one of several, which have gaps
+        before = tuple([state.contiguous().unsqueeze(0) for state in states])
         out, *after = _run(cell, x, before, params, batch_first=True)
         return (out.flatten(0, 1), *(state[0] for state in after[1:]))
     plan = block_plan(segments)
