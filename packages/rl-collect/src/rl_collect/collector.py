@@ -52,7 +52,9 @@ class Collector(CollectorInterface):
             which `update_policy_weights_` brings up to date.
         storing_device: where batches go. Their `device` is set where this or `device` is given,
             and None otherwise.
-        no_cuda_sync: do not wait for copies between devices, because the caller does.
+        no_cuda_sync: return a batch while its copy to the CPU may be under way, because the caller
+            waits. Copies that a policy, an environment, a buffer, `postproc` or another step of
+            this collector reads are waited for all the same.
         create_env_kwargs: arguments for `create_env_fn`.
         init_random_frames: actions are random until so many steps are played. The policy runs all
             the same, for what else it writes; its log-probabilities are NaN in these steps.
@@ -153,11 +155,8 @@ class Collector(CollectorInterface):
     def _assembler(self) -> BatchAssembler:
         options, devices, acting = self.options, self.devices, self.policy
         options.check_sizes(self.env)
-        waits = not options.no_cuda_sync
-        to_env, to_policy = (
-            mover(device, synchronise=waits) for device in (devices.env, devices.policy)
-        )
-        store = mover(devices.storing, synchronise=waits, clears=True)
+        to_env, to_policy = mover(devices.env), mover(devices.policy)
+        store = mover(devices.storing, synchronise=not options.caller_waits, clears=True)
         if acting is not None and devices.policy != devices.env:
             acting = CrossDevicePolicy(acting, to_policy, to_env)
         runner = EnvRunner(self.env, acting, options.exploration_type, is_profiled=options.profile)

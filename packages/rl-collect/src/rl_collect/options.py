@@ -91,6 +91,12 @@ class CollectorOptions:
         return None if said is None else torch.device(said)
 
     @property
+    def caller_waits(self) -> bool:
+        """Whether copies of a batch may be under way when it is returned, as nothing reads it."""
+        readers = (self.replay_buffer, self.postproc, self.post_collect_hook, self.trajs_per_batch)
+        return self.no_cuda_sync and not self.split_trajs and all(one is None for one in readers)
+
+    @property
     def acting_device(self) -> tuple[Any, str]:
         """The device that the policy acts on, None if not given, and the name of the argument."""
         if self.policy_device is None:

@@ -13,6 +13,7 @@ from rl_collect.inputs.devices import CrossDevicePolicy, Devices, mover, synchro
 from rl_envs import GymEnv, SerialEnv
 from rl_envs.testing import CountingEnv
 from rl_layout import check_layout
+from rl_replay import LazyTensorStorage, ReplayBuffer
 
 CPU = torch.device("cpu")
 
@@ -218,11 +219,12 @@ def test_every_step_is_whole_wherever_its_parts_are_played(places, no_cuda_sync)
         frames_per_batch=60,
         policy_device=policy_device,
         storing_device=storing_device,
-        no_cuda_sync=no_cuda_sync and storing_device == "cuda",
+        no_cuda_sync=no_cuda_sync,
         set_truncated=True,
     )
     collector.set_seed(0)
     batches = [collector.next() for _ in range(3)]
+    torch.cuda.synchronize()
     rows = torch.cat(batches, -1)
     assert {leaf.device.type for leaf in rows.values(True, True)} == {storing_device}
     rows = rows.to("cpu")
@@ -233,6 +235,42 @@ def test_every_step_is_whole_wherever_its_parts_are_played(places, no_cuda_sync)
     same = (rows["next", "observation"][:, :-1] == rows["observation"][:, 1:]).all(-1)
     assert (same | over).all()
     assert (rows["is_init"][:, 1:, 0] == over).all()
+
+
+@pytest.mark.gpu
+def test_a_buffer_on_the_cpu_takes_rows_that_have_arrived_though_nobody_waits():
+    policy = on_gpu()
+    buffer = ReplayBuffer(storage=LazyTensorStorage(5_000))
+    collector = Collector(
+        GymEnv(NAME),
+        policy,
+        frames_per_batch=500,
+        policy_device="cuda",
+        storing_device="cpu",
+        no_cuda_sync=True,
+        replay_buffer=buffer,
+    )
+    for _ in range(10):
+        collector.next()
+    rows = buffer[:]
+    expected = policy.net.cpu()(rows["observation"])
+    assert torch.allclose(rows["logits"], expected, atol=1e-4)  # another order of sums
+
+
+def test_a_batch_is_waited_for_where_something_reads_it():
+    def waits(**options):
+        made = Collector(CountingEnv(), frames_per_batch=4, no_cuda_sync=True, **options)
+        return not made.options.caller_waits
+
+    assert not waits()
+    assert waits(replay_buffer=ReplayBuffer(storage=LazyTensorStorage(8)))
+    assert waits(postproc=lambda batch: batch)
+    assert waits(post_collect_hook=lambda batch: None)
+    assert waits(trajs_per_batch=1)
+    with pytest.warns(UserWarning, match="split_trajs pads"):
+        assert waits(split_trajs=True)
+    with MultiSyncCollector([CountingEnv] * 2, frames_per_batch=4, no_cuda_sync=True) as several:
+        assert not any(made["no_cuda_sync"] for made in several.options.of_workers())
 
 
 @pytest.mark.gpu

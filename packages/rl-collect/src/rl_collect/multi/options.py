@@ -172,6 +172,7 @@ class MultiOptions:
             **self.options,
             "frames_per_batch": self.frames_per_batch,
             "policy_factory": self.policy_factory,
+            "no_cuda_sync": False,  # workers copy batches into what they hand over
             "replay_buffer": self.replay_buffer,
         }
         shared = ("frames_per_batch", "trajs_per_batch") if self.sync else ()
