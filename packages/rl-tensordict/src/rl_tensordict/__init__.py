@@ -15,6 +15,7 @@ from rl_tensordict.entries import (
 )
 from rl_tensordict.errors import UnfitValue, UnknownName
 from rl_tensordict.flatten import leaves, nest, tensors
+from rl_tensordict.host import CPU, as_tensor
 from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import as_key, as_tuple, is_key, sibling
 from rl_tensordict.notes import add_notes, note_call, note_errors
@@ -24,6 +25,7 @@ from rl_tensordict.types import NestedKey
 from rl_tensordict.verified_calls import VerifiedCalls
 
 __all__ = [
+    "CPU",
     "Call",
     "Entries",
     "Leaves",
@@ -36,6 +38,7 @@ __all__ = [
     "VerifiedCalls",
     "add_notes",
     "as_key",
+    "as_tensor",
     "as_tuple",
     "build",
     "build_flat",

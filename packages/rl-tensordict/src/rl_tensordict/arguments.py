@@ -109,7 +109,8 @@ def number_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Te
     if isinstance(value, Tensor) and not value.is_complex() and value.layout is torch.strided:
         return value
     check_number(name, value)
-    return torch.tensor(float(value) if isinstance(value, Real) else value, dtype=dtype)
+    number = float(value) if isinstance(value, Real) else value
+    return torch.tensor(number, dtype=dtype, device=None)  # a buffer of a module, as torch makes it
 
 
 def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:
