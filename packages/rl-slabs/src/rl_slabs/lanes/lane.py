@@ -29,6 +29,7 @@ import torch
 
 from rl_slabs.lanes.owners import Owner
 from rl_slabs.memory.slab import Slab
+from rl_tensordict import CPU
 
 THREAD, STARTED, PLACE, RESERVED, PUBLISHED, FLOOR, SIDE, BEAT = range(8)
 
@@ -266,7 +267,7 @@ class Lane:
         base, start = self.number * self.capacity, first % self.capacity
         if start + count <= self.capacity:
             return slice(base + start, base + start + count)
-        return torch.arange(start, start + count) % self.capacity + base
+        return torch.arange(start, start + count, device=CPU) % self.capacity + base
 
 
 def next_heartbeat(before: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Window:
         if total == 0:
             raise UnfitValue("there is no row to draw: write some first.")
         try:
-            places = torch.randint(total, (count,), generator=generator)
+            places = torch.randint(total, (count,), generator=generator, device=CPU)
         except (TypeError, RuntimeError) as error:
             raise ValueError(f"cannot draw {count!r} rows: {error}") from None
         # one lane from its first row on: what most buffers are, and a frame less for each sample

@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from rl_slabs.dtypes import carrier
 from rl_slabs.rows.unpack import Plan
 from rl_slabs.schema import RowSchema
+from rl_tensordict import CPU
 
 
 class RowBlock:
@@ -23,7 +24,8 @@ class RowBlock:
         self._plan = plan
         self.words = np.empty((count, schema.row_bytes // 8), np.int64) if plan.packed else None
         self.arrays = [
-            torch.empty(count, *field.shape, dtype=carrier(field.dtype)) for field in schema.large
+            torch.empty(count, *field.shape, dtype=carrier(field.dtype), device=CPU)
+            for field in schema.large
         ]
 
     def tensordict(self, shape: torch.Size) -> TensorDict:

@@ -22,7 +22,7 @@ from rl_slabs.rows.selection import RowIndex, Selection, require_inside, select
 from rl_slabs.rows.tensordict_leaves import ValidatedLeaves
 from rl_slabs.rows.unpack import Plan
 from rl_slabs.schema import RowSchema
-from rl_tensordict import Leaves
+from rl_tensordict import Leaves, as_tensor
 from rl_tensordict.types import KeyPath, NestedKey
 
 PARALLEL_ITEMS = 32768
@@ -221,7 +221,7 @@ class Rows:
         ]
         packed: Any = self._packed_rows(index, shape) if plan.packed else None
         if device is not None:
-            packed = None if packed is None else torch.as_tensor(packed).to(device)
+            packed = None if packed is None else as_tensor(packed).to(device)
             arrays = [array.to(device) for array in arrays]
         return plan.unpack[isinstance(packed, np.ndarray), contiguous](packed, arrays, shape)
 
