@@ -219,7 +219,9 @@ class ListRowSource:
                 reached, steps = reached + step, steps + 1
             places.append(reached)
             proved.append(steps == k)
-        return torch.tensor(places).reshape(rows.shape), torch.tensor(proved).reshape(rows.shape)
+        found = (torch.tensor(each, device=rows.device) for each in (places, proved))
+        there, is_proved = (each.reshape(rows.shape) for each in found)
+        return there, is_proved
 
     def _continues(self, i: int, j: int) -> bool:
         there = min(i, j) >= 0 and max(i, j) < len(self._marked)

@@ -39,8 +39,8 @@ def batches(draw: st.DrawFn) -> TensorDict:
     batch = batch.exclude(*gone)
     if draw(st.booleans()):
         size = batch.numel()
-        mask = torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
-        batch.set(keys.MASK, mask.reshape(batch.batch_size))
+        mask = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+        batch.set(keys.MASK, torch.tensor(mask, device="cpu").reshape(batch.batch_size))
     return batch
 
 
@@ -52,15 +52,16 @@ def plain_batches(draw: st.DrawFn) -> TensorDict:
         batch = batch.exclude(draw(st.sampled_from([keys.TRAJ_IDS, keys.TRAJ_STEP])))
     size = batch.numel()
     order = draw(st.permutations(range(size))) if draw(st.booleans()) else range(size)
-    batch = batch.reshape(-1)[torch.tensor(order)].reshape(batch.batch_size)
+    batch = batch.reshape(-1)[torch.tensor(order, device="cpu")].reshape(batch.batch_size)
     if draw(st.booleans()):  # as computed anew from other weights
-        state = torch.arange(2 * size).reshape(*batch.batch_size, 2)
+        state = torch.arange(2 * size, device="cpu").reshape(*batch.batch_size, 2)
         batch.set("memory", state).set(("next", "memory"), state)
     if draw(st.booleans()):
-        far = torch.tensor(draw(st.lists(st.integers(1, 3), min_size=size, max_size=size)))
-        batch.set(keys.STEPS_TO_NEXT_OBS, far.reshape(*batch.batch_size, 1))
+        far = draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
+        ahead = torch.tensor(far, device="cpu").reshape(*batch.batch_size, 1)
+        batch.set(keys.STEPS_TO_NEXT_OBS, ahead)
     if draw(st.booleans()):
-        missing = torch.tensor(draw(st.lists(st.booleans(), min_size=size, max_size=size)))
-        batch.set(keys.NEXT_MISSING, missing.reshape(batch.batch_size))
+        missing = draw(st.lists(st.booleans(), min_size=size, max_size=size))
+        batch.set(keys.NEXT_MISSING, torch.tensor(missing, device="cpu").reshape(batch.batch_size))
     batch.names = None
     return batch

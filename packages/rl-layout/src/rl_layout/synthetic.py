@@ -1,6 +1,7 @@
 """Synthetic trajectories with every marker, for examples and tests.
 
-Every observation carries (trajectory, step), so the right neighbour of any row can be proved.
+Every observation carries (trajectory, step), so the right neighbour of any row can be proved. All
+are on the CPU.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ def trajectories(
         msg = f"expected rows and one kind per trajectory: got {lengths} and {kinds}."
         raise ValueError(msg)
     first_steps = [first_step, *[0] * (len(lengths) - 1)]
-    steps = torch.cat([torch.arange(f, f + n) for f, n in zip(first_steps, lengths, strict=True)])
-    counts = torch.tensor(lengths)
-    ids = first_id + torch.repeat_interleave(torch.arange(len(lengths)), counts)
-    last = torch.zeros(len(steps), 1, dtype=torch.bool)
+    steps = torch.cat(
+        [torch.arange(f, f + n, device="cpu") for f, n in zip(first_steps, lengths, strict=True)]
+    )
+    counts = torch.tensor(lengths, device="cpu")
+    ids = first_id + torch.repeat_interleave(torch.arange(len(lengths), device="cpu"), counts)
+    last = torch.zeros(len(steps), 1, dtype=torch.bool, device="cpu")
     # running totals - 1: last rows; a trajectory of no rows has none
     last[counts.cumsum(0)[counts > 0] - 1] = True
-    kind = torch.repeat_interleave(torch.tensor(kinds), counts).unsqueeze(-1)
+    kind = torch.repeat_interleave(torch.tensor(kinds, device="cpu"), counts).unsqueeze(-1)
     return ted(ids, steps, last & (kind == EndKind.TERMINATED), last & (kind == EndKind.TRUNCATED))
 
 

@@ -104,13 +104,13 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Steps of an id after its termination, and rows of n steps that reach past an end."""
     m = rows.markers
     far = m.steps_to_next_obs
-    ahead = torch.ones(rows.size, dtype=torch.int64) if far is None else far.cpu()
+    ahead = rows.flags(on=True).long() if far is None else far.cpu()
     if m.traj_ids is not None and m.traj_step is not None and m.terminated is not None:
         ids, step = m.traj_ids.cpu(), m.traj_step.cpu()
         # ids are sparse 64-bit numbers: numbered 0 .. S - 1 to index with
         numbers = torch.unique(ids, return_inverse=True)[1]
         ended = m.terminated.cpu() & rows.real & ~rows.lives
-        last = torch.full((rows.size,), torch.iinfo(torch.int64).max)
+        last = torch.full((rows.size,), torch.iinfo(torch.int64).max, device="cpu")
         # the first step [N] at which any row says that the trajectory of a row terminated
         last = last.scatter_reduce(0, numbers[ended], (step + ahead - 1)[ended], "amin")[numbers]
         again = (
@@ -119,12 +119,12 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
         what = "continues after its termination in another row: ids are never reused"
         yield from rows.found("error", keys.TRAJ_IDS, again, what)
     if far is not None and m.can_cut:
-        ends = torch.where(rows.boundary & rows.real, torch.arange(rows.size), rows.size)
+        ends = torch.where(rows.boundary & rows.real, rows.places, rows.size)
         # the next boundary at or after each row: a running minimum from the end
         nearest = ends.flip(0).cummin(0).values.flip(0)
-        cuts = torch.where(cut_rows(m).cpu(), torch.arange(rows.size), rows.size)
+        cuts = torch.where(cut_rows(m).cpu(), rows.places, rows.size)
         nearest_cut = cuts.flip(0).cummin(0).values.flip(0)
-        reached = torch.arange(rows.size) + ahead - 1
+        reached = rows.places + ahead - 1
         # after a cut that precedes the boundary is another segment: such rows are not judged
         past = rows.real & (nearest == nearest_cut) & (reached > nearest)
         what = "reaches past the end of its trajectory: count the steps up to the end"
@@ -155,7 +155,7 @@ class NeighbourPairs:
     # marked.
 
     def __init__(self, rows: MarkerRows) -> None:
-        m, none = rows.markers, torch.zeros(rows.size, dtype=torch.bool)
+        m, none = rows.markers, rows.flags()
         self.marked = none if m.is_init is None else m.is_init.cpu()
         self.unmarked = ~self.marked
         self.first = none if m.traj_step is None else (m.traj_step == 0).cpu()
@@ -170,9 +170,7 @@ def _seen_before(rows: MarkerRows) -> Tensor:
     """Rows whose id an earlier row has already, bool ``[N]``."""
     ids = rows.markers.traj_ids
     if ids is None:
-        return torch.zeros(rows.size, dtype=torch.bool)
+        return rows.flags()
     numbers = torch.unique(ids.cpu(), return_inverse=True)[1]
-    places = torch.arange(rows.size)
     # the first row of each id, by its number
-    first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
-    return first[numbers] < places
+    return rows.first_of(numbers, rows.places)[numbers] < rows.places

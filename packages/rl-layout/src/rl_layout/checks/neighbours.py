@@ -31,7 +31,7 @@ class MarkerRows:
         self.drawn_alone = drawn_alone  # rows of a sample that are no neighbours
         self.slice_ids = slice_ids
         # the end of a life, which a sample shows as that of an episode, and ids do not
-        self.lives = torch.zeros(self.size, dtype=torch.bool) if lives is None else lives
+        self.lives = self.flags() if lives is None else lives
 
     @property
     def size(self) -> int:
@@ -39,42 +39,56 @@ class MarkerRows:
         return self.markers.batch_shape.numel()
 
     @cached_property
+    def places(self) -> Tensor:
+        """The place of each row, int64 ``[N]``; findings are made on the CPU."""
+        return torch.arange(self.size, device="cpu")
+
+    def first_of(self, numbers: Tensor, places: Tensor) -> Tensor:
+        """The least place of each number of rows, int64 ``[N]``; N for one that no row has."""
+        first = torch.full((self.size,), self.size, device="cpu")
+        return first.scatter_reduce(0, numbers, places, "amin")
+
+    def flags(self, *, on: bool = False) -> Tensor:
+        """One flag for all rows, bool ``[N]``."""
+        return torch.full((self.size,), on, device="cpu")
+
+    @cached_property
     def real(self) -> Tensor:
         """Real rows, bool ``[N]``."""
         mask = self.markers.mask
-        return torch.ones(self.size, dtype=torch.bool) if mask is None else mask.cpu()
+        return self.flags(on=True) if mask is None else mask.cpu()
 
     @cached_property
     def boundary(self) -> Tensor:
         """Rows at which the environment, or a cut marked as a truncation, ended a trajectory."""
         found = self.markers.boundary()
-        return torch.zeros(self.size, dtype=torch.bool) if found is None else found.cpu()
+        return self.flags() if found is None else found.cpu()
 
     @cached_property
     def paired(self) -> Tensor:
         """Rows that have a real neighbour before them and are real, bool ``[N]``."""
         if self.drawn_alone:
-            return torch.zeros(self.size, dtype=torch.bool)
+            return self.flags()
         # [*B, T] flattened: every T-th row begins another row of the batch
-        first = torch.arange(self.size) % self.markers.batch_shape[-1] == 0
+        first = self.places % self.markers.batch_shape[-1] == 0
         return self.real & self.after(self.real) & ~first
 
     @cached_property
     def new_slice(self) -> Tensor:
         """Rows that begin another slice of a sample, bool ``[N]``."""
         if self.slice_ids is None:
-            return torch.zeros(self.size, dtype=torch.bool)
+            return self.flags()
         return self.paired & self.changed(self.slice_ids)
 
     def after(self, flag: Tensor) -> Tensor:
         """Move a flag from each row to the one after it, bool ``[N]``."""
-        moved = torch.zeros(self.size, dtype=torch.bool)
+        moved = self.flags()
         moved[1:] = flag[:-1].cpu()
         return moved
 
     def changed(self, values: Tensor, step: int = 0) -> Tensor:
         """Rows whose value is not ``step`` more than the one before, bool ``[N]``."""
-        moved = torch.zeros(self.size, dtype=torch.bool)
+        moved = self.flags()
         # row 0 has no row before it: False
         moved[1:] = (values[1:] != values[:-1] + step).cpu()
         return moved

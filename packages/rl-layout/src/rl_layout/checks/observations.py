@@ -73,7 +73,7 @@ def went_on(batch: TensorDictBase, rows: MarkerRows) -> Tensor:
     """Find the starts after a truncation at which the environment continued."""
     m, pairs = rows.markers, list(_pairs(batch))
     if m.truncated is None or not pairs:
-        return torch.zeros(rows.size, dtype=torch.bool)
+        return rows.flags()
     return rows.paired & rows.after(m.truncated) & _taken(rows, pairs)
 
 
@@ -94,8 +94,8 @@ def _successors(rows: MarkerRows) -> tuple[Tensor, Tensor]:
     # cuts before each row [N]: equal numbers are one segment
     number = torch.nn.functional.pad(cut.cumsum(0), (1, 0))[:-1]
     horizon = rows.markers.steps_to_next_obs
-    ahead = torch.ones(rows.size, dtype=torch.int64) if horizon is None else horizon.cpu()
-    successor = torch.arange(rows.size) + ahead
+    ahead = rows.flags(on=True).long() if horizon is None else horizon.cpu()
+    successor = rows.places + ahead
     inside = (successor >= 0) & (successor < rows.size)
     successor = successor.clamp(0, rows.size - 1)
     return successor, inside & (number[successor] == number) & rows.real[successor]
@@ -103,7 +103,7 @@ def _successors(rows: MarkerRows) -> tuple[Tensor, Tensor]:
 
 def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Tensor) -> Tensor:
     """Rows whose next observation is bit for bit an observation of another id."""
-    found = torch.zeros(rows.size, dtype=torch.bool)
+    found = rows.flags()
     ids = rows.markers.traj_ids
     where = differs.nonzero()[:, 0]
     if ids is None or not len(where):
@@ -114,7 +114,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
     here, wanted = numbers[: rows.size], numbers[rows.size :]
     # a value found in several rows identifies none of them
     counts = torch.bincount(here[rows.real], minlength=len(both))
-    owner = torch.zeros(len(both), dtype=torch.int64).scatter(0, here, torch.arange(rows.size))
+    owner = here.new_zeros(len(both)).scatter(0, here, rows.places)
     found[where] = (counts[wanted] == 1) & (ids.cpu()[owner[wanted]] != ids.cpu()[where])
     # states are reset to zeros, and missing values filled with them
     found[where] &= (both[rows.size :] != 0).any(1)
@@ -123,7 +123,7 @@ def _stands_elsewhere(rows: MarkerRows, root: Tensor, after: Tensor, differs: Te
 
 def _taken(rows: MarkerRows, pairs: ObservationPairs) -> Tensor:
     """Rows whose observations are all bit for bit the next ones of the row before."""
-    taken = torch.ones(rows.size, dtype=torch.bool)
+    taken = rows.flags(on=True)
     for _, root, after in pairs:
         taken[1:] &= (flat_bits(after)[:-1] == flat_bits(root)[1:]).all(1)
     return taken
@@ -139,11 +139,11 @@ def _reset_findings(rows: MarkerRows, pairs: ObservationPairs) -> Iterator[Findi
     fresh = rows.real if m.is_init is None else m.is_init.cpu()
     ended = rows.paired & fresh & rows.after(rows.boundary & ~rows.lives) & ~rows.new_slice
     pairs = _telling([pair for pair in pairs if is_observed(as_tuple(pair[0]))] or pairs, ended)
-    moved = torch.zeros(rows.size, dtype=torch.bool)
+    moved = rows.flags()
     for _, root, after in pairs:
         moved |= (flat_bits(after) != flat_bits(root)).any(1)
     leaks = ended & _taken(rows, pairs) & rows.after(moved)
-    final = torch.zeros(rows.size, dtype=torch.bool)  # ends that are known to be terminations
+    final = rows.flags()  # ends that are known to be terminations
     if m.terminated is not None:
         final = ended & rows.after(m.terminated)
     elif m.truncated is not None:
@@ -174,14 +174,14 @@ def _copy_findings(batch: TensorDictBase, rows: MarkerRows) -> Iterator[Finding]
     if m.traj_ids is None or m.traj_step is None:
         return
     numbers = _numbers_of(m.traj_ids.cpu(), m.traj_step.cpu())
-    places = torch.where(rows.real, torch.arange(rows.size), rows.size)
-    first = torch.full((rows.size,), rows.size).scatter_reduce(0, numbers, places, "amin")
+    places = torch.where(rows.real, rows.places, rows.size)
+    first = rows.first_of(numbers, places)
     # padding has no first row: any row does, findings are of real rows only
     original = first[numbers].clamp(max=rows.size - 1)
     flat = batch.reshape(-1)
     # the observations of a sample may be augmented at random
     wanted = _WANTED if rows.slice_ids is None else _WANTED[:2]
-    differs = torch.zeros(rows.size, dtype=torch.bool)
+    differs = rows.flags()
     for key in wanted:
         leaf = flat.get(key, None)
         if is_plain(leaf):

@@ -130,9 +130,9 @@ class TED2Flat:
                 "shared": build(nest(once), torch.Size([rows + len(segments)])),
                 "steps": build(nest(steps), torch.Size([rows])),
                 "lengths": segments.lengths.clone(),  # the caller may change them
-                "batch_shape": torch.tensor(segments.batch_shape),
-                self.shift_key: torch.tensor(self.shift),
-                self.is_full_key: torch.tensor(self.is_full),
+                "batch_shape": torch.tensor(segments.batch_shape, device="cpu"),
+                self.shift_key: torch.tensor(self.shift, device="cpu"),
+                self.is_full_key: torch.tensor(self.is_full, device="cpu"),
             }
         )
 
@@ -320,7 +320,7 @@ def _dimensions_of(batch: TensorDictBase) -> Tensor:
             groups.append([as_tuple(key), group.batch_size[batch.ndim :], group.names])
     # as bytes in a tensor: every entry of the compact form is one, so any writer stores it
     text = json.dumps({"names": batch.names, "groups": groups})
-    return torch.tensor(list(text.encode()), dtype=torch.uint8)
+    return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
 
 
 def _with_dimensions(batch: TensorDict, written: Tensor) -> TensorDict:
@@ -390,5 +390,5 @@ def _roll(batch: TensorDictBase, shift: int) -> TensorDictBase:
     if not shift:
         return batch
     steps = batch.batch_size[-1]
-    order = (torch.arange(steps, device=batch.device) - shift) % steps
+    order = (torch.arange(steps, device=batch.device or "cpu") - shift) % steps
     return batch[(..., order)]

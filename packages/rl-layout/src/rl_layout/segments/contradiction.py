@@ -423,8 +423,8 @@ def _proves(pairs: _Pairs, root: Tensor, after: Tensor, differs: Tensor) -> bool
 
 def _fingerprints(values: Tensor) -> Tensor:
     """A number for each row of bits ``[N, F]``, other for other rows but by a rare chance."""
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.randint(-(2**63), 2**63 - 1, values.shape[1:], generator=generator)
+    generator, shape = torch.Generator().manual_seed(0), values.shape[1:]
+    weights = torch.randint(-(2**63), 2**63 - 1, shape, generator=generator, device="cpu")
     weights = weights.to(values.device)
     size = max(1, _PIECE // (8 * math.prod(values.shape[1:])))
     parts = [(part.to(torch.int64) * weights).sum(1) for part in values.split(size)]
