@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from rl_tensordict import CPU
+
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
@@ -65,7 +67,7 @@ class Writer:
         """
         del elements
         span = storage.extend(rows)
-        return storage.ring.positions(torch.as_tensor(list(span.numbers)))
+        return storage.ring.positions(torch.as_tensor(list(span.numbers), device=CPU))
 
     def tell(self, storage: Storage, sampler: Sampler) -> None:
         """Tell a sampler which stored rows the last `store` replaced or moved.

@@ -18,7 +18,7 @@ from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_replay.storages import TensorStorage
 from rl_replay.storages.row_store import PlainRows
 from rl_slabs import Rows
-from rl_tensordict import UnfitValue, as_tuple, insert
+from rl_tensordict import UnfitValue, as_tensor, as_tuple, insert
 
 
 class Sample(NamedTuple):
@@ -278,7 +278,9 @@ def insert_info(rows: TensorDictBase, known: dict[str, Any]) -> None:
             continue
         if not isinstance(value, torch.Tensor | np.ndarray | float | int):
             continue
-        leaf = torch.as_tensor(value, device=rows.device)
+        leaf = as_tensor(value)
+        if rows.device is not None:
+            leaf = leaf.to(rows.device)
         if not leaf.ndim:
             leaf = leaf.expand(len(rows)).clone()
         if len(leaf) == len(rows):

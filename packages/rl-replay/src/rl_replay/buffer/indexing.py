@@ -16,7 +16,7 @@ from rl_replay.data.structure import TENSOR_KEY
 from rl_replay.storages import ListStorage, Storage, TensorStorage
 from rl_replay.storages.positions import positions_at, row_ids_of, whole_numbers
 from rl_slabs.internals import Field
-from rl_tensordict import NestedKey, insert
+from rl_tensordict import CPU, NestedKey, as_tensor, insert
 
 
 class IndexedRows:
@@ -33,7 +33,7 @@ class IndexedRows:
         with parts.local.lock:
             positions = _positions_at(storage, index)
             positions, rows = storage.read_live(positions, some=isinstance(index, slice))
-            where = torch.as_tensor(positions)
+            where = torch.as_tensor(positions, device=CPU)
             if parts.transform.needs_rows:
                 numbers = storage.ring.numbers_at(where.reshape(-1))
                 rows = _with_numbers(storage, rows, keys.ROW, where, numbers)
@@ -68,7 +68,8 @@ class IndexedRows:
                 positions = _positions_at(storage, index)
                 value = parts.transform.inv(value) if parts.transform.changes else value
                 if isinstance(positions, int):
-                    positions, value = torch.tensor([positions]), batch_of_one(storage, value)
+                    positions = torch.tensor([positions], device=CPU)
+                    value = batch_of_one(storage, value)
                 storage.replace(positions, value)
             parts.changes += 1
 
@@ -159,11 +160,9 @@ def row_ids_at(storage: Storage, index: Any) -> torch.Tensor:
 def positions_of(storage: Storage, index: Any) -> torch.Tensor:
     """The positions of an index that `coordinates` returned, int64 `[N]`."""
     if storage.ndim == 1:
-        return torch.as_tensor(index).reshape(-1)
+        return as_tensor(index).reshape(-1)
     # as int64, since a product of sizes does not fit the dtype of each
-    found = whole_numbers(
-        torch.stack(index, -1) if isinstance(index, tuple) else torch.as_tensor(index)
-    )
+    found = whole_numbers(torch.stack(index, -1) if isinstance(index, tuple) else as_tensor(index))
     if not found.shape[-1:] == (storage.ndim,):
         raise IndexError(
             f"expected an index [N, {storage.ndim}] of a storage of {storage.ndim} dimensions,"
@@ -224,7 +223,7 @@ def _leaf_of(rows: Any, key: tuple[str, ...], storage: Storage) -> Any:
 
 def _column_like(value: Any, field: Field, rows: torch.Size) -> torch.Tensor:
     """The value of one leaf of all rows: a tensor of its dtype, or numbers that are cast to it."""
-    leaf = torch.as_tensor(value)
+    leaf = as_tensor(value)
     exact = isinstance(value, torch.Tensor | np.ndarray)
     if leaf.dtype != field.dtype and (exact or not torch.can_cast(leaf.dtype, field.dtype)):
         raise TypeError(

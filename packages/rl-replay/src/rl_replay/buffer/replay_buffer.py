@@ -34,6 +34,7 @@ from rl_replay.storages import ListStorage, Storage
 from rl_replay.writers import RoundRobinWriter, Writer
 from rl_slabs import Span
 from rl_slabs.internals import positive
+from rl_tensordict import CPU
 from rl_transforms import Compose, Transform, as_transform
 
 
@@ -703,7 +704,7 @@ def _store(parts: BufferParts, data: Any, *, elements: bool = False) -> torch.Te
         span = storage.extend(data)
     if span is None:  # transforms hold all of it back
         shape = (0,) if storage.ndim == 1 else (0, storage.ndim)
-        return torch.empty(shape, dtype=torch.int64)
+        return torch.empty(shape, dtype=torch.int64, device=CPU)
     _note_write(parts)
     positions = _positions_of(span)
     several = storage.arrangement.ndim > 1 and storage.columns

@@ -93,7 +93,7 @@ class BufferTransforms(Compose):
         try:
             rows = self._inverted(storage, data) if self.changes else data
             if rows is None:
-                return torch.empty(0, dtype=torch.int64)
+                return torch.empty(0, dtype=torch.int64, device="cpu")
             return writer.store(storage, rows, elements=elements)
         except BaseException:
             if held is not None:

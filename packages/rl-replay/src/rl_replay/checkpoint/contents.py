@@ -121,7 +121,9 @@ class Contents:
         columns = torch.Size(state["columns"])
         window = Window(tuple(state["first"]), tuple(state["counts"]))
         kept = state["index"]
-        index = kept and {name: torch.as_tensor(array).numpy() for name, array in kept.items()}
+        index = kept and {
+            name: torch.as_tensor(array, device="cpu").numpy() for name, array in kept.items()
+        }
         order = state.get("order")
         return cls(structure, schema, columns, window, index, state["floor"], order)
 

@@ -84,7 +84,7 @@ def put_rows(storage: Storage, found: ChangedRows) -> None:
 def _by_age(storage: Storage) -> torch.Tensor:
     """The positions of the rows, the oldest first: `[N]`, or `[*B, T]` for `ndim` above 1."""
     window = storage.ring.window()
-    positions = storage.ring.positions(window.numbers(torch.arange(len(window))))
+    positions = storage.ring.positions(window.numbers(torch.arange(len(window), device="cpu")))
     if storage.ndim == 1:
         return positions
     return positions.view(-1, *storage.columns).transpose(0, storage.arrangement.dim_extend)

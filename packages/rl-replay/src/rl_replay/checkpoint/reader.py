@@ -137,7 +137,7 @@ class Archive:
             return self.folder_of(name) if is_folder(plain) else plain
         entry = self._array(name)
         dtype = dtype_named(entry["dtype"])
-        bits = torch.empty(entry["shape"], dtype=carrier(dtype))
+        bits = torch.empty(entry["shape"], dtype=carrier(dtype), device="cpu")
         self.read_into(name, [bits])
         tensor = bits.view(dtype)
         return tensor.numpy() if entry["kind"] == "array" else tensor
@@ -177,7 +177,7 @@ class Archive:
         entry = self._array(name)
         dtype, shape = self.layout(name)
         if not entry["bytes"]:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         where = {"offset": entry["offset"], "shape": (entry["bytes"],)}
         found = np.memmap(self._file, np.uint8, "c", **where)
         return torch.from_numpy(found).view(carrier(dtype)).view(dtype).view(shape)
@@ -197,7 +197,7 @@ class Archive:
         checksum, place = 0, entry["offset"]
         for start in range(0, entry["shape"][0], step):
             count = min(step, entry["shape"][0] - start)
-            bits = torch.empty((count, *inner), dtype=carrier(dtype))
+            bits = torch.empty((count, *inner), dtype=carrier(dtype), device="cpu")
             flat_bytes = bits.numpy().reshape(-1).view(np.uint8)
             self._file.seek(place)  # others may read in between
             self._fill(flat_bytes, name)

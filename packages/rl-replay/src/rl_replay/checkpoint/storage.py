@@ -224,7 +224,7 @@ def store_parts(store: RowStore, places: Sequence[slice], hold: Hold) -> dict[st
     chosen = torch.from_numpy(slots.astype(np.int64))
     leaves, rows = store.side.rows, chosen.to(store.device)
     if store.joined:
-        leaves, rows = _slots(store, len(slots)), torch.arange(len(slots))
+        leaves, rows = _slots(store, len(slots)), torch.arange(len(slots), device="cpu")
         for ours, theirs in _paired_columns(store, leaves):
             theirs[: len(slots)] = ours[slots]
     found: dict[str, Any] = {"slots": slots, "owners": store.side.owners[slots]}

@@ -80,7 +80,7 @@ class CompactRows:
         places = np.arange(len(ends))
         places[1:] += np.cumsum(ends[:-1])  # an extra row comes after each end
         made = torch.empty(
-            (len(ends) + int(ends.sum()), *root.shape[1:]), dtype=carrier(root.dtype)
+            (len(ends) + int(ends.sum()), *root.shape[1:]), dtype=carrier(root.dtype), device="cpu"
         )
         array = made.numpy()
         array[places] = _moved(root)  # the gaps, one after each end, get the next values

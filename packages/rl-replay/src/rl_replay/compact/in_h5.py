@@ -226,5 +226,5 @@ def _write(dataset: Any, start: int, piece: torch.Tensor, one: Any) -> None:
 
 def _stored(dtype: torch.dtype) -> np.dtype[Any]:
     """The dtype in the file: flags as bytes, which HDF5 copies as they are."""
-    found = torch.empty(0, dtype=carrier(dtype)).numpy().dtype
+    found = torch.empty(0, dtype=carrier(dtype), device="cpu").numpy().dtype
     return np.dtype(np.uint8) if found == np.bool_ else found

@@ -15,7 +15,7 @@ from rl_replay.data.pytree import Branch, take_apart
 from rl_replay.data.structure import Structure, common_shape
 from rl_slabs import RowSchema
 from rl_slabs.internals import ValidatedLeaves, carrier, name_of
-from rl_tensordict import build, nest
+from rl_tensordict import CPU, build, nest
 
 _FLAGS = frozenset({*keys.DONE_KEYS, keys.IS_INIT})
 _SINGLETON = _FLAGS | {keys.REWARD}
@@ -67,7 +67,7 @@ def _tensor_of(values: list[Any]) -> torch.Tensor | None:
     if not isinstance(inner, int | float | np.generic):
         return None
     try:
-        return torch.tensor(values)
+        return torch.tensor(values, device=CPU)
     except (TypeError, ValueError, RuntimeError):
         return None
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rl_replay.data.containers import container, container_name
+from rl_tensordict import as_tensor
 from rl_tensordict.types import KeyPath
 
 
@@ -113,7 +114,7 @@ def _as_leaf(value: Any, path: KeyPath) -> torch.Tensor:
         if isinstance(value, np.ndarray) and min(value.strides, default=0) < 0:
             value = value.copy()  # torch has no negative strides, as those of a flipped frame
         try:
-            return torch.as_tensor(value)
+            return as_tensor(value)
         except TypeError:  # texts and objects
             kind = f"an array of {getattr(value, 'dtype', type(value).__name__)}"
     else:

@@ -17,7 +17,7 @@ from rl_replay.buffer.batches import KnownDraw, insert_info
 from rl_replay.buffer.replay_buffer import ReplayBuffer
 from rl_replay.samplers.slice_layout import Slices, mark_slices
 from rl_slabs import Rows
-from rl_tensordict import as_key, build, insert, nest, tensors
+from rl_tensordict import CPU, as_key, build, insert, nest, tensors
 
 Info = dict[str, Any]
 
@@ -86,10 +86,11 @@ def put_together(buffers: Sequence[ReplayBuffer], parts: Parts, collate: Any) ->
     for number in parts.numbers:
         sample, info = buffers[number].sample(parts.rows, return_info=True)
         if isinstance(sample, TensorDictBase):
-            ids = torch.full(sample.batch_size, number, device=sample.device)
+            ids = torch.full(sample.batch_size, number, device=sample.device or CPU)
             insert(sample, keys.BUFFER_IDS, ids)
         samples.append(sample)
-        infos.append(info | {keys.BUFFER_IDS[-1]: torch.full((len(info["row"]),), number)})
+        ids = torch.full_like(info["row"], number)
+        infos.append(info | {keys.BUFFER_IDS[-1]: ids})
     _number_slices(samples)
     info = {
         key: [info[key] for info in infos] for key in infos[0] if all(key in one for one in infos)

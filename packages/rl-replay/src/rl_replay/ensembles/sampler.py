@@ -76,7 +76,7 @@ class SamplerEnsemble(Members[Sampler]):
         if given is None:
             self._p: torch.Tensor | None = None
             return
-        p = torch.as_tensor(given, dtype=torch.float64).cpu()
+        p = torch.as_tensor(given, dtype=torch.float64, device="cpu")
         if p.shape != (len(self),):
             raise ValueError(f"p has shape {list(p.shape)}, and there are {len(self)} buffers.")
         if not bool(torch.isfinite(p).all()) or bool((p < 0).any()) or not float(p.sum()):
@@ -115,9 +115,12 @@ class SamplerEnsemble(Members[Sampler]):
     def _drawn(self, parts: int, sizes: Sequence[int], empty: list[int]) -> list[int]:
         count = len(sizes)
         if self._p is None and not empty:
-            found: list[int] = torch.randint(count, (parts,), generator=self.generator).tolist()
+            places = torch.randint(count, (parts,), generator=self.generator, device="cpu")
+            found: list[int] = places.tolist()
             return found
-        p = torch.ones(count, dtype=torch.float64) if self._p is None else self._p.clone()
+        p = torch.ones(count, dtype=torch.float64, device="cpu")
+        if self._p is not None:
+            p = self._p.clone()
         p[empty] = 0
         if not float(p.sum()):
             raise ValueError(

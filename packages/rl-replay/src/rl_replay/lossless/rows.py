@@ -25,9 +25,10 @@ from rl_slabs.internals import (
     require_inside,
     select,
 )
+from rl_tensordict import CPU, as_tensor
 from rl_tensordict.types import NestedKey
 
-ALL_VALID = torch.ones((), dtype=torch.bool)
+ALL_VALID = torch.ones((), dtype=torch.bool, device=CPU)
 """All rows that were read are what was written, if the ring accepts them."""
 
 FEW_LINKS = 0.5
@@ -320,7 +321,7 @@ class LosslessRows:
             found = plan.unpack[False, contiguous](packed, arrays, shape)
         if plan.marks or (plan.observes and self.misses):
             # address 0: no row and no slot holds the next observation
-            missing = (torch.as_tensor(addresses) == 0).view(shape)
+            missing = (as_tensor(addresses) == 0).view(shape)
             stored = found.get(NEXT_MISSING) if self.layout.has_mark else None
             found.set(NEXT_MISSING, missing if stored is None else missing | stored)
         return found

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import UnfitValue, as_tensor
 from rl_tensordict.arguments import shown
 
 _INFINITE = 0x7F800000  # the bits of the float32 inf
@@ -47,7 +47,7 @@ def as_priorities(priority: Any, rows: int) -> NDArray[np.float32]:
 def _real_numbers(priority: Any) -> torch.Tensor:
     """A tensor of what a caller gave, which is real."""
     try:
-        found = torch.as_tensor(priority).detach()
+        found = as_tensor(priority).detach()
     except (TypeError, RuntimeError, ValueError):
         found = None
     if found is None or found.is_complex():

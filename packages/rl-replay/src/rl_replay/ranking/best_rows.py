@@ -90,17 +90,18 @@ class BestRows:
             and len(top.ranks) == storage.max_size
         ):
             if self.is_changed:
-                ranks = self.rank.of(storage.read(torch.arange(top.count)), top.count)
+                ranks = self.rank.of(storage.read(torch.arange(top.count, device="cpu")), top.count)
                 top.restore(ranks, top.ages[: top.count], top.came)
                 self.is_changed = False
             return top
         self._rows = top = TopRows(storage.max_size)
         count = len(storage)
         if state and len(state["ranks"]) == count:
-            ages = torch.as_tensor(state["ages"]).numpy()
-            top.restore(torch.as_tensor(state["ranks"]).numpy(), ages, int(state["came"]))
+            saved = (torch.as_tensor(state[each], device="cpu") for each in ("ranks", "ages"))
+            ranks, ages = (each.numpy() for each in saved)
+            top.restore(ranks, ages, int(state["came"]))
         elif count:
-            ranks = self.rank.of(storage.read(torch.arange(count)), count)
+            ranks = self.rank.of(storage.read(torch.arange(count, device="cpu")), count)
             top.restore(ranks, np.arange(count), count)
             unlink(storage, None)
         self._restored, self.is_changed = None, False

@@ -15,7 +15,7 @@ from rl_layout import Segments, keys
 from rl_replay.ranking.ranks import RankKey, SeenRows, rows_of
 from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
-from rl_tensordict import build, nest, tensors
+from rl_tensordict import as_tensor, build, nest, tensors
 
 
 class Stored(NamedTuple):
@@ -60,7 +60,7 @@ class BestTrajectories:
         self._bound(storage.max_size)
         former = self._known(storage)
         kept, new = self._chosen(former, finished, storage.max_size)
-        index = torch.full((rows.numel(),), -1)
+        index = torch.full((rows.numel(),), -1, device="cpu")
         if not new:
             return index
         self._seen = None  # until the ranks are those of the rows again
@@ -77,7 +77,7 @@ class BestTrajectories:
         ends = list(accumulate(one.length for one in self._stored))
         for (number, _), end in zip(new, ends[len(kept) :], strict=True):
             places = finished[number].places
-            index[places] = torch.arange(end - len(places), end)
+            index[places] = torch.arange(end - len(places), end, device="cpu")
         return index
 
     def tell(self, storage: TensorStorage, sampler: Sampler) -> None:
@@ -141,7 +141,7 @@ class BestTrajectories:
         real = rows.get(keys.MASK, None)
         begin = 0
         for length in segments.lengths.tolist():
-            places = torch.arange(begin, begin + length)
+            places = torch.arange(begin, begin + length, device="cpu")
             part = flat[begin : begin + length]
             begin += length
             if real is not None and not bool(real.reshape(-1)[places].all()):
@@ -225,8 +225,8 @@ def _begins(part: TensorDictBase) -> bool:
 
 def _positions_of(storage: TensorStorage, stored: list[Stored], chosen: list[int]) -> torch.Tensor:
     """The positions of the rows of some of the stored trajectories, int64 `[n]`."""
-    lengths = torch.tensor([one.length for one in stored])
-    stays = torch.zeros(len(stored), dtype=torch.bool)
+    lengths = torch.tensor([one.length for one in stored], device="cpu")
+    stays = torch.zeros(len(stored), dtype=torch.bool, device="cpu")
     stays[chosen] = True
     return _by_age(storage)[stays.repeat_interleave(lengths)]
 
@@ -234,7 +234,7 @@ def _positions_of(storage: TensorStorage, stored: list[Stored], chosen: list[int
 def _by_age(storage: TensorStorage) -> torch.Tensor:
     """The positions of all rows, the oldest first."""
     window = storage.ring.window()
-    return storage.ring.positions(window.numbers(torch.arange(len(window))))
+    return storage.ring.positions(window.numbers(torch.arange(len(window), device="cpu")))
 
 
 def _end_to_end(parts: list[TensorDictBase]) -> TensorDict:
@@ -267,5 +267,5 @@ def _named(part: TensorDictBase) -> dict[str, Any]:
 
 
 def _unnamed(leaves: dict[str, Any]) -> TensorDict:
-    found = {tuple(one["path"]): torch.as_tensor(one["leaf"]) for one in leaves.values()}
+    found = {tuple(one["path"]): as_tensor(one["leaf"]) for one in leaves.values()}
     return build(nest(found), next(iter(found.values())).shape[:1])

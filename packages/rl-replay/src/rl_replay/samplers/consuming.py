@@ -11,7 +11,7 @@ from rl_replay.edges import edge
 from rl_replay.samplers.arrivals import Arrivals
 from rl_replay.samplers.rows import RandomSampler
 from rl_replay.samplers.sampler import Sampler
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Ints
 
@@ -103,7 +103,8 @@ class ConsumingSampler(Sampler):
     def state_dict(self) -> dict[str, Any]:
         """The rows that are left, and how often each was drawn."""
         pool = self._pool
-        left = {"rows": torch.tensor(pool.rows), "drawn": torch.tensor(pool.drawn)}
+        kept = {"rows": pool.rows, "drawn": pool.drawn}
+        left = {name: torch.tensor(each, device=CPU) for name, each in kept.items()}
         return {**left, "next": self._arrivals.state(), "ran_out": self.ran_out}
 
     @edge
@@ -114,7 +115,8 @@ class ConsumingSampler(Sampler):
             state: What its `state_dict` returned.
         """
         self._pool = _Pool()
-        self._pool.add(*(torch.as_tensor(state[name]).numpy() for name in ("rows", "drawn")))
+        kept = (torch.as_tensor(state[name], device=CPU) for name in ("rows", "drawn"))
+        self._pool.add(*(each.numpy() for each in kept))
         self._arrivals = Arrivals(state["next"], state.get("rows_of"))
         self.ran_out = bool(state["ran_out"])
 
@@ -196,9 +198,9 @@ class _Pool:
 def _distinct(total: int, count: int, generator: torch.Generator | None) -> Ints:
     """Draw distinct numbers below a total, all if they are fewer, in time of the count."""
     if 4 * count >= total:
-        order: Ints = torch.randperm(total, generator=generator)[:count].numpy()
+        order: Ints = torch.randperm(total, generator=generator, device=CPU)[:count].numpy()
         return order
-    found = torch.randint(total, (2 * count,), generator=generator).numpy()
+    found = torch.randint(total, (2 * count,), generator=generator, device=CPU).numpy()
     _, first = np.unique(found, return_index=True)
     distinct: Ints = found[np.sort(first)][:count]
     if len(distinct) < count:  # fewer than half of them differ, which is rare

@@ -20,6 +20,7 @@ from rl_replay.samplers.sampler import Sampler
 from rl_replay.storages.positions import whole_numbers
 from rl_slabs import Window
 from rl_slabs.internals import positive
+from rl_tensordict import CPU
 from rl_tensordict.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class PrioritizedSampler(Sampler):
         self._without_leaf: Any = None  # rows and a key under which they hold no priorities
         self._warned = False
         self._fractions: Floats = np.empty(0)  # where random numbers are drawn into
-        self._drawn_into = torch.empty(0)  # the same memory
+        self._drawn_into = torch.empty(0, device=CPU)  # the same memory
         self._rows = RowPriorities(PriorityMemory(self.max_capacity, alpha=alpha, eps=self.eps))
 
     @property
@@ -311,7 +312,7 @@ class PrioritizedSampler(Sampler):
             self._rows.load(None)
             return
         window = Window(tuple(state["first"]), tuple(state["counts"]))
-        kept = as_priorities(torch.as_tensor(state["priorities"]), len(window))
+        kept = as_priorities(torch.as_tensor(state["priorities"], device=CPU), len(window))
         self._rows.load(Saved(window, kept, float(state["highest"])))
 
     def _caught_up(self, storage: Storage) -> RowPriorities:
@@ -357,7 +358,7 @@ class PrioritizedSampler(Sampler):
         if self.priority_key is None or rows == self._without_leaf:
             return None
         if isinstance(row_ids, range):  # a tensor only if there is a leaf to look for
-            row_ids = torch.arange(row_ids.start, row_ids.stop)
+            row_ids = torch.arange(row_ids.start, row_ids.stop, device=CPU)
         leaf = storage.leaf_of(row_ids, self.priority_key)
         if leaf is None:
             self._without_leaf = rows

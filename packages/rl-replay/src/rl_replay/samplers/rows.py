@@ -8,6 +8,7 @@ import torch
 
 from rl_replay.edges import edge
 from rl_replay.samplers.sampler import Sampler
+from rl_tensordict import CPU
 from rl_tensordict.arguments import shown
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class SamplerWithoutReplacement(Sampler):
     def reset(self) -> None:
         """Begin a new epoch with the next batch."""
         self.ran_out = False
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._order = torch.empty(0, dtype=torch.int64, device=CPU)
         self._place = 0
         self._seen: tuple[Any, ...] = ()
 
@@ -88,16 +89,16 @@ class SamplerWithoutReplacement(Sampler):
         Args:
             state: What its `state_dict` returned.
         """
-        self._order, self._place = torch.as_tensor(state["order"]), int(state["place"])
+        self._order, self._place = torch.as_tensor(state["order"], device=CPU), int(state["place"])
         self._seen = tuple(tuple(part) for part in state["seen"])
         self.ran_out = bool(state["ran_out"])
 
     def _begin(self, total: int, seen: tuple[Any, ...]) -> None:
         self._place, self._seen = 0, seen
         if self.shuffle:
-            self._order = torch.randperm(total, generator=self.generator)
+            self._order = torch.randperm(total, generator=self.generator, device=CPU)
         else:
-            self._order = torch.arange(total)
+            self._order = torch.arange(total, device=CPU)
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"

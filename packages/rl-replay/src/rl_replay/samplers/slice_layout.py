@@ -15,7 +15,7 @@ from tensordict import TensorDict, is_tensor_collection
 from rl_layout import keys
 from rl_replay.trajectories.index import even_length
 from rl_slabs.internals import positive
-from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, insert
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_key, as_tuple, find, insert
 from rl_tensordict.types import Flags, Ints
 
 SliceSpan = bool | int | tuple[bool | int, bool | int]
@@ -354,7 +354,7 @@ def _mark_padding(sample: TensorDict, slices: Slices) -> None:
 
 def _new_flags(sample: TensorDict) -> torch.Tensor:
     leaf = next(iter(sample.values(True, True)), None)
-    device = None if leaf is None else leaf.device
+    device = CPU if leaf is None else leaf.device
     return torch.zeros(*sample.batch_size, 1, dtype=torch.bool, device=device)
 
 

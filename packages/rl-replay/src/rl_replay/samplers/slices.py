@@ -18,7 +18,7 @@ from rl_replay.samplers.sampler import Sampler
 from rl_replay.samplers.slice_layout import Slices, SliceShape, SliceSpan, SpanLimits
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
 from rl_slabs import Window
-from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_key, as_tuple
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
@@ -332,14 +332,15 @@ def by_step(
     missing, tries = count, 2 * count  # mostly one round is enough
     while missing > 0 and tries <= 2 * max(len(index), count):
         window = index.window()
-        drawn = torch.randint(candidates(index, window, reach), (tries,), generator=generator)
+        total = candidates(index, window, reach)
+        drawn = torch.randint(total, (tries,), generator=generator, device=CPU)
         slots, begins, totals = begins_among(index, window, drawn.numpy(), length, minimum, reach)
         parts.append((slots[:missing], begins[:missing], totals[:missing]))
         missing -= len(parts[-1][0])
         tries *= 2
     if missing > 0:
         slots, totals, ends = begins_of_all(index, length, minimum, reach)
-        drawn = torch.randint(int(ends[-1]), (missing,), generator=generator)
+        drawn = torch.randint(int(ends[-1]), (missing,), generator=generator, device=CPU)
         which, begins = begin_at(ends, drawn.numpy(), reach)
         parts.append((slots[which], begins, totals[which]))
     slots, begins, totals = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -20,7 +20,7 @@ from rl_replay.samplers.slices import (
     place_in,
 )
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
-from rl_tensordict import NestedKey, UnfitValue
+from rl_tensordict import CPU, NestedKey, UnfitValue
 from rl_tensordict.arguments import drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
@@ -142,7 +142,8 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         Args:
             state: What its `state_dict` returned.
         """
-        self._slots, self._born = (torch.as_tensor(state[n]).numpy() for n in ("slots", "born"))
+        kept = (torch.as_tensor(state[n], device=CPU) for n in ("slots", "born"))
+        self._slots, self._born = (each.numpy() for each in kept)
         self.ran_out = bool(state["ran_out"])
 
     def _begin(self, index: TrajectoryIndex, count: int, minimum: int) -> None:
@@ -160,7 +161,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
             )
         born = index.born(slots)
         if self.shuffle:
-            order = torch.randperm(len(slots), generator=self.generator).numpy()
+            order = torch.randperm(len(slots), generator=self.generator, device=CPU).numpy()
         else:
             order = np.argsort(born)
         self._slots, self._born = slots[order], born[order]

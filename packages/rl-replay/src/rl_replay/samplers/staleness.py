@@ -14,7 +14,7 @@ from rl_replay.edges import edge
 from rl_replay.samplers.arrivals import Arrivals
 from rl_replay.samplers.sampler import Sampler
 from rl_slabs import Window
-from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_key, as_tuple
 from rl_tensordict.arguments import check_calls, check_type, check_whole, shown
 from rl_tensordict.types import Ints
 
@@ -112,7 +112,9 @@ class StalenessAwareSampler(Sampler):
                 "fresh rows, raise max_staleness, or give old ones weights above 0."
             )
         ends = mass.cumsum()
-        drawn = torch.rand(batch_size, generator=self.generator, dtype=torch.float64).numpy()
+        drawn = torch.rand(
+            batch_size, generator=self.generator, dtype=torch.float64, device=CPU
+        ).numpy()
         # the cumulated mass is a line on which runs follow each other: a point finds run and row
         drawn *= ends[-1]
         run = np.minimum(ends.searchsorted(drawn, "right"), np.flatnonzero(mass)[-1])

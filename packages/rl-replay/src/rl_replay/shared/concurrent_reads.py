@@ -18,7 +18,7 @@ from rl_replay.shared.files import MISSES
 from rl_replay.shared.memory import SharedMemory
 from rl_replay.storages.session import Chosen, RowsAfter, RowSampler, StoredSample
 from rl_replay.storages.table import RowTable
-from rl_tensordict import NestedKey
+from rl_tensordict import CPU, NestedKey
 from rl_tensordict.types import Ints
 
 _ROUNDS = 200
@@ -67,7 +67,7 @@ class ConcurrentReader:
         self, positions: torch.Tensor | int, *, some: bool
     ) -> tuple[torch.Tensor | int, TensorDict]:
         """Copies the rows at some positions, each complete."""
-        wanted = torch.as_tensor(positions)
+        wanted = torch.as_tensor(positions, device=CPU)
         flat = wanted.reshape(-1)
         for _ in range(_ROUNDS):
             numbers = self.memory.ring.numbers_at(flat)

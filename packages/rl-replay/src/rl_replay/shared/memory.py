@@ -68,7 +68,7 @@ class LaneWriter:
         if floor != self._floor:
             self.links.drop_before(floor)
         if first < end:
-            numbers = torch.arange(first, end)
+            numbers = torch.arange(first, end, device="cpu")
             positions = ring.positions(numbers)
             keys, distances = self.links.keys, back[positions.numpy()]
             if keys.numbered:

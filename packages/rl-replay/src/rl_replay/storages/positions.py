@@ -9,6 +9,7 @@ import torch
 
 from rl_replay.data.structure import Arrangement
 from rl_replay.storages.ring import Ring
+from rl_tensordict import CPU
 
 
 class LiveRows(Protocol):
@@ -49,12 +50,13 @@ def positions_at(storage: LiveRows, index: Any) -> torch.Tensor | int:
     if hasattr(index, "__index__") and not isinstance(index, torch.Tensor):
         place = index.__index__()
         if place >= 0 and not _is_prefix(storage):
-            return int(row_ids_of(storage, torch.tensor([place]))[1])
+            return int(row_ids_of(storage, torch.tensor([place], device=CPU))[1])
         if not -total <= place < total:
             raise IndexError(f"row {place} of a buffer of {total}: choose from [0, {total}).")
         return int(live_positions(storage)[place]) if not _is_prefix(storage) else place % total
     if isinstance(index, slice) and _is_prefix(storage):
-        return torch.arange(*index.indices(total)) if (index.step or 1) > 0 else _bad(index)
+        forward = (index.step or 1) > 0
+        return torch.arange(*index.indices(total), device=CPU) if forward else _bad(index)
     index, live = _plain(index), live_positions(storage)
     if isinstance(index, torch.Tensor) and _counts(index) and not _is_prefix(storage):
         index = torch.where(index < 0, live[index.clamp(max=-1)], index) if total else index
@@ -94,9 +96,9 @@ def follow_the_last(storage: LiveRows, places: Any) -> bool:
     """Whether some numbers are those of the next rows, in order."""
     if storage.arrangement.ndim > 1 or isinstance(places, slice | tuple):
         return False
-    numbers = torch.as_tensor(list(places) if isinstance(places, range) else places)
+    numbers = torch.as_tensor(list(places) if isinstance(places, range) else places, device=CPU)
     total = len(storage)
-    return torch.equal(numbers, torch.arange(total, total + numbers.numel()))
+    return torch.equal(numbers, torch.arange(total, total + numbers.numel(), device=CPU))
 
 
 def live_positions(storage: LiveRows) -> torch.Tensor:
@@ -104,7 +106,7 @@ def live_positions(storage: LiveRows) -> torch.Tensor:
     window = storage.ring.window()
     total = len(window)
     # ages -> row ids -> positions; in rising order, as an index into a tensor means them
-    positions = storage.ring.positions(window.numbers(torch.arange(total)))
+    positions = storage.ring.positions(window.numbers(torch.arange(total, device=CPU)))
     return positions.sort().values
 
 
@@ -114,7 +116,7 @@ def _by_live_rows(storage: LiveRows, rows: torch.Tensor, index: Any) -> Any:
     at = storage.arrangement.dim_extend
     if len(parts) <= at or any(part is None or part is Ellipsis for part in parts[: at + 1]):
         return index
-    steps = parts[at] if isinstance(parts[at], slice) else torch.as_tensor(parts[at])
+    steps = parts[at] if isinstance(parts[at], slice) else torch.as_tensor(parts[at], device=CPU)
     if isinstance(steps, slice) or not _counts(steps):
         return index
     live = rows.flatten(1)[:, 0] // rows[0].numel() if len(rows) else rows.new_empty(0)
@@ -142,8 +144,12 @@ def _is_prefix(storage: LiveRows) -> bool:
 
 
 def _plain(index: Any) -> Any:
+    if isinstance(index, torch.Tensor):
+        return index.cpu()  # positions are there, an index may be on torch's default device
+    if isinstance(index, tuple):
+        return tuple(part.cpu() if isinstance(part, torch.Tensor) else part for part in index)
     if isinstance(index, list | range):
-        found = torch.as_tensor(list(index))
+        found = torch.as_tensor(list(index), device=CPU)
         return found if len(found) else found.long()  # of an empty list torch makes floats
     if isinstance(index, slice) and (index.step or 1) < 0:
         return _bad(index)

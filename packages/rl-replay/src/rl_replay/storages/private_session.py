@@ -24,6 +24,7 @@ from rl_replay.storages.table import RowTable
 from rl_replay.trajectories.bulk_append import fill_index, pending
 from rl_replay.trajectories.index import PENDING_ROWS, TrajectoryIndex
 from rl_slabs import Span, Window
+from rl_tensordict import CPU
 
 
 class PrivateRing:
@@ -71,7 +72,7 @@ class PrivateRing:
         numbers = self._attempt = range(first, first + count)
         if start + count <= self.capacity:
             return Span(slice(start, start + count), numbers)
-        return Span(torch.arange(start, start + count) % self.capacity, numbers)
+        return Span(torch.arange(start, start + count, device=CPU) % self.capacity, numbers)
 
     def publish(self, count: int) -> None:
         """Makes the rows of the span readable."""

@@ -22,7 +22,7 @@ def state_of(session: Session) -> dict[str, Any]:
     if session.is_open or table is None:
         return {"rows": None}
     window = session.ring.window()
-    positions = session.ring.positions(window.numbers(torch.arange(len(window))))
+    positions = session.ring.positions(window.numbers(torch.arange(len(window), device="cpu")))
     rows = table.store.read(positions.to(table.device), contiguous=True)
     back, index = table.links.back[positions.numpy()], session.index_state()
     structure, came, columns = table.layout[:3]
@@ -37,7 +37,7 @@ def restored(
     session: Session, state: Mapping[str, Any], cells: TensorDict, schema: RowSchema
 ) -> tuple[Contents, FillRows]:
     """What `state_of` copied, for another storage: the contents, and what writes the rows."""
-    back = torch.as_tensor(state["back"]).numpy()
+    back = torch.as_tensor(state["back"], device="cpu").numpy()
     contents = Contents.of_state(state, schema)
     room, lanes = session.capacity_for(contents.columns), session.lanes
     contents = contents.in_room(state["capacity"], room, lanes)

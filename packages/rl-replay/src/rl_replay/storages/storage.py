@@ -18,6 +18,7 @@ from rl_replay.storages.row_store import refuse_to_allocate
 from rl_replay.storages.session import Session
 from rl_replay.storages.storage_id import StorageId
 from rl_slabs import Span
+from rl_tensordict import CPU
 
 if TYPE_CHECKING:
     from rl_replay.trajectories.index import TrajectoryIndex
@@ -254,7 +255,7 @@ class Storage(ABC):
         Args:
             position: Its storage position.
         """
-        return self.read(torch.tensor([position]))[0]
+        return self.read(torch.tensor([position], device=CPU))[0]
 
     def get(self, index: Any) -> Any:
         """Copies rows by index, without the transforms of a buffer; `storage[index]` does too.
@@ -281,7 +282,8 @@ class Storage(ABC):
         if follow_the_last(self, [cursor] if single else cursor):
             self.add(data) if single else self.extend(data)
         else:
-            positions = torch.as_tensor(positions_at(self, [int(cursor)] if single else cursor))
+            found = positions_at(self, [int(cursor)] if single else cursor)
+            positions = torch.as_tensor(found, device=CPU)
             self.replace(positions, self.as_batch(data) if single else data)
 
     __getitem__, __setitem__ = get, set

@@ -25,7 +25,7 @@ from rl_replay.storages.ring import Ring
 from rl_replay.storages.row_store import FewRows, PlainFewRows, PlainRows, RowStore
 from rl_slabs import Span
 from rl_slabs.internals import Leaves, TensordictReader, ValidatedLeaves, leaves_of, match_leaves
-from rl_tensordict import NestedKey, as_tuple
+from rl_tensordict import CPU, NestedKey, as_tuple
 
 _ENOUGH_ROWS, _ENOUGH_CALLS = 1024, 8
 
@@ -246,7 +246,7 @@ class RowTable:
         if not touched:
             ring.cancel()
             return False
-        published = bool(ring.is_live(torch.tensor([span.numbers.stop - 1]))[0])
+        published = bool(ring.is_live(torch.tensor([span.numbers.stop - 1], device=CPU))[0])
         if self.store.linker is not None:
             self.store.linker.repair(span.numbers, published=published)
         return not published
@@ -302,7 +302,7 @@ class RowTable:
         links, window = self.links, ring.window()
         if not len(window):
             return
-        numbers = torch.arange(window.first[0], window.first[0] + len(window))
+        numbers = torch.arange(window.first[0], window.first[0] + len(window), device=CPU)
         if columns := list(links.keys.columns):
             cells = self.read_keys(ring.positions(numbers), columns)
             links.revise(MarkerColumns.of(cells, links.keys), window.first[0])

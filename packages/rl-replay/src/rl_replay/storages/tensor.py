@@ -32,7 +32,7 @@ from rl_replay.storages.table import RowTable, require_room
 from rl_replay.trajectories.index import TrajectoryIndex
 from rl_slabs import Rows, RowSchema, Span
 from rl_slabs.internals import PACKED_LEAF_BYTES, ValidatedLeaves, leaves_of
-from rl_tensordict import NestedKey, build, nest
+from rl_tensordict import NestedKey, as_tensor, build, nest
 
 Device = torch.device | str | Literal["auto"] | None
 
@@ -348,7 +348,7 @@ class TensorStorage(Storage):
         self.require_own()
         table = self._synced()
         field = table.store.schema[key]
-        leaf = torch.as_tensor(value, dtype=field.dtype).expand(*positions.shape, *field.shape)
+        leaf = as_tensor(value, field.dtype).expand(*positions.shape, *field.shape)
         flat = leaf.reshape(-1, *field.shape)
         cells = build(nest({field.path: flat}), flat.shape[:1])
         table.update(self.session, self._standing(positions), cells)

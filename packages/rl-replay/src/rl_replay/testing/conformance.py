@@ -64,7 +64,7 @@ def check_storage(make: Callable[[int], Storage]) -> None:
     for count in (3, 2, 4, 7, 1):
         first = model.written
         rows = trajectories([count], first_id=first + 1)
-        numbers = torch.arange(first, first + count)
+        numbers = torch.arange(first, first + count, device="cpu")
         rows["observation"] = numbers.float()[:, None].expand(count, 2)
         span = storage.extend(rows)
         _require(list(span.numbers) == numbers.tolist(), kind, "rows are numbered consecutively")
@@ -151,8 +151,8 @@ def _check_saved_choices(storage: Storage, make: Callable[[], Sampler], batch_si
 
 def _check_replace(storage: Storage, model: ListModel, kind: str) -> None:
     rows = trajectories([2], first_id=900)
-    rows["observation"] = torch.tensor([[70.0, 70.0], [71.0, 71.0]])
-    storage.replace(torch.tensor([5, 2]), rows)
+    rows["observation"] = torch.tensor([[70.0, 70.0], [71.0, 71.0]], device="cpu")
+    storage.replace(torch.tensor([5, 2], device="cpu"), rows)
     model.replace(5, 70.0)
     model.replace(2, 71.0)
     _require(_holds(storage, model), kind, "replace() writes those rows alone")
@@ -178,7 +178,7 @@ def _check_refused(buffer: TensorDictReplayBuffer, count: int, size: int, kind: 
 
 def _holds(storage: Storage, model: ListModel) -> bool:
     """Whether the rows of a storage have the observations that a model says."""
-    rows: Any = storage.read(torch.tensor(sorted(model.rows)))
+    rows: Any = storage.read(torch.tensor(sorted(model.rows), device="cpu"))
     return [float(rows[n]["observation"][0]) for n in range(len(model))] == model.contents()
 
 

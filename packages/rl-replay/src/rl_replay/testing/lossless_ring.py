@@ -42,7 +42,9 @@ def observe(count: int, generator: np.random.Generator, values: int = 3) -> Tens
     leaves = {}
     for key, (dtype, shape) in OBSERVATIONS.items():
         chosen = torch.from_numpy(generator.integers(values, size=count))
-        menu = torch.tensor([0.0, -0.0, torch.nan] if dtype.is_floating_point else [0, 1, 0])
+        menu = torch.tensor(
+            [0.0, -0.0, torch.nan] if dtype.is_floating_point else [0, 1, 0], device="cpu"
+        )
         leaf = menu.to(dtype)[chosen].view(count, *[1] * len(shape)).expand(count, *shape).clone()
         if shape and dtype.itemsize == 1 and shape[-1] > 1:
             leaf[..., -1] = torch.from_numpy(generator.integers(2, size=count)).view(
@@ -134,14 +136,14 @@ class LosslessRing:
         following: TensorDict = torch.cat([none, *(step.after for step in steps)])
         for key in self.observations:
             found[key], found[under_next(key)] = root[key], following[key]
-        found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64)
-        found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64)
-        found["next", "done"] = torch.zeros(count, 1, dtype=torch.bool)
+        found[ID] = torch.tensor([name for name, _ in names], dtype=torch.int64, device="cpu")
+        found[STEP] = torch.tensor([step for _, step in names], dtype=torch.int64, device="cpu")
+        found["next", "done"] = torch.zeros(count, 1, dtype=torch.bool, device="cpu")
         if self.full:
-            found["padding"] = torch.zeros(count, 7, dtype=torch.uint8)
+            found["padding"] = torch.zeros(count, 7, dtype=torch.uint8, device="cpu")
         if self.n_step > 1:
             away = [step.away for step in steps]
-            found[STEPS] = torch.tensor(away, dtype=torch.int64).view(count, 1)
+            found[STEPS] = torch.tensor(away, dtype=torch.int64, device="cpu").view(count, 1)
         return found
 
     def extend(self, cells: TensorDict, *, drop_next: bool = False) -> None:
@@ -155,7 +157,7 @@ class LosslessRing:
             if before is not None and before >= numbers.stop - self.capacity:
                 back[row] = number - before
             self.pending[name] = number
-        positions = torch.arange(numbers.start, numbers.stop) % self.capacity
+        positions = torch.arange(numbers.start, numbers.stop, device="cpu") % self.capacity
         dropped = [under_next(key) for key in self.observations] if drop_next else []
         given = cells.exclude(*dropped)
         self.rows.write(positions, numbers, given, back)
@@ -177,7 +179,7 @@ class LosslessRing:
 
     def update(self, numbers: Sequence[int], cells: TensorDict) -> None:
         """Write leaves of rows in place."""
-        chosen = torch.tensor(numbers)
+        chosen = torch.tensor(numbers, device="cpu")
         positions = chosen % self.capacity
         self.rows.update(positions, chosen, cells, self.back[positions.numpy()])
         for row, number in enumerate(numbers):
@@ -196,7 +198,7 @@ class LosslessRing:
 
     def numbers(self) -> torch.Tensor:
         """The ids of all rows."""
-        return torch.tensor(sorted(self.model), dtype=torch.int64)
+        return torch.tensor(sorted(self.model), dtype=torch.int64, device="cpu")
 
     def expected(self, numbers: torch.Tensor) -> TensorDict:
         """Rows of the model."""

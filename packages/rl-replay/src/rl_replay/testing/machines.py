@@ -222,7 +222,7 @@ class SharedBufferMachine(RuleBasedStateMachine):
         if not any(self.rows):
             return
         sample = data.draw(st.sampled_from(self.buffers)).sample()
-        steps, one_step = sample["observation"].long(), torch.tensor([0, 1])
+        steps, one_step = sample["observation"].long(), torch.tensor([0, 1], device="cpu")
         same_slice = sample[keys.SLICE_IDS].diff() == 0
         assert (steps.diff(dim=0)[same_slice] == one_step).all(), "a slice is consecutive"
         live = {row for lane in self.rows for row in lane}

@@ -26,8 +26,8 @@ def plain_batch(
     found = TensorDict({"observation": observation, "next": {}}, batch_size=[count])
     if following is not None:
         found["next", "observation"] = following
-    found["next", "reward"] = torch.zeros(count, 1)
-    found[ID], found[STEP] = torch.tensor(ids), torch.tensor(steps)
+    found["next", "reward"] = torch.zeros(count, 1, device="cpu")
+    found[ID], found[STEP] = torch.tensor(ids, device="cpu"), torch.tensor(steps, device="cpu")
     for key, value in extra:
         found[key] = value
     return found
@@ -41,14 +41,16 @@ def store(batch: TensorDict, capacity: int, keys: Any = None, **options: Any) ->
 def put(rows: LosslessRows, start: int, cells: TensorDict, back: Sequence[int]) -> None:
     """Writes a batch from a row id on, and links what continues in it."""
     numbers = range(start, start + len(cells))
-    positions = torch.arange(start, start + len(cells)) % len(rows)
+    positions = torch.arange(start, start + len(cells), device="cpu") % len(rows)
     rows.write(positions, numbers, cells, np.array(back))
     rows.linker.link_predecessors(numbers)
 
 
 def filled(capacity: int = 9) -> LosslessRows:
     """Rows that hold six steps of one trajectory, which observe 0 to 6."""
-    batch = plain_batch(torch.arange(6.0), torch.arange(1.0, 7), [5] * 6, list(range(6)))
+    batch = plain_batch(
+        torch.arange(6.0, device="cpu"), torch.arange(1.0, 7, device="cpu"), [5] * 6, list(range(6))
+    )
     rows = store(batch, capacity)
     put(rows, 0, batch, [0, 1, 1, 1, 1, 1])
     return rows
@@ -56,7 +58,7 @@ def filled(capacity: int = 9) -> LosslessRows:
 
 def update(rows: LosslessRows, positions: Sequence[int], cells: Any, back: Any = None) -> None:
     """Updates leaves of rows in place, of which none continues another unless `back` says so."""
-    index = torch.tensor(positions)
+    index = torch.tensor(positions, device="cpu")
     back = np.zeros(len(index)) if back is None else back
     rows.update(index, index, TensorDict(cells, batch_size=[len(index)]), np.array(back))
 

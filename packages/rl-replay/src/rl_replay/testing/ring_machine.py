@@ -72,13 +72,16 @@ class RingMachine(RuleBasedStateMachine):
     def holds_what_was_written_last(self) -> None:
         """Window, positions and row ids are those of the list."""
         window = self.ring.window()
-        numbers = window.numbers(torch.arange(len(window)))
+        numbers = window.numbers(torch.arange(len(window), device="cpu"))
         assert numbers.tolist() == [number for number, _ in self._live]
         assert self.ring.written == self._written
         assert self.ring.positions(numbers).tolist() == [place for _, place in self._live]
         at = {place: number for number, place in self._live}
         expected = [at.get(place, -1) for place in range(self.ring.capacity)]
-        assert self.ring.numbers_at(torch.arange(self.ring.capacity)).tolist() == expected
-        some = torch.arange(-2, max(self._used, default=0) + 3)
+        assert (
+            self.ring.numbers_at(torch.arange(self.ring.capacity, device="cpu")).tolist()
+            == expected
+        )
+        some = torch.arange(-2, max(self._used, default=0) + 3, device="cpu")
         standing = {number for number, _ in self._live}
         assert self.ring.is_live(some).tolist() == [n in standing for n in some.tolist()]

@@ -119,7 +119,7 @@ class StorageTrajectoryMachine(RuleBasedStateMachine):
         if not len(self.storage):
             return
         index, window = self.storage.trajectories(), self.storage.ring.window()
-        numbers = window.numbers(torch.arange(len(window)))
+        numbers = window.numbers(torch.arange(len(window), device="cpu"))
         rows = self.storage.read(self.storage.ring.positions(numbers))
         slots = index.slots()
         lengths = index.lengths_of(slots)
@@ -139,7 +139,7 @@ class StorageTrajectoryMachine(RuleBasedStateMachine):
             self._last_id += 20
         self._producers[producer] = (batch, place + count)
         rows: TensorDictBase = batch[place : place + count].clone()
-        rows[keys.MASK] = torch.ones(count, dtype=torch.bool)
+        rows[keys.MASK] = torch.ones(count, dtype=torch.bool, device="cpu")
         rows.names = [None]
         return rows
 

@@ -43,7 +43,7 @@ from rl_replay.trajectories.tables import (
 from rl_replay.trajectories.writer import TrajectoryWriter
 from rl_slabs import Window
 from rl_slabs.internals import LANE_MASK, LANE_SHIFT
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 from rl_tensordict.types import Flags, Ints
 
 PENDING_ROWS = 4096
@@ -414,7 +414,8 @@ class TrajectoryIndex:
                 f"no trajectory has {minimum} rows: the longest of {len(lengths)} has "
                 f"{lengths.max(initial=0)}. Ask for shorter ones, or wait for more rows."
             )
-        drawn: Ints = slots[torch.randint(len(slots), (count,), generator=generator).numpy()]
+        places = torch.randint(len(slots), (count,), generator=generator, device=CPU)
+        drawn: Ints = slots[places.numpy()]
         return drawn
 
     def _steps(self, numbers: Ints) -> tuple[Ints, Ints, Flags]:
@@ -599,7 +600,7 @@ class TrajectoryIndex:
 
 def random_numbers(shape: tuple[int, ...], generator: torch.Generator | None) -> Ints:
     """Random numbers so large that their remainders are uniform but for 2**-40 or so."""
-    numbers: Ints = torch.randint(1 << 62, shape, generator=generator).numpy()
+    numbers: Ints = torch.randint(1 << 62, shape, generator=generator, device=CPU).numpy()
     return numbers
 
 
