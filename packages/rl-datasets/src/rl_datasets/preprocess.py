@@ -62,13 +62,15 @@ class Preprocess:
             raise ValueError("chunksize and num_chunks say the same: give one of them.")
         if num_chunks is not None:
             chunksize = max(1, -(-count // num_chunks))
-        seed = None if generator is None else int(torch.randint(2**40, (), generator=generator))
+        seed = None
+        if generator is not None:
+            seed = int(torch.randint(2**40, (), generator=generator, device="cpu"))
         return cls(fn, rows, by == "trajectory", count, chunksize or _CALL_ROWS, seed, threads)
 
     def spans(self) -> list[tuple[int, int]]:
         """The rows of each call: whole trajectories."""
         storage = LazyMemmapStorage.open(self.rows)
-        ids = storage.read_keys(torch.arange(self.count), [keys.TRAJ_IDS])
+        ids = storage.read_keys(torch.arange(self.count, device="cpu"), [keys.TRAJ_IDS])
         starts = np.flatnonzero(_starts(ids))
         if self.by_trajectory:
             bounds = starts
@@ -80,7 +82,7 @@ class Preprocess:
     def __call__(self, span: tuple[int, int, str]) -> int:
         """Writes what the function makes of some rows to a folder; how many rows that are."""
         begin, end, folder = span
-        given = LazyMemmapStorage.open(self.rows).read(torch.arange(begin, end))
+        given = LazyMemmapStorage.open(self.rows).read(torch.arange(begin, end, device="cpu"))
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         with torch.random.fork_rng([], enabled=self.seed is not None):

@@ -114,14 +114,15 @@ class Tree:
         """How often the last step to this vertex was taken; of a root how often it was left."""
         graph, path = self.vertices_table.graph, self._path
         edges = path[-1:] if len(path) else graph.links.of(np.array([self.node]))[0]
-        return torch.tensor(int(graph.count[edges].sum()))
+        return torch.tensor(int(graph.count[edges].sum()), device="cpu")
 
     visits = count
 
     @property
     def wins(self) -> torch.Tensor:
         """The sum of the rewards of the last step, float64, over all times that it was taken."""
-        return torch.tensor(float(self.vertices_table.graph.reward[self._path[-1:]].sum())).double()
+        total = float(self.vertices_table.graph.reward[self._path[-1:]].sum())
+        return torch.tensor(total, dtype=torch.float64, device="cpu")
 
     @property
     def rollout(self) -> TensorDict | None:

@@ -103,7 +103,7 @@ class RandomProjectionHash(SipHash):
 
     def _directions(self, shape: tuple[int, int]) -> torch.Tensor:
         """Numbers in [-1, 1): the upper 53 bits of the hashes of places."""
-        places = torch.arange(shape[0] * shape[1])
+        places = torch.arange(shape[0] * shape[1], device="cpu")
         key = (self.seed % 2**128).to_bytes(16, "little")
         hashes = SipHash(key=key)(places)
         # 53 bits fit the mantissa of a double: nothing is rounded

@@ -114,9 +114,11 @@ class MCTSTrees:
         c.size[:], c.done[:, 0] = 1, False
         c.bounds[:] = np.inf, -np.inf
         if self.rule.kind == GUMBEL_RULE:
-            uniform = torch.rand(shape, generator=generator, dtype=torch.float64).numpy()
+            uniform = torch.rand(
+                shape, generator=generator, dtype=torch.float64, device="cpu"
+            ).numpy()
             c.noise[:] = -np.log(-np.log(np.maximum(uniform, 1e-300)))
-        seeds = torch.randint(2**63 - 1, (count,), generator=generator)
+        seeds = torch.randint(2**63 - 1, (count,), generator=generator, device="cpu")
         c.seeds[:] = seeds.numpy().view(np.uint64)
         self._last, self._largest = None, 1
 
