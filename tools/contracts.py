@@ -1,11 +1,12 @@
-"""Check how modules import each other.
+"""Check how modules import each other, and where they make tensors.
 
     python tools/contracts.py             print what breaks a rule; exit with 1 where something does
 
 Packages import from each other only what is exported: in the `__init__`, or in a module that
 `[tool.house] public` of the root's pyproject.toml lists. No modules import each other in a circle;
 imports that only type checkers see count as well. No module reads private fields that it does not
-define; those of torch and tensordict are read in rl-tensordict alone.
+define; those of torch and tensordict are read in rl-tensordict alone. Tensors are made on a device
+that the call names, not on torch's default one; `device=None` says that the default is meant.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ PACKAGES = {
 # begin with an underscore and stand in the documentation of Python or IPython
 DOCUMENTED = {"_asdict", "_current_frames", "_exit", "_fields", "_make", "_replace"}
 DOCUMENTED |= {"_repr_html_", "_repr_png_"}
+# of torch, what makes a tensor of no other on the default device
+FACTORIES = {"arange", "as_tensor", "asarray", "empty", "empty_permuted", "empty_strided", "eye"}
+FACTORIES |= {"full", "linspace", "logspace", "ones", "rand", "randint", "randn", "randperm"}
+FACTORIES |= {"scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"}
+# packages whose calls name a device
+NAME_DEVICES = {"rl_datasets", "rl_layout", "rl_replay", "rl_slabs", "rl_tensordict", "rl_trees"}
 OF_OTHERS = "rl_tensordict"  # reads what torch and tensordict keep to themselves, for all others
 
 
@@ -115,6 +122,31 @@ def private(packages: dict[str, Path]) -> list[str]:
     ]
 
 
+def unplaced(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of every factory of torch that is called without a device, or not called."""
+    placed = {
+        node.func
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and {"device", "out"} & {word.arg for word in node.keywords}
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in FACTORIES and node not in placed:
+            if ast.unparse(node.value) == "torch":
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
+            yield from ((node.lineno, a.name) for a in node.names if a.name in FACTORIES)
+
+
+def without_device(packages: dict[str, Path]) -> list[str]:
+    """Tensors that are made on torch's default device, one sentence each."""
+    return [
+        f"{path.relative_to(sources)}:{line}: {name} names no device"
+        for sources in packages.values()
+        for path in sorted(sources.rglob("*.py"))
+        for line, name in unplaced(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+
 def circles(packages: dict[str, Path]) -> list[list[str]]:
     """Modules that import each other in a circle."""
     import grimp
@@ -127,9 +159,10 @@ def circles(packages: dict[str, Path]) -> list[list[str]]:
 
 
 def main() -> None:
-    """Print every import that breaks a rule."""
+    """Print everything that breaks a rule."""
     problems = unoffered(PACKAGES, house("public"))
     problems += private(PACKAGES)
+    problems += without_device({name: PACKAGES[name] for name in sorted(NAME_DEVICES)})
     problems += [f"a circle of imports: {', '.join(part)}" for part in circles(PACKAGES)]
     if problems:
         sys.exit("\n".join(problems))

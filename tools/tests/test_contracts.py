@@ -65,3 +65,21 @@ def test_a_private_field_of_another_module_may_not_be_read(packages, line):
 def test_own_and_documented_fields_may_be_read(packages, line):
     found(packages, line)
     assert contracts.private(packages) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["torch.zeros(2)", "map(torch.ones, sizes)", "from torch import empty"]
+)
+def test_tensors_are_not_made_on_the_default_device(packages, line):
+    found(packages, line)
+    name = next(n for n in ("empty", "torch.zeros", "torch.ones") if n in line)
+    assert contracts.without_device(packages) == [f"upper/b.py:2: {name} names no device"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["torch.zeros(2, device=None)", "torch.rand(2, out=a)", "torch.from_numpy(a)", "np.ones(2)"],
+)
+def test_a_device_may_be_named_in_each_way(packages, line):
+    found(packages, line)
+    assert contracts.without_device(packages) == []
