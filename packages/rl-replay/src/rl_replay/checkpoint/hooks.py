@@ -13,6 +13,7 @@ from rl_replay.checkpoint.reader import Archive
 from rl_replay.checkpoint.storage import checked_window
 from rl_replay.checkpoint.writer import dump
 from rl_replay.storages import Storage, TensorStorage
+from rl_replay.storages.positions import positions_by_age
 from rl_replay.storages.tensor import plan_of
 from rl_tensordict import as_tuple
 
@@ -83,8 +84,7 @@ def put_rows(storage: Storage, found: ChangedRows) -> None:
 
 def _by_age(storage: Storage) -> torch.Tensor:
     """The positions of the rows, the oldest first: `[N]`, or `[*B, T]` for `ndim` above 1."""
-    window = storage.ring.window()
-    positions = storage.ring.positions(window.numbers(torch.arange(len(window), device="cpu")))
+    positions = positions_by_age(storage.ring)
     if storage.ndim == 1:
         return positions
     return positions.view(-1, *storage.columns).transpose(0, storage.arrangement.dim_extend)

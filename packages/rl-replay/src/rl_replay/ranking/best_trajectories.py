@@ -15,6 +15,7 @@ from rl_layout import Segments, keys
 from rl_replay.ranking.ranks import RankKey, SeenRows, rows_of
 from rl_replay.samplers import Sampler
 from rl_replay.storages import TensorStorage
+from rl_replay.storages.positions import positions_by_age
 from rl_tensordict import as_tensor, build, nest, tensors
 
 
@@ -112,7 +113,8 @@ class BestTrajectories:
         """The stored trajectories, read anew if others wrote, emptied or loaded the rows."""
         found, state = rows_of(storage), self._restored
         if self._seen == found and self._stored and self.is_changed:
-            parts = storage.read(_by_age(storage)).split([one.length for one in self._stored])
+            lengths = [one.length for one in self._stored]
+            parts = storage.read(positions_by_age(storage.ring)).split(lengths)
             self._stored = [
                 one._replace(rank=self._rank_of(part))
                 for one, part in zip(self._stored, parts, strict=True)
@@ -125,7 +127,7 @@ class BestTrajectories:
             self._came = int(state["came"])
             self._stored = [Stored(float(r), int(n), int(c)) for r, n, c in state["stored"]]
         elif len(storage):
-            rows = storage.read(_by_age(storage))
+            rows = storage.read(positions_by_age(storage.ring))
             for part in rows.split(Segments.of(rows).lengths.tolist()):
                 self._stored.append(Stored(self._rank_of(part), -self._came, len(part)))
                 self._came += 1
@@ -228,13 +230,7 @@ def _positions_of(storage: TensorStorage, stored: list[Stored], chosen: list[int
     lengths = torch.tensor([one.length for one in stored], device="cpu")
     stays = torch.zeros(len(stored), dtype=torch.bool, device="cpu")
     stays[chosen] = True
-    return _by_age(storage)[stays.repeat_interleave(lengths)]
-
-
-def _by_age(storage: TensorStorage) -> torch.Tensor:
-    """The positions of all rows, the oldest first."""
-    window = storage.ring.window()
-    return storage.ring.positions(window.numbers(torch.arange(len(window), device="cpu")))
+    return positions_by_age(storage.ring)[stays.repeat_interleave(lengths)]
 
 
 def _end_to_end(parts: list[TensorDictBase]) -> TensorDict:

@@ -103,11 +103,15 @@ def follow_the_last(storage: LiveRows, places: Any) -> bool:
 
 def live_positions(storage: LiveRows) -> torch.Tensor:
     """The positions of the live rows, in rising order, int64 `[len(storage)]`."""
-    window = storage.ring.window()
-    total = len(window)
-    # ages -> row ids -> positions; in rising order, as an index into a tensor means them
-    positions = storage.ring.positions(window.numbers(torch.arange(total, device=CPU)))
-    return positions.sort().values
+    # in rising order, as an index into a tensor means them
+    return positions_by_age(storage.ring).sort().values
+
+
+def positions_by_age(ring: Ring) -> torch.Tensor:
+    """The positions of the live rows, the oldest first, int64 `[N]`."""
+    window = ring.window()
+    # ages -> row ids -> positions
+    return ring.positions(window.numbers(torch.arange(len(window), device=CPU)))
 
 
 def _by_live_rows(storage: LiveRows, rows: torch.Tensor, index: Any) -> Any:
