@@ -1,6 +1,6 @@
-"""Data are where they were put, whatever torch's default device is.
+"""Buffers, layouts, datasets, maps and searches give the same under any default device of torch.
 
-Under the device "meta" a tensor that is made without a device has no data: it cannot be read.
+Under the device "meta" a tensor that is made without a device has no data and cannot be read.
 """
 
 # ruff: noqa: D102, D103 - the name of a test is its promise
@@ -45,6 +45,7 @@ from rl_replay import (
     TensorDictReplayBuffer,
     TensorStorageCheckpointer,
 )
+from rl_tensordict import CPU
 from rl_trees import (
     GumbelHalving,
     HashToInt,
@@ -56,7 +57,6 @@ from rl_trees import (
     TensorDictMap,
 )
 
-CPU = torch.device("cpu")
 LENGTHS = [5, 9, 1, 7, 3, 12, 2, 9]
 
 

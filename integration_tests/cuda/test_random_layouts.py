@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -47,11 +48,7 @@ def compared(function, batch, there=None):
 
 def segmented(batch):
     segments = Segments.of(batch)
-    made = batch.empty()
-    made.batch_size = []
-    return made.update(
-        {"starts": segments.starts, "lengths": segments.lengths, "kinds": segments.kinds}
-    )
+    return TensorDict({name: getattr(segments, name) for name in ("starts", "lengths", "kinds")})
 
 
 @given(batch=plain_batches())

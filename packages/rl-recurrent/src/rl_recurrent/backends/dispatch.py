@@ -29,12 +29,12 @@ from tensordict import TensorDictBase
 from rl_layout import Segments, keys, must_compare_observations
 from rl_recurrent.backends.compiled.loops import has_loops
 from rl_recurrent.cells.cell import CellName
+from rl_tensordict import CPU
 from rl_tensordict.arguments import shown
 
 # cuDNN is slow for more segments than WIDE with a hidden size in SLOW_SIZES
 WIDE = 32
 SLOW_SIZES = range(129, 193)
-CPU = torch.device("cpu")
 PRECISIONS = ("auto", "ieee", "tf32", "tf32x3", "bf16")
 
 

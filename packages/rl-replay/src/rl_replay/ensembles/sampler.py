@@ -118,8 +118,9 @@ class SamplerEnsemble(Members[Sampler]):
             places = torch.randint(count, (parts,), generator=self.generator, device="cpu")
             found: list[int] = places.tolist()
             return found
-        p = torch.ones(count, dtype=torch.float64, device="cpu")
-        if self._p is not None:
+        if self._p is None:
+            p = torch.ones(count, dtype=torch.float64, device="cpu")
+        else:
             p = self._p.clone()
         p[empty] = 0
         if not float(p.sum()):
