@@ -140,6 +140,8 @@ class TensorDictReplayBuffer(ReplayBuffer):
             data: A tensordict, a dict of arrays that have the dimensions of the storage in front,
                 or a list of what `add` takes.
         """
+        if type(data) is TensorDict:
+            return super().extend(data)
         if isinstance(data, list):
             dims = self.storage.ndim - 1
             return super().extend([self._tensordict_of(one, dims) for one in data])

@@ -245,8 +245,8 @@ class Links:
         numbers: range,
     ) -> Predecessors:
         """Completes `back` for rows with ids and steps, from this batch and from older rows."""
-        heads = np.flatnonzero(marks.after_others() & (back == 0))
-        tails = np.flatnonzero(marks.before_others() & ~continued)
+        (heads,) = (marks.after_others() & (back == 0)).nonzero()
+        (tails,) = (marks.before_others() & ~continued).nonzero()
         if len(heads) + len(tails) <= _FEW:
             return self._walk(marks, back, (set(heads.tolist()), set(tails.tolist())), numbers)
         return self._sort(marks, back, (heads, tails), numbers)

@@ -77,6 +77,12 @@ class MarkerKeys:
         return tuple((key, as_tuple(key)) for key in self.columns)
 
     @cached_property
+    def kinds(self) -> tuple[int | None, ...]:
+        """Which of the flags of last steps are done, terminated and truncated."""
+        places = {key: place for place, key in enumerate(self.ends)}
+        return tuple(places.get(key) for key in keys.NEXT_DONE_KEYS)
+
+    @cached_property
     def observed(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         """The paths of the observations and of the next observations, in pairs."""
         return tuple((as_tuple(key), as_tuple(after)) for key, after in self.observations)
@@ -203,6 +209,7 @@ class MarkerColumns:
     real: NDArray[np.bool_] | None  # bool [n]
     # Rows whose next observation is one step away, bool [n]; None if that of every row is
     near: NDArray[np.bool_] | None = None
+    _ended: NDArray[np.bool_] | None = None  # Of `ended`, which several ask for
 
     @classmethod
     def of(cls, cells: TensorDictBase, keys: MarkerKeys) -> Self:
@@ -231,7 +238,8 @@ class MarkerColumns:
         rows = range(self.count)[earlier] if isinstance(earlier, slice) else earlier
         cut: NDArray[np.bool_] = np.zeros(len(rows), dtype=np.bool_)
         ids, step, pairs = self.ids, self.step, (earlier, later)
-        cut_between(cut, pairs, alike=ids, step=step, is_init=self.init, ends=self.ends)
+        ended = () if (flags := self.ended()) is None else (flags,)
+        cut_between(cut, pairs, alike=ids, step=step, is_init=self.init, ends=ended)
         joined = np.logical_not(cut, out=cut)
         if self.real is not None:
             joined &= self.real[earlier] & self.real[later]
@@ -259,11 +267,19 @@ class MarkerColumns:
             None if self.near is None else self.near.copy(),
         )
 
+    def ended(self) -> NDArray[np.bool_] | None:
+        """Rows of which any flag says that they are last steps, bool `[n]`; None without flags."""
+        if self._ended is None and self.ends:
+            first, *others = self.ends
+            for flag in others:
+                first = first | flag
+            self._ended = first
+        return self._ended
+
     def before_others(self) -> NDArray[np.bool_]:
         """Rows that may have a successor: real and no last step, bool `[n]`."""
-        found = np.ones(self.count, dtype=np.bool_)
-        for flag in self.ends:
-            found &= ~flag
+        ended = self.ended()
+        found = np.ones(self.count, dtype=np.bool_) if ended is None else ~ended
         return found if self.real is None else found & self.real
 
     def ends_of_few(self) -> tuple[set[int], set[int]]:
@@ -283,9 +299,7 @@ class MarkerColumns:
 
     def after_others(self) -> NDArray[np.bool_]:
         """Rows that may have a predecessor: real and no first step, bool `[n]`."""
-        found = np.ones(self.count, dtype=np.bool_)
-        if self.init is not None:
-            found &= ~self.init
+        found = np.ones(self.count, dtype=np.bool_) if self.init is None else ~self.init
         return found if self.real is None else found & self.real
 
 
