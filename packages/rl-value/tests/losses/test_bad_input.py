@@ -71,11 +71,20 @@ def test_a_wrong_estimator_is_refused(linear_critic, discrete_actor):
         ({"clip_epsilon": None}, ValueError, "clip_epsilon: expected"),
         ({"clip_value": -1}, ValueError, "clip_value: expected"),
         ({"entropy_coeff": "much"}, TypeError, "entropy_coeff: expected a number.*'much'"),
+        ({"critic_coeff": "much"}, TypeError, "critic_coeff: expected a number, got 'much'"),
+        ({"critic_coeff": math.nan}, ValueError, "critic_coeff: expected a number, got nan"),
+        ({"samples_mc_entropy": 0}, ValueError, "samples_mc_entropy: expected at least 1, got 0"),
     ],
 )
 def test_wrong_settings_are_refused(settings, error, message, linear_critic, discrete_actor):
     with pytest.raises(error, match=message):
         ClipPPOLoss(discrete_actor(), linear_critic(), **settings)
+
+
+@pytest.mark.parametrize("samples", [0, 1.5])
+def test_a_divergence_is_estimated_of_at_least_one_action(samples, linear_critic, discrete_actor):
+    with pytest.raises((TypeError, ValueError), match="samples_mc_kl: expected"):
+        KLPENPPOLoss(discrete_actor(), linear_critic(), samples_mc_kl=samples)
 
 
 def test_a_loss_without_actor_is_refused(linear_critic):

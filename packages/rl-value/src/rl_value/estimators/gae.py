@@ -8,6 +8,7 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from rl_tensordict.arguments import check_flags
 from rl_value.arguments import FLOATS, check_fraction, check_steps
 from rl_value.estimators.estimator import ValueEstimator
 from rl_value.estimators.td import N_STEPS, lambda_returns
@@ -52,6 +53,7 @@ class GAE(ValueEstimator):
     ) -> None:
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
+        check_flags(average_gae=average_gae)
         self.lmbda = lmbda
         self.average_gae = average_gae
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_flags
 from rl_value.actions import (
     distribution_of,
     log_probability,
@@ -81,6 +82,7 @@ class VTrace(ValueEstimator):
         super().__init__(gamma=gamma, value_network=value_network, **settings)
         check_fraction("lmbda", lmbda)
         check_bounds(rho_thresh=rho_thresh, c_thresh=c_thresh)
+        check_flags(average_adv=average_adv)
         require_network("actor_network", actor_network, "get_dist")
         refuse_shared_states({"actor_network": actor_network, "value_network": value_network})
         self.actor_network = actor_network

@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 from rl_layout import refuse_shared_states, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, UnfitValue, as_key, as_tuple, find, require
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_flags, check_number, check_whole
 from rl_value.actions import distribution_of, entropies, log_probability, log_probability_key
 from rl_value.arguments import check_bounds, floats
 from rl_value.counted_steps import acting_steps
@@ -91,18 +91,17 @@ class ActorCriticLoss(LossModule):
             reduction=reduction, loss_mask_key=loss_mask_key, check_finite=check_finite
         )
         refuse_moved(moved)
-        self.actor_network = _one_of("actor", actor_network, actor)
-        if critic is not None:
-            critic_network = _one_of("critic", critic_network, critic)
-        if self.actor_network is None:
-            msg = "expected an actor: pass actor_network=, a module with get_dist."
-            raise TypeError(msg)
-        check_network("actor_network", self.actor_network, "get_dist")
+        self.actor_network = _actor_of(actor_network, actor)
+        critic_network = _one_of("critic", critic_network, critic)
         check_network("critic_network", critic_network)
         refuse_shared_states(
             {"actor_network": self.actor_network, "critic_network": critic_network}
         )
         check_choice("loss_critic_type", loss_critic_type, [*DISTANCES])
+        check_flags(entropy_bonus=entropy_bonus, log_explained_variance=log_explained_variance)
+        check_flags(separate_losses=separate_losses, delay_value=delay_value)
+        check_whole("samples_mc_entropy", samples_mc_entropy, 1)
+        critic_coeff = _critic_coefficient(critic_coeff)
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None
         self.target_critic_network = late
@@ -372,6 +371,14 @@ def _bound(given: Any) -> float | None:
     return bound
 
 
+def _critic_coefficient(given: Any) -> float | Tensor | None:
+    """A coefficient; None leaves the critic out."""
+    if given is not None and not isinstance(given, Tensor):
+        check_number("critic_coeff", given)
+    number: float | Tensor | None = given
+    return number
+
+
 def _coefficients(given: Any) -> EntropyCoefficient:
     """A coefficient, or one for each head."""
     if isinstance(given, Mapping):
@@ -385,6 +392,16 @@ def _coefficients(given: Any) -> EntropyCoefficient:
 
 def _sum(values: list[Tensor]) -> Tensor:
     return values[0] if len(values) == 1 else torch.stack(values).sum(0)
+
+
+def _actor_of(actor_network: Any, actor: Any) -> Any:
+    """The actor, by either of its names."""
+    given = _one_of("actor", actor_network, actor)
+    if given is None:
+        msg = "expected an actor: pass actor_network=, a module with get_dist."
+        raise TypeError(msg)
+    check_network("actor_network", given, "get_dist")
+    return given
 
 
 def _one_of(name: str, network: Any, other: Any) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_flags
 from rl_value.actions import of_action
 from rl_value.estimators.transitions import Transitions, UnrolledValues
 from rl_value.losses.bootstrapped.action_space import refuse_no_choice
@@ -93,6 +93,7 @@ class DQNLoss(BootstrappedLoss):
         )
         require_network("value_network", value_network)
         refuse_shared_states({"value_network": value_network})
+        check_flags(double_dqn=double_dqn, delay_value=delay_value)
         if double_dqn and not delay_value:
             msg = "double_dqn=True chooses with one network and values with another: it needs "
             msg += "delay_value=True."

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl_tensordict import NestedKey, as_tuple, find
-from rl_tensordict.arguments import check_number
+from rl_tensordict.arguments import check_flags, check_number, check_whole
 from rl_value.actions import divergence, stored_log_probability
 from rl_value.arguments import floats
 from rl_value.losses.actor_critic import ActorCriticLoss
@@ -76,6 +76,7 @@ class PPOLoss(ActorCriticLoss):
         **settings: Any,
     ) -> None:
         super().__init__(actor_network, critic_network, **settings)
+        check_flags(normalize_advantage=normalize_advantage)
         self.normalize_advantage = normalize_advantage
         given: object = normalize_advantage_exclude_dims
         if not isinstance(given, tuple | list) or not all(isinstance(dim, int) for dim in given):
@@ -208,6 +209,7 @@ class KLPENPPOLoss(PPOLoss):
         settings_of = {"dtarg": dtarg, "beta": beta, "increment": increment, "decrement": decrement}
         for name, value in settings_of.items():
             check_number(name, value)
+        check_whole("samples_mc_kl", samples_mc_kl, 1)
         if increment < 1 or decrement > 1:
             msg = f"expected increment >= 1 and decrement <= 1: got {increment} and {decrement}."
             raise ValueError(msg)

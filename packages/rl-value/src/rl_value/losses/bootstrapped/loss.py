@@ -14,7 +14,7 @@ from torch import Tensor
 from rl_layout import keys, set_recurrent_mode
 from rl_layout.keys import next_key
 from rl_tensordict import NestedKey, UnknownName, as_key, as_tuple, find
-from rl_tensordict.arguments import check_type
+from rl_tensordict.arguments import check_choice, check_type
 from rl_value.arguments import floats
 from rl_value.dispatch import check_tensordict
 from rl_value.estimators.bootstrapping.next_alone import unroll_next
@@ -92,6 +92,7 @@ class BootstrappedLoss(LossModule):
             priority_weight=keys.PRIORITY_WEIGHT,
             **(entries or {}),
         )
+        check_choice("use_prioritized_weights", use_prioritized_weights, [True, False, "auto"])
         self.use_prioritized_weights = use_prioritized_weights
 
     def _prepare(self, following: TensorDictModuleBase) -> None:

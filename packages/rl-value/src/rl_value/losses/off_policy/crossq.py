@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
 from rl_tensordict import as_tuple, build, nest, require
+from rl_tensordict.arguments import check_flags
 from rl_value.estimators.bootstrapping.next_alone import next_inputs
 from rl_value.estimators.bootstrapping.next_values import blank, roles_of, with_overwritten
 from rl_value.estimators.transitions import Transitions, UnrolledValues
@@ -49,7 +50,9 @@ class CrossQLoss(SACLoss):
     def __init__(
         self, actor_network: TensorDictModuleBase, qvalue_network: Any, **settings: Any
     ) -> None:
-        if settings.pop("delay_qvalue", False):
+        delay_qvalue = settings.pop("delay_qvalue", False)
+        check_flags(delay_qvalue=delay_qvalue)
+        if delay_qvalue:
             msg = "CrossQLoss has no copies of its critics: leave delay_qvalue out, or use SACLoss."
             raise ValueError(msg)
         super().__init__(actor_network, qvalue_network, delay_qvalue=False, **settings)

@@ -9,6 +9,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_tensordict import NestedKey
+from rl_tensordict.arguments import check_flags
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values, members_of
 from rl_value.losses.bootstrapped.policy import chosen
@@ -67,6 +68,7 @@ class DDPGLoss(ActorCriticsLoss):
         delay_value: bool = True,
         **settings: Any,
     ) -> None:
+        check_flags(delay_value=delay_value)  # under its name here
         is_one = not hasattr(value_network, "modules") or members_of(value_network) is None
         super().__init__(
             actor_network,

@@ -77,6 +77,7 @@ class BCLoss(LossModule):
         self.actor_network = actor_network
         self.loss_function = loss_function
         self.actor_method = "get_dist" if loss_function is None else "forward"
+        check_choice("use_prioritized_weights", use_prioritized_weights, [True, False, "auto"])
         self.use_prioritized_weights = use_prioritized_weights
         self.bounds = bounds_of(spec_of(None, actor_network, self.entries["action"]))
         self._has_states = bool(roles_of(actor_network).states)
