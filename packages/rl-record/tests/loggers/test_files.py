@@ -164,6 +164,25 @@ def test_table_that_was_killed_at_its_head_has_one(tmp_path, size):
     assert [(row["name"], row["value"]) for row in rows(path)] == [("a", "1")]
 
 
+@pytest.mark.parametrize("name", ["a\rb", "a\r\nb", "\r", 'a\r",b'])
+def test_table_keeps_returns_in_names(tmp_path, name):
+    def found(file):
+        with (tmp_path / "run" / file).open(newline="", encoding="utf-8") as table:
+            return [(row["step"], row["name"]) for row in csv.DictReader(table)]
+
+    with CSVLogger("run", tmp_path) as logger:
+        logger.log_metrics({name: 0.5, "plain": 1}, 1)
+        logger.log_histogram(name, torch.ones(2), 1, bins=1)
+        state = logger.state_dict()
+        logger.log_scalar("late", 2, 2)
+    assert found("metrics.csv") == [("1", name), ("1", "plain"), ("2", "late")]
+    with CSVLogger("run", tmp_path, resume=True) as logger:
+        logger.load_state_dict(state)
+    assert found("metrics.csv") == [("1", name), ("1", "plain")]
+    assert found("histograms.csv") == [("1", name)]
+    assert ",plain,1\n" in (tmp_path / "run" / "metrics.csv").read_text()
+
+
 def test_settings_of_a_table_add_up(tmp_path):
     with CSVLogger("run", tmp_path) as logger:
         logger.log_hparams({"lr": 0.5, "seed": 1})

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from rl_record.loggers.event import Event, Histogram, Metrics, Rewind, RunSettings
 from rl_record.loggers.logger import Logger
@@ -93,7 +94,7 @@ class CSVSink:
 
     def _append(self, name: str, rows: Sequence[Sequence[object]]) -> None:
         with (self.folder / name).open("a", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
+            write_rows(file, rows)
 
     def _write_settings(self, event: RunSettings) -> None:
         """Write settings in addition to those before."""
@@ -127,5 +128,14 @@ class CSVSink:
         head, *rows = csv.reader(io.StringIO(text, newline="")) if text else [HEADS[name]]
         with partial.open("w", encoding="utf-8", newline="") as new:
             kept = (row for row in rows if len(row) == len(head) and is_kept(row))
-            csv.writer(new, lineterminator="\n").writerows([head, *kept])
+            write_rows(new, [head, *kept])
         partial.replace(path)
+
+
+def write_rows(file: TextIO, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows such that a table's reader finds the same."""
+    plain = csv.writer(file, lineterminator="\n")
+    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:  # older csv modules leave a "\r" bare, at which readers end a row
+        has_returns = any("\r" in cell for cell in row if isinstance(cell, str))
+        (quoted if has_returns else plain).writerow(row)
