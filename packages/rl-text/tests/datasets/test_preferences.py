@@ -124,6 +124,26 @@ def ones(*shape):
             "input_ids: expected whole numbers, got a tensor",
         ),
         (
+            lambda: RewardData(ones(2, 3), None, batch_size=[2]),
+            TypeError,
+            "attention_mask: expected a tensor of 1 and 0, got None",
+        ),
+        (
+            lambda: PromptData(ones(2, 3), ones(2, 3), ones(2, 1), batch_size=[2]),
+            ValueError,
+            r"prompt_rindex: expected \[2\], a place for each prompt, got \[2, 1\]",
+        ),
+        (
+            lambda: PromptData(ones(2, 3), ones(2, 3), ones(2).float(), batch_size=[2]),
+            TypeError,
+            r"prompt_rindex: expected whole numbers \[2\], got a tensor \[2\] of torch.float32",
+        ),
+        (
+            lambda: PromptData(ones(2, 3), ones(2, 3), None, batch_size=[2]),
+            TypeError,
+            r"prompt_rindex: expected whole numbers \[2\], got None",
+        ),
+        (
             lambda: PromptData(ones(2, 3), ones(2, 2), ones(2), batch_size=[2]),
             ValueError,
             "attention_mask: expected the shape of input_ids",

@@ -153,6 +153,8 @@ def number(input_ids, attention_mask):
     [
         ({"score_clip": -1.0}, ValueError, "score_clip: expected 0 or more, got -1"),
         ({"kl_coef": -0.1}, ValueError, "kl_coef: expected 0 or more, got -0.1"),
+        ({"kl_coef": float("inf")}, ValueError, "kl_coef: expected a finite number, got inf"),
+        ({"kl_coef": float("nan")}, ValueError, "kl_coef: expected a number, got nan"),
         ({"kl_scheduler": 0.1}, TypeError, "kl_scheduler: expected a KLController or None, got 0"),
     ],
 )
@@ -180,6 +182,9 @@ def test_batches_that_are_no_prompts_are_named(gpt2, prompts):
     for batch in (prompts.input_ids, prompts.to_tensordict()):
         with pytest.raises(TypeError, match="batch: expected PromptData, got"):
             rollouts.rollout_from_data(batch)
+    prompts.prompt_rindex = torch.ones(3, 1, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"prompt_rindex: expected \[3\], a .* got \[3, 1\]"):
+        rollouts.rollout_from_data(prompts)
     prompts.prompt_rindex = torch.tensor([1, 5, 2])
     with pytest.raises(ValueError, match="prompt_rindex: expected places from 0 to 4, got 5 at 1"):
         rollouts.rollout_from_data(prompts)

@@ -156,6 +156,14 @@ def test_leaves_of_another_shape_are_refused():
         from_padded(torch.ones(2, 2))
 
 
+def test_leaves_that_are_no_tensors_are_refused():
+    tokens, lists = torch.ones(2, 2, dtype=torch.int64), [[1, 0], [1, 1]]
+    with pytest.raises(TypeError, match=r"attention_mask: expected a tensor \[2, 2\]"):
+        from_padded(tokens, lists)
+    with pytest.raises(TypeError, match=r"loss_mask: expected a tensor .* got \[\[1, 0\]"):
+        from_padded(tokens, loss_mask=lists)
+
+
 @pytest.mark.parametrize("tokens", [torch.tensor(3), [torch.tensor(3)], [3]])
 def test_single_tokens_are_no_conversation(tokens):
     with pytest.raises(TypeError, match="tokens: expected"):

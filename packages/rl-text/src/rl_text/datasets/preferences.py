@@ -54,6 +54,7 @@ class PromptData(TensorClass):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         check_texts(self)
+        check_ends(self)
 
     def mask_label(self, pad_token_id: int = 50256) -> Self:
         """Hide what follows the prompt.
@@ -63,7 +64,12 @@ class PromptData(TensorClass):  # type: ignore[misc]
 
         Returns:
             The prompts alone.
+
+        Raises:
+            ValueError: there is not one end for each prompt.
+            TypeError: the ends of prompts are no whole numbers.
         """
+        check_ends(self)
         cells = torch.arange(self.input_ids.shape[-1], device=self.input_ids.device)
         is_prompt = cells <= self.prompt_rindex.unsqueeze(-1)
         return type(self)(
@@ -277,9 +283,21 @@ def check_texts(data: Any) -> None:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.is_complex():
         msg = f"input_ids: expected whole numbers, got {shown(ids)}."
         raise TypeError(msg)
+    check_type("attention_mask", mask, Tensor, "a tensor of 1 and 0")
     if mask.shape != ids.shape:
         msg = f"attention_mask: expected the shape of input_ids, {[*ids.shape]}, got "
         raise UnfitValue(msg + f"{[*mask.shape]}.")
+
+
+def check_ends(data: PromptData) -> None:
+    """Raise unless there is one place for each prompt."""
+    ends, shape = data.prompt_rindex, data.input_ids.shape[:-1]
+    if not isinstance(ends, Tensor) or ends.is_floating_point() or ends.is_complex():
+        msg = f"prompt_rindex: expected whole numbers {[*shape]}, got {shown(ends)}."
+        raise TypeError(msg)
+    if ends.shape != shape:
+        msg = f"prompt_rindex: expected {[*shape]}, a place for each prompt, got {[*ends.shape]}."
+        raise UnfitValue(msg)
 
 
 def _warn_of_equal(data: TokenizedDataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_tensordict import UnfitValue
 from rl_tensordict.arguments import check_calls, check_number, check_type, check_whole
-from rl_text.datasets.preferences import PromptData
+from rl_text.datasets.preferences import PromptData, check_ends
 from rl_text.models.completions import end_tokens, place_rewards, sample_completions
 from rl_text.models.kl_controllers import KLController
 from rl_text.models.language_model import LanguageModel
@@ -76,6 +77,9 @@ class RolloutFromModel:
             if value < 0:
                 msg = f"{name}: expected 0 or more, got {value}."
                 raise UnfitValue(msg)
+        if kl_coef == math.inf:  # times a ratio of 0, a reward is NaN
+            msg = "kl_coef: expected a finite number, got inf."
+            raise UnfitValue(msg)
         check_type("kl_scheduler", kl_scheduler, KLController | None, "a KLController or None")
         check_whole("max_new_tokens", max_new_tokens, 1)
         if num_steps is not None:
@@ -128,6 +132,7 @@ class RolloutFromModel:
             ValueError: a prompt ends outside of its row, or a score is NaN.
         """
         check_type("batch", batch, PromptData, "PromptData")
+        check_ends(batch)  # they may be set after the batch is made
         width, last = batch.input_ids.shape[-1], batch.prompt_rindex
         outside = ((last < 0) | (last >= width)).nonzero()
         if len(outside):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import Segments, keys
 from rl_tensordict import leaves
-from rl_tensordict.arguments import check_choice, check_collection, check_whole, shown
+from rl_tensordict.arguments import check_choice, check_collection, check_type, check_whole, shown
 from rl_text.tokens.conversation_ids import conversation_ids
 from rl_text.tokens.flat import markers
 from rl_text.tokens.names import ATTENTION_MASK, INPUT_IDS
@@ -95,7 +95,7 @@ def from_padded(
 
     Raises:
         ValueError: shapes differ, a mask holds other numbers, or a row has no real token.
-        TypeError: tokens are not whole numbers.
+        TypeError: tokens are not whole numbers, or leaves are no tensors.
 
     Example:
         >>> mask = torch.tensor([[0, 1], [1, 1]])
@@ -107,6 +107,7 @@ def from_padded(
         raise TypeError(msg)
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     for name, leaf in {ATTENTION_MASK: mask, **others}.items():
+        check_type(name, leaf, Tensor, f"a tensor {[*input_ids.shape]}, as input_ids")
         if leaf.shape[:2] != input_ids.shape:
             msg = f"{name}: expected {[*input_ids.shape]}, as input_ids, got {[*leaf.shape]}."
             raise ValueError(msg)
