@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from rl_replay.buffer.tensordict_buffer import TensorDictReplayBuffer
 from rl_replay.ray.remote_buffer import RemoteBuffer, answer
 from rl_replay.ray.server import BufferFacts, BufferServer, StorageFacts
 from rl_replay.storages import Storage
+from rl_tensordict.arguments import check_number
 from rl_workers.ray_cluster import (
     Config,
     import_ray,
@@ -58,8 +60,9 @@ class RayReplayBuffer:
     Raises:
         ModuleNotFoundError: Ray is not installed.
         ConnectionError: No cluster answers at the address.
-        TypeError: A part that cannot be pickled, or a storage that cannot be shared.
-        ValueError: The cluster has fewer resources than the actor asks for.
+        TypeError: A part that cannot be pickled, a storage that cannot be shared, or an argument of
+            another kind.
+        ValueError: The cluster has fewer resources than the actor asks for, or a time is negative.
 
     Example:
         >>> RayReplayBuffer(storage=1)
@@ -81,17 +84,17 @@ class RayReplayBuffer:
         timeout_s: float = 600.0,
         **parts: Any,
     ) -> None:
-        if not callable(storage):
-            raise TypeError(
-                "storage must be a function, which the actor calls: got "
-                f"{type(storage).__name__}. Write lambda: ..."
-            )
+        _check_made_of(storage, replay_buffer_cls)
+        config = _options(remote_config)
+        check_number("timeout_s", timeout_s)
+        if not 0 <= timeout_s < math.inf:
+            raise ValueError(f"timeout_s must be seconds, 0 or more and finite: got {timeout_s}.")
+        self._ahead, self._timeout_s = prefetch or 0, timeout_s
         ray = import_ray("rl-replay", "Processes of one machine do without: shared=True.")
         given = {**parts, "storage": storage, "prefetch": prefetch}
         make = functools.partial(make_buffer, replay_buffer_cls, given)
         made = pickled(ray.cloudpickle, make, given, "a RayReplayBuffer")
         join_cluster(ray, ray_init_config)
-        config = {"num_cpus": 0, **(remote_config or {})}
         require_resources(ray, [config])
         if not wanted_by(config) and "scheduling_strategy" not in config:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -100,7 +103,6 @@ class RayReplayBuffer:
             config["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
         once = {"max_restarts": 0, "max_task_retries": 0}  # a repeated call would write twice
         self._handle = ray.remote(BufferServer).options(**once, **config).remote()
-        self._ahead, self._timeout_s = prefetch or 0, timeout_s
         facts: BufferFacts = answer(ray, self._handle.start.remote(made), timeout_s)
         self._facts = facts
         self._bound: Any = None
@@ -276,6 +278,34 @@ class RayReplayBuffer:
 
     def __repr__(self) -> str:
         return f"RayReplayBuffer({self.storage!r}, on node {self.node[:8]})"
+
+
+def _check_made_of(storage: Any, replay_buffer_cls: Any) -> None:
+    if not callable(storage):
+        raise TypeError(
+            "storage must be a function, which the actor calls: got "
+            f"{type(storage).__name__}. Write lambda: ..."
+        )
+    is_class = isinstance(replay_buffer_cls, type)
+    if not (
+        issubclass(replay_buffer_cls, ReplayBuffer) if is_class else callable(replay_buffer_cls)
+    ):
+        raise TypeError(
+            "replay_buffer_cls must be a class of buffers, which the actor calls: got "
+            f"{replay_buffer_cls!r:.99}. Pass TensorDictReplayBuffer or one of yours."
+        )
+
+
+def _options(remote_config: Any) -> dict[str, Any]:
+    """The options of the actor; it reserves nothing where nothing is said."""
+    if not isinstance(remote_config, Mapping | None):
+        raise TypeError(
+            "remote_config must be options of a Ray actor by name, as {'num_cpus': 1}: got "
+            f"{remote_config!r:.99}."
+        )
+    config = {"num_cpus": 0, **(remote_config or {})}
+    wanted_by(config)  # refuses amounts that are no numbers
+    return config
 
 
 def make_buffer(kind: type[ReplayBuffer], given: Mapping[str, Any]) -> ReplayBuffer:
