@@ -121,6 +121,8 @@ def test_arguments_are_checked(make):
         data.preprocess(lambda rows: rows[:3])
     with pytest.raises(TypeError, match="returns a tensordict, got int"):
         data.preprocess(len)
+    with pytest.raises(TypeError, match=r"fn: expected a function of rows.*, got 3 \(int\)"):
+        data.preprocess(3, num_workers=2)
     with pytest.raises(ValueError, match="left no row"):
         data.preprocess(lambda rows: None, by="trajectory")
     with pytest.raises(TypeError, match="split_trajs"):

@@ -20,7 +20,7 @@ from rl_datasets.report import ColumnReport, DatasetReport, count_rows
 from rl_layout import keys
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_tuple, find
-from rl_tensordict.arguments import check_choice
+from rl_tensordict.arguments import check_choice, check_type
 from rl_tensordict.types import Flags
 from rl_workers import WorkerPool
 
@@ -55,6 +55,7 @@ class Preprocess:
         threads: int | None,
     ) -> Preprocess:
         """What a caller asks for, checked."""
+        check_type("fn", fn, Callable, "a function of rows, which returns rows")
         check_choice("by", by, ["rows", "trajectory"])
         if dim != 0:
             raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")

@@ -29,7 +29,7 @@ from rl_replay import (
     TensorStorage,
     Writer,
 )
-from rl_tensordict.arguments import check_choice, check_flags
+from rl_tensordict.arguments import check_choice, check_flags, check_type
 
 Value = TypeVar("Value")
 Download = bool | Literal["force"]
@@ -125,8 +125,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         if download is not None:
             check_choice("download", download, [True, False, "force"])
         check_flags(split_trajs=split_trajs, strict_length=strict_length, verbose=verbose)
-        if not isinstance(streaming, StreamOptions):
-            check_flags(streaming=streaming)
+        check_type("streaming", streaming, bool | StreamOptions, "True, False or StreamOptions")
         require_known(type(self), parts)
         sampler = sampler_of(
             sampler, num_slices, slice_len, strict=strict_length, again=replacement
@@ -325,7 +324,7 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
 
         Raises:
             ValueError: Arguments that exclude each other, or another number of rows than given.
-            TypeError: A buffer of padded trajectories, or a stream.
+            TypeError: A buffer of padded trajectories, a stream, or what is no function.
         """
         if not isinstance(self.storage, LazyMemmapStorage):
             raise TypeError(
