@@ -204,6 +204,31 @@ def test_state_goes_through_to_the_workers_and_between_the_two_kinds(assert_same
             env.load_state_dict({"is_started": True, "state": {"envs": state["state"]["envs"][:2]}})
 
 
+def drawn(env):
+    """What environments draw from torch at the beginnings of their trajectories."""
+    return env.rollout(6, break_when_any_done=False)["drawn"].unbind(0)
+
+
+def drawing():
+    primer = TensorDictPrimer(drawn=Unbounded((2,)), random=True)
+    return TransformedEnv(testing.CountingEnv(2), primer)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_what_environments_draw_from_torch_is_their_own_seeded_and_saved(method):
+    with make(2, drawing, mp_start_method=method) as env:
+        assert not torch.equal(*drawn(env))
+        env.set_seed(3)
+        first = drawn(env)
+        assert not torch.equal(*first)
+        state = env.state_dict()
+        following = drawn(env)
+        env.load_state_dict(state)
+        assert all(map(torch.equal, drawn(env), following))
+        env.set_seed(3)
+        assert all(map(torch.equal, drawn(env), first))
+
+
 def test_cartpole_goes_on_from_its_saved_state(assert_same):
     with make(2, cartpole) as env:
         env.set_seed(0)

@@ -100,8 +100,9 @@ class ParallelEnv(EnvBase):
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         # read when a process starts: update_kwargs replaces them
         self._kwargs = [list(kwargs[share]) for share in self._shares]
+        parts = zip(self._shares, self._kwargs, strict=True)
         self.pool = WorkerPool(
-            [partial(EnvWorker, makers[at], self._kwargs[i]) for i, at in enumerate(self._shares)],
+            [partial(EnvWorker, makers[at], given, at.start) for at, given in parts],
             signals=EnvWorker.signals,
             start_method=mp_start_method,
             preload=["rl_envs"],
@@ -121,8 +122,7 @@ class ParallelEnv(EnvBase):
         first = self._traits = traits[0]
         first.check_alike(traits)
         super().__init__(device=first.device, batch_size=(len(traits), *first.batch_size))
-        specs = first.specs
-        self._shown_by_one = leaves_of(specs["observation_spec"], specs["done_spec"])
+        self._shown_by_one = leaves_of(first.specs["observation_spec"], first.specs["done_spec"])
         for name, spec in first.specs.items():
             setattr(self, name, stack_specs([spec.clone() for _ in traits], 0))
         self.check_values = all(one.check_values for one in traits)

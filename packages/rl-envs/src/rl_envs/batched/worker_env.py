@@ -75,8 +75,13 @@ class EnvWorker:
     signals = ("step", "restart", "reset")
 
     def __init__(
-        self, makers: Sequence[Callable[..., EnvBase]], kwargs: Sequence[Mapping[str, Any]]
+        self,
+        makers: Sequence[Callable[..., EnvBase]],
+        kwargs: Sequence[Mapping[str, Any]],
+        first: int = 0,
     ) -> None:
+        # a fork has the caller's generator: processes would all draw the same
+        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")) + first)
         self.env = SerialEnv(len(makers), makers, kwargs)
         warnings.simplefilter("ignore", MissingObservationsWarning)  # the caller warns, once
         self._rows: SharedStepBuffers | None = None
@@ -133,7 +138,8 @@ class EnvWorker:
         return self.env.envs if place is None else [self.env.envs[place]]
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
-        """Seed the environments in turn; returns the seed of the next one."""
+        """Seed the environments in turn, and what they draw from torch; returns the next seed."""
+        torch.manual_seed(seed)
         return self.env.set_seed(seed, static_seed)
 
     def render(self) -> Tensor:
@@ -141,13 +147,15 @@ class EnvWorker:
         return self.env.render()
 
     def get_states(self) -> list[Any]:
-        """The state of each environment."""
-        return [env.state_dict() for env in self.env.envs]
+        """The state of each environment, and of the generator that they draw from."""
+        return [{**env.state_dict(), "random": torch.get_rng_state()} for env in self.env.envs]
 
     def set_states(self, states: list[Any]) -> None:
         """Restore the state of each environment."""
         for env, state in zip(self.env.envs, states, strict=True):
             env.load_state_dict(state)
+        if "random" in states[0]:  # a serial one has that of its process
+            torch.set_rng_state(states[0]["random"])
         if self._rows is not None:  # transforms are bound to what they held
             self._binding = bind_rows(self.env, self._rows.root, self._rows.after)
 
