@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rl_collect import WholeTrajectories
-from rl_collect.batches.complete_trajectories import truncate_rows
+from rl_collect.batches.complete_trajectories import TrajectoryQueue, truncate_rows
 from rl_layout import Segments, check_layout
 from rl_layout.synthetic import trajectories
 
@@ -114,3 +114,15 @@ def test_bad_input_is_refused():
     whole.take(trajectories([3])[:2])
     with pytest.raises(KeyError, match="action"):
         whole.take(trajectories([3])[:2].exclude("action"))
+
+
+def test_what_is_held_and_what_waits_keep_the_sizes_of_groups_when_they_are_saved():
+    batch = trajectories([3, 4])
+    batch["agents"] = TensorDict({"seen": torch.zeros(7, 2, 5)}, [7, 2])
+    whole, queue = WholeTrajectories(1), TrajectoryQueue()
+    queue.push(whole.take(batch[:5]))
+    other, waiting = WholeTrajectories(1), TrajectoryQueue()
+    other.load_state_dict(whole.state_dict())
+    waiting.load_state_dict(queue.state_dict())
+    assert other.cut()["agents"].batch_size == (2, 2)
+    assert waiting.pop(1)["agents"].batch_size == (3, 2)

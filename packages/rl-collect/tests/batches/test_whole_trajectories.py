@@ -5,7 +5,7 @@ import torch
 
 from rl_collect import Collector
 from rl_envs import SerialEnv
-from rl_envs.testing import CountingEnv
+from rl_envs.testing import CountingEnv, MultiAgentEnv
 from rl_layout import Segments, check_layout
 
 
@@ -120,3 +120,18 @@ def test_trajectories_can_be_padded(collected):
     with pytest.warns(UserWarning, match="pads every batch"):
         batch = collected(CountingEnv(3), frames_per_batch=5, total_frames=5, split_trajs=True)[0]
     assert batch["collector", "mask"].tolist() == [[True] * 3, [True, True, False]]
+
+
+@pytest.mark.parametrize("wanted", [{"trajs_per_batch": 3}, {"split_trajs": True}])
+@pytest.mark.filterwarnings("ignore:split_trajs pads")
+def test_groups_of_agents_keep_their_sizes(wanted):
+    env = MultiAgentEnv(3, endings=[(2, "terminated")], batch_size=(1,))
+    options = {"frames_per_batch": 5, **wanted}
+    collector = Collector(env, **options)
+    batches = [collector.next() for _ in range(2)]
+    other = Collector(env, **options)
+    other.load_state_dict(collector.state_dict())
+    for batch in (*batches, other.next()):
+        for group in (batch["agents"], batch["next", "agents"]):
+            assert group.batch_size == (*batch.batch_size, 3)
+            assert group.names == [*batch.names, None]

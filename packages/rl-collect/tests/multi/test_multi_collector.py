@@ -1,5 +1,6 @@
 """Collectors over processes: together, one by one, stopped early, killed, saved and refused."""
 
+import functools
 import math
 import multiprocessing
 import os
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
-from rl_envs.testing import CountingEnv
+from rl_envs.testing import CountingEnv, MultiAgentEnv
 from rl_layout import check_layout
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
@@ -122,6 +123,15 @@ def test_workers_that_go_on_by_themselves_lose_and_repeat_nothing(carrier, count
     for rows in seen.values():
         counts = torch.cat(rows).flatten().tolist()
         assert counts == list(range(len(counts)))
+
+
+def test_every_batch_of_a_worker_names_its_time_and_has_the_sizes_of_its_groups(carrier):
+    makers = [functools.partial(MultiAgentEnv, 3)] * 2
+    with carrier.one_by_one(makers, frames_per_batch=4, total_frames=24) as collector:
+        batches = list(collector)
+    assert [batch.names for batch in batches] == [["time"]] * 6
+    groups = [step["agents"] for batch in batches for step in (batch, batch["next"])]
+    assert {(group.shape, *group.names) for group in groups} == {((4, 3), "time", None)}
 
 
 def test_a_batch_is_not_overwritten_by_those_that_follow(carrier, counting):

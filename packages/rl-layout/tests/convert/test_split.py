@@ -197,3 +197,17 @@ def test_jagged_trajectories_pad_to_the_longest_one(batch):
         assert dense.batch_size == (len(segments),)
         assert dense["observation"].shape == (len(segments), segments.max_length, 2)
         assert torch.equal(dense["observation"], padded["observation"])
+
+
+def test_groups_keep_the_sizes_that_follow_those_of_the_batch():
+    batch = trajectories([2, 3])
+    for root in ((), (keys.NEXT,)):
+        batch[(*root, "agents")] = TensorDict({"state": torch.rand(5, 3, 4)}, [5, 3])
+    padded = split_trajectories(batch)
+    joined = join_trajectories(padded)
+    for root in ((), (keys.NEXT,)):
+        assert padded[(*root, "agents")].batch_size == (2, 3, 3)
+        assert joined[(*root, "agents")].batch_size == (5, 3)
+    assert padded[keys.COLLECTOR].batch_size == (2, 3)
+    # a mask in the group itself has no dimension of agents
+    assert split_trajectories(batch, prefix="agents")["agents", "mask"].shape == (2, 3)

@@ -2,8 +2,10 @@
 
 from rl_tensordict.construction import Entries, build, build_flat, insert
 from rl_tensordict.dense_leaves import Leaves, leaves_of
+from rl_tensordict.dimensions import Dimensions, Group
 from rl_tensordict.entries import (
     copied,
+    device_of_data,
     entries_of,
     find,
     lies_on,
@@ -27,7 +29,9 @@ from rl_tensordict.verified_calls import VerifiedCalls
 __all__ = [
     "CPU",
     "Call",
+    "Dimensions",
     "Entries",
+    "Group",
     "Leaves",
     "ModuleCalls",
     "NestedKey",
@@ -43,6 +47,7 @@ __all__ = [
     "build",
     "build_flat",
     "copied",
+    "device_of_data",
     "entries_of",
     "find",
     "insert",

@@ -13,6 +13,7 @@ from torch import Tensor
 from rl_tensordict.arguments import check_collection
 from rl_tensordict.construction import Entries, build, build_flat
 from rl_tensordict.flatten import leaves
+from rl_tensordict.host import CPU
 from rl_tensordict.internals import HAS_NAMES_FLAG, HAS_STORE
 from rl_tensordict.nested_keys import as_key, as_tuple
 from rl_tensordict.types import NestedKey
@@ -205,6 +206,24 @@ def put_leaves(tensordict: TensorDictBase, name: str, leaves_by_name: Entries) -
         return
     for last, leaf in leaves_by_name.items():
         tensordict.set((name, last), leaf)
+
+
+def device_of_data(data: TensorDictBase) -> torch.device:
+    """The device that a tensordict names, or that of its first tensor, or else the CPU.
+
+    A tensor that is made on ``data.device`` is on torch's default device where that is None.
+
+    Args:
+        data: a tensordict; the argument is not checked.
+
+    Example:
+        >>> data = TensorDict({"a": torch.ones(2)}, [2])
+        >>> data.device, device_of_data(data)
+        (None, device(type='cpu'))
+    """
+    there = (one.device for one in data.values(True, True) if isinstance(one, Tensor))
+    found: torch.device = data.device or next(there, CPU)
+    return found
 
 
 def lies_on(data: Any, device: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rl_collect.arguments import as_flags, check_count, check_state
 from rl_layout import keys
-from rl_tensordict import build, nest, tensors
+from rl_tensordict import CPU, Dimensions, Group, build, nest, tensors
 from rl_tensordict.types import LeafTensors
 
 
@@ -42,7 +43,8 @@ class WholeTrajectories:
         self._num_envs = check_count(num_envs, 1, "num_envs")
         self._max_held = check_count(max_held, 1, "max_held")
         self._rows: LeafTensors = {}  # [held], oldest first
-        self._env = torch.empty(0, dtype=torch.int64)  # whose each of them is
+        self._dimensions = _dimensions([])  # of what is returned
+        self._env = torch.empty(0, dtype=torch.int64, device=CPU)  # whose each of them is
 
     @property
     def held(self) -> int:
@@ -82,12 +84,14 @@ class WholeTrajectories:
         if flag.numel() != batch.numel():
             msg = f"over must have shape {tuple(batch.shape)}: got {tuple(flag.shape)}."
             raise ValueError(msg)
-        ends = torch.cat([torch.zeros(self.held, dtype=torch.bool), flag.reshape(-1).cpu()])
-        env = torch.arange(self._num_envs).repeat_interleave(num_steps)
+        held = torch.zeros(self.held, dtype=torch.bool, device=CPU)
+        ends = torch.cat([held, flag.reshape(-1).cpu()])
+        env = torch.arange(self._num_envs, device=CPU).repeat_interleave(num_steps)
         env = torch.cat([self._env, env])
         rows = self._joined({key: leaf.flatten(0, batch.ndim - 1) for key, leaf in _of(batch)})
         # held rows come before new ones, and the sort is stable: order of time in each environment
         order = torch.argsort(env, stable=True)
+        self._dimensions = _dimensions(Dimensions.of(batch).groups)
         # rows with an end at or after them are complete, the others are held
         left = _ends_left(ends[order], env[order])
         return self._hand_out(rows, env, order[left > 0], order[left == 0])
@@ -109,14 +113,15 @@ class WholeTrajectories:
             [False, True]
         """
         order = torch.argsort(self._env, stable=True)
-        cut = torch.ones(self._num_envs, dtype=torch.bool)
+        cut = torch.ones(self._num_envs, dtype=torch.bool, device=CPU)
         if rows is not None:
             cut = torch.from_numpy(as_flags(rows, (self._num_envs,), "rows").copy())
         chosen = cut[self._env[order]]
         env = self._env[order[chosen]]
         pieces = self._hand_out(self._rows, self._env, order[chosen], order[~chosen])
         if len(pieces):
-            truncate_rows(pieces, torch.cat([env[1:] != env[:-1], torch.tensor([True])]))
+            newest = torch.ones(1, dtype=torch.bool, device=CPU)
+            truncate_rows(pieces, torch.cat([env[1:] != env[:-1], newest]))
         return pieces
 
     def over_bound(self) -> Tensor:
@@ -131,7 +136,7 @@ class WholeTrajectories:
         """
         lengths, order = self.lengths.sort(descending=True)
         before = self.held - (lengths.cumsum(0) - lengths)  # held while the longer ones are cut
-        chosen = torch.zeros(self._num_envs, dtype=torch.bool)
+        chosen = torch.zeros(self._num_envs, dtype=torch.bool, device=CPU)
         chosen[order] = before > self._max_held
         return chosen
 
@@ -139,10 +144,11 @@ class WholeTrajectories:
         """The rows that are held.
 
         Returns:
-            Tensors.
+            Tensors, and the dimensions of groups.
         """
         rows = build(nest(self._rows), self._env.shape)
-        return {"rows": rows.clone().to_dict(), "env": self._env.clone()}
+        groups = [list(group) for group in self._dimensions.groups]
+        return {"rows": rows.clone().to_dict(), "env": self._env.clone(), "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Hold the rows of a saved state instead.
@@ -157,6 +163,7 @@ class WholeTrajectories:
             raise TypeError(msg)
         self._env = state["env"].clone()
         self._rows = dict(_of(TensorDict(state["rows"], [len(self._env)]).clone()))
+        self._dimensions = _dimensions(state.get("groups", []))
 
     def _joined(self, fresh: LeafTensors) -> LeafTensors:
         if not self.held:
@@ -171,7 +178,7 @@ class WholeTrajectories:
         self._rows = {key: leaf.index_select(0, stay.to(leaf.device)) for key, leaf in rows.items()}
         self._env = env[stay]
         found = {key: leaf.index_select(0, out.to(leaf.device)) for key, leaf in rows.items()}
-        return build(nest(found), out.shape, [keys.TIME])
+        return self._dimensions.give(build(nest(found), out.shape))
 
 
 class TrajectoryQueue:
@@ -206,15 +213,16 @@ class TrajectoryQueue:
 
     def state_dict(self) -> dict[str, Any]:
         """All that waits."""
-        return {"rows": [rows.clone().to_dict() for rows in self._rows]}
+        groups = [[list(group) for group in Dimensions.of(rows).groups] for rows in self._rows]
+        return {"rows": [rows.clone().to_dict() for rows in self._rows], "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the trajectories of a saved state wait instead."""
         self._rows, self._lengths = [], []
-        for rows in state["rows"]:
+        groups = state.get("groups", [[]] * len(state["rows"]))
+        for rows, dimensions in zip(state["rows"], groups, strict=True):
             found = TensorDict(rows).auto_batch_size_(1).clone()
-            found.names = [keys.TIME]
-            self.push(found)
+            self.push(_dimensions(dimensions).give(found))
 
 
 def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
@@ -233,6 +241,11 @@ def truncate_rows(batch: TensorDictBase, last: Tensor) -> None:
 
 def _of(batch: TensorDictBase) -> list[tuple[tuple[str, ...], Tensor]]:
     return list(tensors(batch).items())
+
+
+def _dimensions(groups: Iterable[Iterable[Any]]) -> Dimensions:
+    """The dimensions of rows `[M]` with these groups."""
+    return Dimensions([keys.TIME], [Group(*group) for group in groups])
 
 
 def _ends_left(ends: Tensor, env: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rl_collect.multi.relayed_warnings import WarningRecord
 from rl_slabs import PackedRows, RowSchema, Slab
+from rl_tensordict import Dimensions
 
 NUM_SLOTS = 2
 """While one batch is read, the next one is written."""
@@ -19,6 +20,7 @@ class BatchMessage(NamedTuple):
 
     frames: int  # steps that were played for it
     shape: tuple[int, ...]  # the batch size; () if there is none, since it went to a buffer
+    dimensions: Dimensions | None  # which shared memory does not hold
     batch: TensorDictBase | PackedRows | None  # the batch, if it is not in shared memory
     stats: dict[str, Any]  # how far the worker's collector is; see Collector.stats
     warnings: list[WarningRecord]  # raised while it was played

@@ -8,6 +8,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from rl_layout import keys
+from rl_tensordict import CPU
 
 
 def join(batches: Sequence[TensorDictBase], how: str | int) -> TensorDictBase:
@@ -68,7 +69,7 @@ def _are_alike(batches: Sequence[TensorDictBase]) -> bool:
 
 def _padded(batch: TensorDictBase, length: int) -> TensorDictBase:
     missing = length - batch.shape[-1]
-    mask = torch.ones(batch.shape, dtype=torch.bool)
+    mask = torch.ones(batch.shape, dtype=torch.bool, device=CPU)
     marked = batch.copy().set(keys.MASK, mask)
     if not missing:
         return marked

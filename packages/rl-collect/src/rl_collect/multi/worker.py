@@ -16,6 +16,7 @@ from rl_collect.weights.load import has_weights
 from rl_collect.weights.offered_weights import OfferedWeights
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_slabs import PackedRows
+from rl_tensordict import Dimensions
 
 BatchSlots = SharedBatchSlots | PackedSlots
 
@@ -76,19 +77,21 @@ class CollectorWorker:
         if isinstance(collector.options.replay_buffer, Outbox):
             batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
+        dimensions = None if batch is None else Dimensions.of(batch)
         if batch is not None and self._slots is not None:
             batch = self._slots.put(slot, batch)
-        return self.message(collector.frames - before, shape, batch, records)
+        return self.message(collector.frames - before, shape, dimensions, batch, records)
 
     def message(
         self,
         frames: int,
         shape: tuple[int, ...],
+        dimensions: Dimensions | None,
         batch: TensorDictBase | PackedRows | None,
         records: list[WarningRecord],
     ) -> BatchMessage:
         """Say what was played."""
-        return BatchMessage(frames, shape, batch, self.stats(), records)
+        return BatchMessage(frames, shape, dimensions, batch, self.stats(), records)
 
     def seed_actions(self, seed: int) -> None:
         """Seed what actions are drawn from."""

@@ -15,6 +15,7 @@ from rl_collect.multi.relayed_warnings import WorkerWarnings
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.env.seeds import next_seed
 from rl_slabs import PackedRows
+from rl_tensordict import CPU
 from rl_workers import WorkerDied
 
 MAX_DEATHS = 3
@@ -49,7 +50,7 @@ class WorkerGroup:
         self._starting: set[int] = set()  # they have not been told yet what all are told
         self._lost: set[int] = set()  # they are not replaced any more
         self._shared: tuple[SharedWeights | None, Any] = (None, None)
-        self._actions_seed = int(torch.randint(2**31, ()))
+        self._actions_seed = int(torch.randint(2**31, (), device=CPU))
         self._seed: tuple[int, bool] | None = None  # of the next environment
         try:
             self._start()
@@ -141,6 +142,8 @@ class WorkerGroup:
             batch = batch.unpack(copy=not batch.block.flags.writeable)  # Ray's may be others' too
         elif batch is None and message.shape and slots is not None:
             batch = slots.read(slot, message.shape)
+        if batch is not message.batch and message.dimensions is not None:
+            batch = message.dimensions.give(batch)
         if self._sink is not None and batch is not None:
             self._sink(index, batch)
             batch = None

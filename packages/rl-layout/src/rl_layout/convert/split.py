@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.arguments import check_flags, check_key
 from rl_layout.segments.segments import Segments
-from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
+from rl_tensordict import Dimensions, NestedKey, as_tuple, build, nest, require, tensors
 from rl_tensordict.arguments import check_collection
 from rl_tensordict.types import LeafTensors
 
@@ -68,7 +68,9 @@ def split_trajectories(
     # ids of padding are -1: 0 is an id that a trajectory may have
     numbered = {keys.TRAJ_IDS, as_tuple(trajectory_key or keys.TRAJ_IDS)}
     padded = {key: segments.pad(leaf, _fill(key, numbered)) for key, leaf in flat.items()}
-    return _with_mask(padded, segments, prefix, tensordict.device)
+    split = _with_mask(padded, segments, prefix, tensordict.device)
+    # the mask has no dimensions of agents: the group that holds it keeps those of the batch
+    return Dimensions.of(tensordict.exclude(_mask_key(prefix)[0])).give_groups(split)
 
 
 def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:
@@ -103,7 +105,8 @@ def join_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = 
         rows = mask.reshape(-1).nonzero()[:, 0]
         joined = {key: value.flatten(0, 1).index_select(0, rows) for key, value in flat.items()}
     size = next(iter(joined.values())).shape[:1]
-    return build(nest(joined), size, [keys.TIME], tensordict.device)
+    flat_batch = build(nest(joined), size, [keys.TIME], tensordict.device)
+    return Dimensions.of(tensordict).give_groups(flat_batch)
 
 
 def nest_trajectories(tensordict: TensorDictBase, *, prefix: NestedKey | None = None) -> TensorDict:

@@ -25,14 +25,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase, is_non_tensor
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.arguments import check_keys
 from rl_layout.segments.flat_views import bits
 from rl_layout.segments.segments import Segments
-from rl_tensordict import NestedKey, as_tuple, build, nest, require, tensors
+from rl_tensordict import Dimensions, Group, NestedKey, as_tuple, build, nest, require, tensors
 from rl_tensordict.arguments import check_collection, check_type
 from rl_tensordict.types import LeafTensors
 
@@ -115,7 +115,7 @@ class TED2Flat:
             bits(both)[lasts] = bits(after)[segments.lasts]
             once[key] = both
         packed = self._pack(once, leaves, segments)
-        packed.set("dimensions", _dimensions_of(data))
+        packed.set("dimensions", _as_json(Dimensions.of(data)))
         return packed if path is None else self._kept(packed, path)
 
     def _kept(self, packed: TensorDict, path: str | os.PathLike[str]) -> TensorDict:
@@ -311,15 +311,10 @@ def _written(batch: TensorDict, out: TensorDictBase) -> Any:
     return out
 
 
-def _dimensions_of(batch: TensorDictBase) -> Tensor:
-    """The names of the dimensions of a batch, and groups that have their own, as JSON."""
-    groups = []
-    for key in batch.keys(include_nested=True):
-        group = batch.get(key)
-        if isinstance(group, TensorDictBase) and not is_non_tensor(group):
-            groups.append([as_tuple(key), group.batch_size[batch.ndim :], group.names])
+def _as_json(dimensions: Dimensions) -> Tensor:
+    """Write names and groups as JSON."""
     # as bytes in a tensor: every entry of the compact form is one, so any writer stores it
-    text = json.dumps({"names": batch.names, "groups": groups})
+    text = json.dumps(dimensions._asdict())
     return torch.tensor(list(text.encode()), dtype=torch.uint8, device="cpu")
 
 
@@ -327,13 +322,8 @@ def _with_dimensions(batch: TensorDict, written: Tensor) -> TensorDict:
     """Give a batch and its groups the dimensions that were written down."""
     try:
         found: dict[str, Any] = json.loads(bytes(written.tolist()))
-        batch.names = found["names"]
-        # what is set on a group is set on those inside it too
-        for key, size, names in sorted(found["groups"], key=lambda group: len(group[0])):
-            group = batch.get(tuple(key), None)
-            if group is not None:  # it held leaves
-                group.batch_size = torch.Size([*batch.batch_size, *size])
-                group.names = names
+        groups = [Group(tuple(key), sizes, names) for key, sizes, names in found["groups"]]
+        Dimensions(found["names"], groups).give(batch)
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         msg = f"'dimensions' does not fit a batch {list(batch.batch_size)}: the data is altered."
         raise ValueError(msg) from error
