@@ -11,82 +11,21 @@ import torch
 
 from catalogue.environments import LivesEnv, PicturesEnv, allowed_steps, played
 from catalogue.samples import Onward, assert_same, distance
+from catalogue.transforms import STEPPING, TRANSFORMS, named
 from rl_collect import Collector
 from rl_envs import ParallelEnv, SerialEnv, TransformedEnv, check_env_specs
 from rl_layout import check_layout
 from rl_replay import LazyTensorStorage, TensorDictReplayBuffer
 from rl_transforms import (
     ActionMask,
-    BinarizeReward,
     BurnIn,
     CatFrames,
-    CatTensors,
-    CenterCrop,
-    DeviceCastTransform,
-    DoubleToFloat,
-    DTypeCastTransform,
-    EndOfLife,
-    FiniteTensorDictCheck,
-    FlattenObservation,
-    FrameSkip,
-    GrayScale,
     HindsightRelabel,
     NoopReset,
-    ObservationNorm,
-    PermuteTransform,
-    RemoveEmptySpecs,
-    RenameTransform,
-    Resize,
-    RewardClipping,
-    RewardScaling,
     RewardSum,
-    SignTransform,
-    SqueezeTransform,
     TimeMaxPool,
-    ToTensorImage,
-    UnsqueezeTransform,
     VecNorm,
 )
-
-
-def frozen_norm():
-    norm = VecNorm(["observation", "numbers"])
-    norm.update(played(PicturesEnv()))
-    return norm.freeze()
-
-
-TRANSFORMS = [
-    RenameTransform(["observation"], [("seen", "vector")]),
-    DTypeCastTransform(torch.float32, torch.float64, ["observation"]),
-    DoubleToFloat(),
-    DeviceCastTransform("cpu"),
-    FlattenObservation(-3, -1, ["pixels"]),
-    PermuteTransform((-1, -3, -2), ["pixels"]),
-    FiniteTensorDictCheck(),
-    RemoveEmptySpecs(),
-    BinarizeReward(),
-    UnsqueezeTransform(-2),
-    SqueezeTransform(-1, ["speed"]),
-    CatTensors(["observation", "numbers"], "all"),
-    ToTensorImage(),
-    ToTensorImage(in_keys=["pixels"], out_keys=["float_pixels"]),
-    GrayScale(["image"]),
-    Resize(4, 3, in_keys=["image"]),
-    CenterCrop(4, in_keys=["image"]),
-    RewardScaling(1.0, -2.0),
-    RewardClipping(0.0, 2.0),
-    SignTransform(),
-    ObservationNorm(torch.tensor(2.0), torch.tensor(4.0), standard_normal=True),
-    frozen_norm(),
-    CatFrames(3, -3, ["image"]),
-    CatFrames(4, -1, ["observation"], [("seen", "last")], "constant", -1.0),
-    TimeMaxPool(["numbers"], T=3),
-    TimeMaxPool(["image", "observation"], [("pooled", "image"), "most"], T=2),
-]
-
-
-def named(transform):
-    return f"{type(transform).__name__}{TRANSFORMS.index(transform)}"
 
 
 def without_marks(rows):
@@ -139,9 +78,6 @@ class TestEveryTransform:
         other.load_state_dict(transform.state_dict())
         rows = played(PicturesEnv())
         assert_same(other(rows), transform(rows))
-
-
-STEPPING = [EndOfLife(), FrameSkip(2), NoopReset(2, random=False)]
 
 
 @pytest.mark.parametrize(
