@@ -53,9 +53,9 @@ class Pendulums(EnvBase):
         check_whole("max_steps", max_steps, 1)
         super().__init__(device=device, batch_size=(num_envs,))
         self.max_steps = max_steps
-        most = torch.tensor([1.0, 1.0, MAX_SPEED]).expand(num_envs, 3)
-        self.observation_spec = Bounded(-most, most)
-        self.action_spec = Bounded(-MAX_TORQUE, MAX_TORQUE, (num_envs, 1))
+        most = torch.tensor([1.0, 1.0, MAX_SPEED], device=self.device).expand(num_envs, 3)
+        self.observation_spec = Bounded(-most, most, device=self.device)
+        self.action_spec = Bounded(-MAX_TORQUE, MAX_TORQUE, (num_envs, 1), device=self.device)
         self._generator = torch.Generator(self.device)
         self._generator.seed()
         self._angle, self._speed, self._count = torch.zeros(3, num_envs, 1, device=self.device)

@@ -48,10 +48,12 @@ class AgentGroup:
         shown, taken = leaves_of_space(seen, "observation"), leaves_of_space(acted, "action")
         observation = spec_under("observation", seen).expand(len(agents))
         for mark in (MASK, keys.WAITING) if takes_turns else (MASK,):
-            observation.set(mark, Binary(shape=(len(agents), 1), dtype=torch.bool))
+            observation.set(mark, Binary(shape=(len(agents), 1), dtype=torch.bool, device="cpu"))
         allowed = observation.get(ACTION_MASK, None)
         if allowed is not None:  # PettingZoo's are integers, all 0 unless it is the agent's turn
-            observation.set(ACTION_MASK, Binary(shape=allowed.shape, dtype=torch.bool))
+            observation.set(
+                ACTION_MASK, Binary(shape=allowed.shape, dtype=torch.bool, device="cpu")
+            )
         return cls(
             list(agents),
             observation,
@@ -65,13 +67,16 @@ class AgentGroup:
     def reward(self) -> Composite:
         """The spec of rewards `[A, 1]`."""
         count = len(self.agents)
-        return Composite({keys.REWARD: Unbounded((count, 1))}, shape=(count,))
+        return Composite({keys.REWARD: Unbounded((count, 1), device="cpu")}, shape=(count,))
 
     @property
     def done(self) -> Composite:
         """The specs of flags `[A, 1]`."""
         count = len(self.agents)
-        flags = {name: Binary(shape=(count, 1), dtype=torch.bool) for name in keys.DONE_KEYS}
+        flags = {
+            name: Binary(shape=(count, 1), dtype=torch.bool, device="cpu")
+            for name in keys.DONE_KEYS
+        }
         return Composite(flags, shape=(count,))
 
     def shown(
@@ -88,10 +93,11 @@ class AgentGroup:
             for key, path, write in self.writers if agent in seen else ():
                 write(leaves[key][row, ...], value_at(seen[agent], path))
         found = {key: torch.from_numpy(leaf) for key, leaf in leaves.items()}
-        acts = torch.tensor([[agent in acting] for agent in self.agents])
+        acts = torch.tensor([[agent in acting] for agent in self.agents], device="cpu")
         found[MASK,] = acts
         if keys.WAITING in self.observation.keys():  # noqa: SIM118 - a Composite has no `in`
-            found[keys.WAITING,] = torch.tensor([[one in going] for one in self.agents]) & ~acts
+            in_play = torch.tensor([[one in going] for one in self.agents], device="cpu")
+            found[keys.WAITING,] = in_play & ~acts
         if (ACTION_MASK,) in found:
             found[ACTION_MASK,] |= ~acts  # [A, n] | [A, 1]
         return build(nest(found), torch.Size([len(self.agents)]))
@@ -111,11 +117,11 @@ class AgentGroup:
         """Rewards and flags of the agents."""
         names = {keys.TERMINATED: 0, keys.TRUNCATED: 1}
         found = {
-            name: torch.tensor([[flags[agent][place]] for agent in self.agents])
+            name: torch.tensor([[flags[agent][place]] for agent in self.agents], device="cpu")
             for name, place in names.items()
         }
         gained = [[float(rewards.get(agent, 0.0))] for agent in self.agents]
-        found[keys.REWARD] = torch.tensor(gained)
+        found[keys.REWARD] = torch.tensor(gained, device="cpu")
         return build(found, torch.Size([len(self.agents)]))
 
 

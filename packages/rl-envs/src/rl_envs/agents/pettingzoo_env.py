@@ -91,7 +91,7 @@ class PettingZooEnv(EnvBase):
         self.observation_spec = Composite({name: group.observation for name, group in parts})
         self.action_spec = Composite({name: group.action for name, group in parts})
         self.reward_spec = Composite({name: group.reward for name, group in parts})
-        root = {name: Binary(shape=(1,), dtype=torch.bool) for name in keys.DONE_KEYS}
+        root = {name: Binary(shape=(1,), dtype=torch.bool, device="cpu") for name in keys.DONE_KEYS}
         self.done_spec = Composite({**{name: group.done for name, group in parts}, **root})
         self._seen: dict[str, Any] = {}
         self._flags: dict[str, tuple[bool, bool]] = {}
@@ -117,8 +117,8 @@ class PettingZooEnv(EnvBase):
         after = self._shown()
         for name, group in self.groups.items():
             after.get(name).update(group.results(rewards, self._flags))
-        over = torch.tensor([not self._going()])
-        ended = torch.tensor([all(flags[0] for flags in self._flags.values())])
+        over = torch.tensor([not self._going()], device="cpu")
+        ended = torch.tensor([all(flags[0] for flags in self._flags.values())], device="cpu")
         after.set(keys.TERMINATED, over & ended)
         return after.set(keys.TRUNCATED, over & ~ended)
 

@@ -56,7 +56,7 @@ def _fits(spec: Any) -> bool:
     if not has_fixed_form(spec):
         return False
     try:
-        torch.empty(0, dtype=spec.dtype).numpy()
+        torch.empty(0, dtype=spec.dtype, device="cpu").numpy()
     except TypeError:
         return False
     return True

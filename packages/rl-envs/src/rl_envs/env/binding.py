@@ -139,7 +139,9 @@ def grouped(
 
 def blank_rows(env: Environment, leaves: SpecLeaves) -> dict[KeyPath, Array]:
     """Make a row of zeros `[*B, ...]` for each leaf."""
-    return {key: torch.zeros(spec.shape, dtype=spec.dtype).numpy() for key, spec in leaves}
+    return {
+        key: torch.zeros(spec.shape, dtype=spec.dtype, device="cpu").numpy() for key, spec in leaves
+    }
 
 
 def bind_rows(

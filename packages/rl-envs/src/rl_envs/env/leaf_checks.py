@@ -187,7 +187,8 @@ def array_test(spec: TensorSpec) -> ArrayTest:
     if isinstance(spec, Binary) and spec.dtype == torch.bool:
         return always
     if isinstance(spec, Unbounded):
-        return _holds_no_nan if torch.empty(0, dtype=spec.dtype).is_floating_point() else always
+        holds_floats = torch.empty(0, dtype=spec.dtype, device="cpu").is_floating_point()
+        return _holds_no_nan if holds_floats else always
     if isinstance(spec, Bounded):
         return _interval_test(spec)
     if type(spec) is Categorical or type(spec) is OneHot:

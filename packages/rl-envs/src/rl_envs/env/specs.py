@@ -84,7 +84,7 @@ class EnvSpecs:
     def full_reward_spec(self) -> Composite:
         """Specs of all rewards, by key."""
         if self._reward is None:
-            self.reward_spec = Unbounded((*self.batch_size, 1))
+            self.reward_spec = Unbounded((*self.batch_size, 1), device=self.device)
         assert self._reward is not None
         return self._reward
 
@@ -96,7 +96,9 @@ class EnvSpecs:
     def done_spec(self) -> Composite:
         """Specs of all done flags: `done`, `terminated` and `truncated` in each group."""
         if self._done is None:
-            self.done_spec = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
+            self.done_spec = Binary(
+                shape=(*self.batch_size, 1), device=self.device, dtype=torch.bool
+            )
         assert self._done is not None
         return self._done
 

@@ -285,7 +285,7 @@ class PoolSteps:
         places = self._column[:, None] - np.arange(num_kept, -1, -1)
         mask = places >= self.num_steps
         mask[:, -1] = False
-        rows, columns = torch.arange(len(places))[:, None], torch.from_numpy(places)
+        rows, columns = torch.arange(len(places), device="cpu")[:, None], torch.from_numpy(places)
         kept = {key: leaf[rows, columns] for key, leaf in self.columns.tensors.items()}
         kept[keys.MASK] = torch.from_numpy(mask)
         return SurplusSteps(kept, set(self._written))

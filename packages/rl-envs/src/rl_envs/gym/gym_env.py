@@ -107,7 +107,7 @@ class GymEnv(EnvBase):
         self._readers = [(one.key, reader_of_space(one.space, one_hot=one_hot)) for one in taken]
         self._one_action = len(taken) == 1 and not taken[0].path
         self._blank = {
-            key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype).numpy().dtype)
+            key: (tuple(leaf.shape), torch.empty(0, dtype=leaf.dtype, device="cpu").numpy().dtype)
             for key, leaf in self.layout.observation
         }
 

@@ -42,9 +42,9 @@ class Alphabet:
     def spec(self) -> Categorical:
         """int64 `[max_length]`, 0 after the end. No text is shorter than the space's shortest."""
         n, room = len(self.characters) + 1, self.space.max_length
-        mask = torch.ones(room, n, dtype=torch.bool)
+        mask = torch.ones(room, n, dtype=torch.bool, device="cpu")
         mask[: self.space.min_length, END] = False
-        return Categorical(n, (room,), mask=mask if self.space.min_length else None)
+        return Categorical(n, (room,), device="cpu", mask=mask if self.space.min_length else None)
 
     def numbers_of(self, text: str) -> Array:
         """Write a text as numbers.

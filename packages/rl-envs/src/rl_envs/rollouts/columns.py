@@ -68,9 +68,10 @@ class Columns:
         """Add a column of zeros."""
         rows, time = self.batch_size, len(self.batch_size)
         if self.time_first:
-            column = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype).movedim(0, time)
+            by_time = torch.zeros((self.num_steps, *rows, *shape), dtype=dtype, device="cpu")
+            column = by_time.movedim(0, time)
         else:
-            column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype)
+            column = torch.zeros((*rows, self.num_steps, *shape), dtype=dtype, device="cpu")
         self.tensors[key], self.arrays[key] = column, as_array(column)
         self._first, self._arrays_of = None, (-1, {})
         self.by_time[key] = np.moveaxis(self.arrays[key], time, 0)

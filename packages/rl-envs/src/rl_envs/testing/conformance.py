@@ -69,7 +69,8 @@ def _check_partial_reset(make: Callable[[], EnvBase]) -> None:
         root = env.next_root(env.rand_step(env.reset()))
         for prefix in [()] if () in env.done_groups else env.done_groups:
             flag = env.full_done_spec[(*prefix, keys.DONE)]
-            root.set((*prefix, "_reset"), torch.zeros(flag.shape, dtype=torch.bool))
+            none = torch.zeros(flag.shape, dtype=torch.bool, device=flag.device)
+            root.set((*prefix, "_reset"), none)
         kept = env.reset(root)
         for key, _ in keys.leaves(env.observation_spec.zero()):
             same = torch.equal(kept.get(key), root.get(key))
@@ -121,7 +122,7 @@ def _other_rows_after(
 
 def _first_row(env: EnvBase) -> torch.Tensor:
     """The mask of the first row, bool `[*B, 1]`."""
-    mask = torch.zeros(env.batch_size.numel(), dtype=torch.bool)
+    mask = torch.zeros(env.batch_size.numel(), dtype=torch.bool, device=env.device)
     mask[0] = True
     return mask.reshape(*env.batch_size, 1)
 

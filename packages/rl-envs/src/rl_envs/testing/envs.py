@@ -46,13 +46,13 @@ class ScriptedEnv(EnvBase):
     ) -> None:
         super().__init__(batch_size=batch_size)
         self.endings = list(endings)
-        rows = torch.arange(self.batch_size.numel()).reshape(self.batch_size)
+        rows = torch.arange(self.batch_size.numel(), device=self.device).reshape(self.batch_size)
         self._episode = rows + first_episode - self.batch_size.numel()
-        self._count = torch.zeros(self.batch_size, dtype=torch.int64)
-        self.action_spec = OneHot(2, shape=(*self.batch_size, 2))
+        self._count = torch.zeros(self.batch_size, dtype=torch.int64, device=self.device)
+        self.action_spec = OneHot(2, shape=(*self.batch_size, 2), device=self.device)
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
-        mask = torch.ones(self.batch_size, dtype=torch.bool)
+        mask = torch.ones(self.batch_size, dtype=torch.bool, device=self.device)
         if tensordict is not None:
             mask = self._mask(tensordict)
         self._episode = torch.where(mask, self._episode + mask.numel(), self._episode)
@@ -66,8 +66,9 @@ class ScriptedEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self._count = self._count + 1
         which = self._episode % len(self.endings)
-        lengths = torch.tensor([length for length, _ in self.endings])[which]
-        terminates = torch.tensor([ending == "terminated" for _, ending in self.endings])[which]
+        lengths = torch.tensor([length for length, _ in self.endings], device=self.device)[which]
+        kinds = [ending == "terminated" for _, ending in self.endings]
+        terminates = torch.tensor(kinds, device=self.device)[which]
         over = self._count >= lengths
         after = self._show()
         self._finish(after, over & terminates, over & ~terminates)
@@ -113,7 +114,7 @@ class CountingEnv(ScriptedEnv):
         self, max_steps: int = 5, batch_size: Any = (), ending: Ending = "terminated"
     ) -> None:
         super().__init__([(max_steps, ending)], batch_size)
-        self.observation_spec = Unbounded((*self.batch_size, 1))
+        self.observation_spec = Unbounded((*self.batch_size, 1), device=self.device)
 
     def _show(self) -> TensorDictBase:
         seen = self._count.to(torch.float32).unsqueeze(-1)
@@ -121,7 +122,7 @@ class CountingEnv(ScriptedEnv):
 
     def _finish(self, after: TensorDictBase, terminated: Tensor, truncated: Tensor) -> None:
         super()._finish(after, terminated, truncated)
-        after.set("reward", torch.ones(*self.batch_size, 1))
+        after.set("reward", torch.ones(*self.batch_size, 1, device=self.device))
 
 
 class EpisodeStepEnv(ScriptedEnv):
@@ -147,7 +148,7 @@ class EpisodeStepEnv(ScriptedEnv):
         first_episode: int = 0,
     ) -> None:
         super().__init__(endings, batch_size, first_episode)
-        self.observation_spec = Unbounded((*self.batch_size, 2))
+        self.observation_spec = Unbounded((*self.batch_size, 2), device=self.device)
 
     def _show(self) -> TensorDictBase:
         seen = torch.stack([self._episode, self._count], -1).to(torch.float32)
@@ -173,9 +174,15 @@ class NestedEnv(ScriptedEnv):
         self, endings: Sequence[tuple[int, Ending]] = ((5, "terminated"),), batch_size: Any = ()
     ) -> None:
         super().__init__(endings, batch_size)
-        self.observation_spec = self._under_data("observation", Unbounded((*self.batch_size, 3)))
-        self.action_spec = self._under_data("action", OneHot(2, shape=(*self.batch_size, 2)))
-        self.reward_spec = self._under_data("reward", Unbounded((*self.batch_size, 1)))
+        self.observation_spec = self._under_data(
+            "observation", Unbounded((*self.batch_size, 3), device=self.device)
+        )
+        self.action_spec = self._under_data(
+            "action", OneHot(2, shape=(*self.batch_size, 2), device=self.device)
+        )
+        self.reward_spec = self._under_data(
+            "reward", Unbounded((*self.batch_size, 1), device=self.device)
+        )
 
     def _under_data(self, name: str, leaf: Any) -> Composite:
         inner = Composite({name: leaf}, shape=self.batch_size)
@@ -186,7 +193,7 @@ class NestedEnv(ScriptedEnv):
         return build({"data": build({"observation": seen}, self.batch_size)}, self.batch_size)
 
     def _finish(self, after: TensorDictBase, terminated: Tensor, truncated: Tensor) -> None:
-        after.set(("data", "reward"), torch.ones(*self.batch_size, 1))
+        after.set(("data", "reward"), torch.ones(*self.batch_size, 1, device=self.device))
         after.set("terminated", terminated.unsqueeze(-1))
         after.set("truncated", truncated.unsqueeze(-1))
 
@@ -210,18 +217,21 @@ class GroupsEnv(EnvBase):
         super().__init__()
         self.lengths = {"first": 2, "second": 3} if lengths is None else dict(lengths)
         self._counts = dict.fromkeys(self.lengths, 0)
-        self.observation_spec = self._each(lambda: Composite(observation=Unbounded((1,))))
-        self.reward_spec = self._each(lambda: Composite(reward=Unbounded((1,))))
-        flag = Binary(shape=(1,), dtype=torch.bool)
+        self.observation_spec = self._each(
+            lambda: Composite(observation=Unbounded((1,), device=self.device))
+        )
+        self.reward_spec = self._each(lambda: Composite(reward=Unbounded((1,), device=self.device)))
+        flag = Binary(shape=(1,), dtype=torch.bool, device=self.device)
         self.done_spec = self._each(lambda: Composite(terminated=flag))
-        self.action_spec = OneHot(2)
+        self.action_spec = OneHot(2, device=self.device)
 
     def _each(self, make: Any) -> Composite:
         return Composite({name: make() for name in self.lengths})
 
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         for name in self.lengths:
-            if tensordict is None or bool(tensordict.get((name, "_reset"), torch.tensor(False))):
+            none = torch.zeros(1, dtype=torch.bool, device=self.device)
+            if tensordict is None or bool(tensordict.get((name, "_reset"), none)):
                 self._counts[name] = 0
         return self._show()
 
@@ -230,13 +240,18 @@ class GroupsEnv(EnvBase):
             self._counts[name] += 1
         after = self._show()
         for name, length in self.lengths.items():
-            after.set((name, "reward"), torch.ones(1))
-            after.set((name, "terminated"), torch.tensor([self._counts[name] >= length]))
+            after.set((name, "reward"), torch.ones(1, device=self.device))
+            after.set(
+                (name, "terminated"),
+                torch.tensor([self._counts[name] >= length], device=self.device),
+            )
         return after
 
     def _show(self) -> TensorDictBase:
         seen = {
-            name: build({"observation": torch.tensor([float(count)])}, self.batch_size)
+            name: build(
+                {"observation": torch.tensor([float(count)], device=self.device)}, self.batch_size
+            )
             for name, count in self._counts.items()
         }
         return build(seen, self.batch_size)
@@ -276,11 +291,15 @@ class MultiAgentEnv(ScriptedEnv):
     ) -> None:
         super().__init__(endings, batch_size)
         self.num_agents = num_agents
-        flag = Binary(shape=(*self.batch_size, 1), dtype=torch.bool)
-        agents = Binary(shape=(*self.batch_size, num_agents, 1), dtype=torch.bool)
-        self.observation_spec = self._agents(observation=Unbounded(self._sizes(2)))
-        self.action_spec = self._agents(action=OneHot(3, shape=self._sizes(3)))
-        self.reward_spec = self._agents(reward=Unbounded(self._sizes(1)))
+        flag = Binary(shape=(*self.batch_size, 1), dtype=torch.bool, device=self.device)
+        agents = Binary(
+            shape=(*self.batch_size, num_agents, 1), dtype=torch.bool, device=self.device
+        )
+        self.observation_spec = self._agents(
+            observation=Unbounded(self._sizes(2), device=self.device)
+        )
+        self.action_spec = self._agents(action=OneHot(3, shape=self._sizes(3), device=self.device))
+        self.reward_spec = self._agents(reward=Unbounded(self._sizes(1), device=self.device))
         done = self._agents(terminated=agents)
         done.set("terminated", flag)
         self.done_spec = done
@@ -293,15 +312,15 @@ class MultiAgentEnv(ScriptedEnv):
         return Composite(agents=inner, shape=self.batch_size)
 
     def _show(self) -> TensorDictBase:
-        agents = torch.arange(self.num_agents).expand(self._sizes(0)[:-1])
+        agents = torch.arange(self.num_agents, device=self.device).expand(self._sizes(0)[:-1])
         counts = self._count.unsqueeze(-1).expand_as(agents)
         seen = torch.stack([counts, agents], -1).to(torch.float32)
         group = build({"observation": seen}, agents.shape)
         return build({"agents": group}, self.batch_size)
 
     def _finish(self, after: TensorDictBase, terminated: Tensor, truncated: Tensor) -> None:
-        out = self._count.unsqueeze(-1) > torch.arange(self.num_agents)
-        after.set(("agents", "reward"), torch.ones(self._sizes(1)))
+        out = self._count.unsqueeze(-1) > torch.arange(self.num_agents, device=self.device)
+        after.set(("agents", "reward"), torch.ones(self._sizes(1), device=self.device))
         after.set(("agents", "terminated"), out.unsqueeze(-1))
         after.set("terminated", terminated.unsqueeze(-1))
         after.set("truncated", truncated.unsqueeze(-1))

@@ -125,7 +125,7 @@ class TransformedBinding:
     def _own(self, key: KeyPath, leaf: Any, columns: RowArrays) -> Array:
         """The column that the environment inside writes: the given one where it fits."""
         shape = (*self._rows, self._num_steps, *leaf.shape[self._time :])
-        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
+        dtype = torch.empty(0, dtype=leaf.dtype, device="cpu").numpy().dtype
         given = columns.get(key)
         row = shape[self._time + 1 :]
         if given is None or given.dtype != dtype or given.shape[self._time + 1 :] != row:

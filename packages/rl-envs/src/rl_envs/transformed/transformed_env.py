@@ -329,7 +329,7 @@ class TransformedEnv(EnvBase):
             asked = self._outer.before_reset(TensorDict({}, self.batch_size))
             if asked.is_empty():
                 return self._outer.reset(self._inner.reset(**kwargs))
-            whole = torch.ones(*self.batch_size, 1, dtype=torch.bool)
+            whole = torch.ones(*self.batch_size, 1, dtype=torch.bool, device=self.device)
             self._inner.is_started = True  # every row is about to be
             raw = self._inner.reset_checked(asked.copy().set(RESET, whole), {(): whole}, kwargs)
             return self._outer.reset(asked.update(raw))

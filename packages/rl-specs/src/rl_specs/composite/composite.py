@@ -204,7 +204,7 @@ class Composite(SpecTree):
         """List the combinations, the same in every batch element: `[number, *shape]`."""
         row = self._row()
         lists = {name: spec.enumerate(use_mask) for name, spec in row._leaves().items()}
-        numbers = [torch.arange(len(values)) for values in lists.values()]
+        numbers = [torch.arange(len(values), device="cpu") for values in lists.values()]
         places = torch.meshgrid(*numbers, indexing="ij") if numbers else ()
         count = math.prod(len(values) for values in lists.values())
         entries = {

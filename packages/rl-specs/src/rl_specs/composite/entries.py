@@ -45,7 +45,7 @@ def read_entry(val: Any, name: Any) -> Any:
 def encode_entry(name: str, spec: TensorSpec | None, value: Any, ignore_device: bool) -> Any:
     """Encode an entry; an error names it."""
     if spec is None:
-        return torch.as_tensor(value)
+        return value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     if value is None and not isinstance(spec, NonTensor):
         msg = f"the entry {name!r} is None: leave it out, or give it a NonTensor spec"
         raise ValueError(msg)

@@ -182,7 +182,7 @@ class Stack(TensorSpec):
         count = len(self.specs)
         sizes = [16 if size < 0 else size for size in self._shape[:ndim]]
         numbers = [-1 if dim == self.dim else 1 for dim in range(ndim)]
-        places = view(torch.arange(count).reshape(numbers).expand(sizes))
+        places = view(torch.arange(count, device="cpu").reshape(numbers).expand(sizes))
         # the dimension of the stack after the operation: along it the numbers change
         varying = [d for d in range(places.ndim) if _varies(places, d)]
         if len(varying) > 1:

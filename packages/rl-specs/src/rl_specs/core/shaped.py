@@ -334,7 +334,7 @@ def _entry(entry: Any) -> Any:
     """Write one part of an index as torch understands it, on the CPU."""
     if isinstance(entry, list | tuple | range | np.ndarray):
         values = np.asarray(entry)
-        return torch.as_tensor(values.astype(np.int64) if not values.size else values)
+        return torch.as_tensor(values.astype(np.int64) if not values.size else values, device="cpu")
     return entry.cpu() if isinstance(entry, Tensor) else entry
 
 

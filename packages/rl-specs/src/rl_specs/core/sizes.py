@@ -78,7 +78,7 @@ def stand_in(shape: Sequence[int]) -> torch.Size:
 
 def viewed_shape(view: TensorView, shape: torch.Size) -> torch.Size:
     """Shape after a shape operation. No memory of that shape is allocated."""
-    sizes = view(torch.zeros((), dtype=torch.bool).expand(stand_in(shape))).shape
+    sizes = view(torch.zeros((), dtype=torch.bool, device="cpu").expand(stand_in(shape))).shape
     if -1 not in shape:
         return sizes
     prime = stand_in_size(shape)
@@ -96,7 +96,7 @@ def viewed(view: TensorView, part: Tensor, shape: torch.Size) -> Tensor:
     if part.ndim == ndim:
         return _shrunk(view(part.expand(stand_in(shape))), shape)
     # rows are looked up, because an opaque operation must not see the dimensions of the rest
-    rows = torch.arange(lead.numel()).reshape(lead).expand(stand_in(shape))
+    rows = torch.arange(lead.numel(), device="cpu").reshape(lead).expand(stand_in(shape))
     return part.reshape(-1, *part.shape[ndim:])[_shrunk(view(rows), shape)]
 
 

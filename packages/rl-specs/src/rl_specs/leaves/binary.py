@@ -82,7 +82,8 @@ class Binary(Leaf):
         return within(val, 0, 1) and whole(val)
 
     def _nearest(self, val: Tensor) -> Tensor:
-        return clip(val, torch.tensor(0), torch.tensor(1), torch.int64).to(self._dtype)
+        low, high = (torch.tensor(bit, device=val.device) for bit in (0, 1))
+        return clip(val, low, high, torch.int64).to(self._dtype)
 
     def _describe(self) -> str:
         return f"n={self.n}"

@@ -209,7 +209,7 @@ def _bound(value: Any, dtype: torch.dtype, inward: TensorView) -> Tensor:
             raise ValueError(msg)
         return bound.to(dtype)
     rounded = inward(bound)
-    low, high = (torch.tensor(limit, dtype=dtype) for limit in limits(dtype))
+    low, high = (torch.tensor(limit, dtype=dtype, device="cpu") for limit in limits(dtype))
     finite = rounded[rounded.isfinite()]
     if rounded.isnan().any() or not within(finite, *limits(dtype)):
         msg = f"expected bounds that {dtype} can hold: got {value}"

@@ -184,7 +184,8 @@ class Categorical(Masked):
         if self.mask is not None:
             return nearest_choice(val, self.mask).to(self._dtype)
         top = self.n - 1 if self._choices >= 0 else torch.iinfo(torch.int64).max
-        return clip(val, torch.tensor(0), torch.tensor(top), torch.int64).to(self._dtype)
+        low, high = (torch.tensor(choice, device=val.device) for choice in (0, top))
+        return clip(val, low, high, torch.int64).to(self._dtype)
 
     def _describe(self) -> str:
         return ", ".join(filter(None, [f"n={self._choices}", self._describe_mask()]))
@@ -340,7 +341,7 @@ class OneHot(Masked):
         if flags is None or flags.dtype != np.bool_ or not flags.ndim:
             return self._from_positions(val)
         # bools are vectors: taken for positions, they would become wrong rows
-        out = torch.tensor(flags)
+        out = torch.tensor(flags, device="cpu")
         if not (self._matches(out.shape) and self._chooses(out)):
             msg = (
                 f"bools are one-hot vectors of {self!r}: got shape {tuple(out.shape)}, rows with "
@@ -376,7 +377,7 @@ class OneHot(Masked):
         if self.use_register:
             return self._registered(val, 0)
         index = self._cast(self._array(val), torch.int64)
-        self._check_positions(index, torch.tensor(self._counts[0]))
+        self._check_positions(index, torch.tensor(self._counts[0], device="cpu"))
         return index
 
     def _check_positions(self, index: Tensor, counts: Tensor) -> None:
@@ -393,7 +394,7 @@ class OneHot(Masked):
         if item not in register and len(register) >= self._counts[group]:
             msg = f"all {len(register)} choices are taken by {list(register)}: got {item!r}"
             raise ValueError(msg)
-        return torch.tensor(register.setdefault(item, len(register)))
+        return torch.tensor(register.setdefault(item, len(register)), device="cpu")
 
     def _to_numpy(self, val: Tensor) -> Any:
         index = self.to_categorical(val).numpy()

@@ -68,7 +68,7 @@ class Choice(TensorSpec):
         lead = full[: len(full) - single[0].ndim]
         if not lead.numel():
             return self.choices[0].rand(shape)
-        drawn = torch.randint(len(single), (lead.numel(),)).tolist()
+        drawn = torch.randint(len(single), (lead.numel(),), device="cpu").tolist()
         members = [single[number].rand() for number in drawn]
         if not lead:
             return members[0]

@@ -39,7 +39,7 @@ class Masked(Leaf):
             self.mask = None
             return
         try:
-            given = torch.as_tensor(mask)
+            given = mask if isinstance(mask, Tensor) else torch.as_tensor(mask, device="cpu")
         except (TypeError, ValueError, RuntimeError):
             msg = f"a mask must be a tensor, or a list, of bools: got {mask!r}"
             raise TypeError(msg) from None

@@ -66,7 +66,8 @@ class MultiCategorical(Categorical):
         remove_singleton: bool = True,
     ) -> None:
         try:
-            counts = torch.atleast_1d(torch.as_tensor(nvec))
+            given = nvec if isinstance(nvec, Tensor) else torch.as_tensor(nvec, device="cpu")
+            counts = torch.atleast_1d(given)
         except (TypeError, ValueError, RuntimeError):
             msg = f"nvec must be numbers of choices, one for each column: got {nvec!r}"
             raise TypeError(msg) from None
@@ -95,7 +96,9 @@ class MultiCategorical(Categorical):
     def space(self) -> BoxList:
         """One box for each column."""
         columns = self._common_columns
-        return BoxList.from_nvec(self.nvec if columns is None else torch.tensor(columns))
+        return BoxList.from_nvec(
+            self.nvec if columns is None else torch.tensor(columns, device="cpu")
+        )
 
     @property
     def _common_columns(self) -> tuple[int, ...] | None:
@@ -219,7 +222,8 @@ class MultiCategorical(Categorical):
 
     def _nearest(self, val: Tensor) -> Tensor:
         if self.mask is None:
-            return clip(val, torch.tensor(0), self.nvec - 1, torch.int64).to(self._dtype)
+            first = torch.tensor(0, device=val.device)
+            return clip(val, first, self.nvec - 1, torch.int64).to(self._dtype)
         columns = zip(val.unbind(-1), self.mask.split(self._columns, -1), strict=True)
         return torch.stack([nearest_choice(*column) for column in columns], -1).to(self._dtype)
 
@@ -267,7 +271,7 @@ class MultiOneHot(OneHot):
             msg = f"nvec must be numbers of choices, one for each group: got {nvec!r}"
             raise TypeError(msg) from None
         self._start(counts, shape, device, dtype, use_register)
-        self._space = BoxList.from_nvec(torch.tensor(counts))
+        self._space = BoxList.from_nvec(torch.tensor(counts, device="cpu"))
         self.update_mask(mask)
 
     @property
@@ -333,7 +337,7 @@ class MultiOneHot(OneHot):
         if not index.ndim or index.shape[-1] != len(self._counts):
             msg = f"expected {len(self._counts)} positions in the last dimension: got {val}"
             raise ValueError(msg)
-        self._check_positions(index, torch.tensor(self._counts))
+        self._check_positions(index, torch.tensor(self._counts, device="cpu"))
         return index
 
     def _to_numpy(self, val: Tensor) -> Any:

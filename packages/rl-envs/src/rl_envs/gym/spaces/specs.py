@@ -45,7 +45,7 @@ def spec_of_space(space: Space, *, one_hot: bool = False) -> TensorSpec:
         one_hot: write choices as one-hot vectors, bool; otherwise as int64 numbers.
 
     Returns:
-        The spec of one value.
+        The spec of one value, on the CPU, where the data of a space is.
 
     Raises:
         TypeError: the space, or one in it, has no data of a fixed shape or no dtype of torch's; or
@@ -67,14 +67,16 @@ def _spec(space: Space, one_hot: bool, path: tuple[Any, ...]) -> TensorSpec:
     if isinstance(space, spaces.Box):
         return _box(space, path)
     if isinstance(space, spaces.Discrete):
-        return OneHot(int(space.n)) if one_hot else Categorical(int(space.n), ())
+        n = int(space.n)
+        return OneHot(n, device="cpu") if one_hot else Categorical(n, (), device="cpu")
     if isinstance(space, spaces.MultiDiscrete):
         if one_hot and space.nvec.ndim == 1:
-            return MultiOneHot(space.nvec.tolist())
+            return MultiOneHot(space.nvec.tolist(), device="cpu")
         # rows keep their column: an action has the shape of its spec
-        return MultiCategorical(torch.as_tensor(space.nvec), remove_singleton=False)
+        counts = torch.as_tensor(space.nvec, device="cpu")
+        return MultiCategorical(counts, device="cpu", remove_singleton=False)
     if isinstance(space, spaces.MultiBinary):
-        return Binary(shape=space.shape, dtype=torch.int8)
+        return Binary(shape=space.shape, dtype=torch.int8, device="cpu")
     if isinstance(space, spaces.Text):
         return Alphabet(space).spec
     known = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple"
@@ -92,13 +94,13 @@ def _place(path: tuple[Any, ...]) -> str:
 def _box(space: spaces.Box, path: tuple[Any, ...]) -> TensorSpec:
     dtype = _dtype(space, path)
     if dtype == torch.bool and not space.low.any() and space.high.all():
-        return Binary(shape=space.shape, dtype=dtype)
+        return Binary(shape=space.shape, dtype=dtype, device="cpu")
     free = np.isinf(space.low).all() and np.isinf(space.high).all()
     if free and dtype.is_floating_point:
-        return Unbounded(space.shape, dtype=dtype)
-    held = torch.empty(0, dtype=dtype).numpy().dtype
+        return Unbounded(space.shape, dtype=dtype, device="cpu")
+    held = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     low, high = (torch.from_numpy(np.array(b, dtype=held)) for b in (space.low, space.high))
-    return Bounded(low, high, space.shape, dtype=dtype)
+    return Bounded(low, high, space.shape, device="cpu", dtype=dtype)
 
 
 def _dtype(space: spaces.Box, path: tuple[Any, ...]) -> torch.dtype:
@@ -156,7 +158,7 @@ def _(spec: Bounded) -> Space:
 
 @_space_of.register
 def _(spec: Unbounded) -> Space:
-    dtype = spec.zero().numpy().dtype
+    dtype = spec.zero().cpu().numpy().dtype
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, tuple(spec.shape), dtype.type)
     limits = np.iinfo(dtype)
@@ -177,7 +179,7 @@ def _(spec: OneHot) -> Space:
 
 @_space_of.register
 def _(spec: MultiCategorical) -> Space:
-    return spaces.MultiDiscrete(np.asarray(spec.nvec))
+    return spaces.MultiDiscrete(np.asarray(spec.nvec.cpu()))
 
 
 @_space_of.register
@@ -202,5 +204,5 @@ def _(spec: Composite) -> Space:
 
 
 def _broadcast(bound: torch.Tensor, spec: TensorSpec) -> Array:
-    array: Array = bound.to(spec.dtype).expand(spec.shape).numpy()
+    array: Array = bound.to(spec.dtype).expand(spec.shape).cpu().numpy()
     return array
