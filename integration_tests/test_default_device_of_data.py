@@ -7,13 +7,12 @@ Under the device "meta" a tensor that is made without a device has no data and c
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 
+from default_device import assert_same_under_any_default
 from rl_datasets import BaseDatasetExperienceReplay
 from rl_datasets.testing import ListSource, toy_episodes
 from rl_layout import (
@@ -24,7 +23,6 @@ from rl_layout import (
     join_trajectories,
     split_trajectories,
 )
-from rl_layout.keys import STORAGE_ID
 from rl_layout.synthetic import environments, trajectories
 from rl_replay import (
     FlatStorageCheckpointer,
@@ -65,27 +63,6 @@ def steps() -> TensorDict:
     batch = trajectories(LENGTHS)
     versions = torch.arange(len(batch), device=CPU) // 16
     return batch.set(("collector", "policy_version"), versions)
-
-
-def tree_of(value):
-    """What a flow found, as plain lists that compare by value."""
-    if isinstance(value, torch.Tensor):
-        assert value.is_cpu
-        return value.tolist()
-    if isinstance(value, TensorDict):
-        leaves = value.exclude(STORAGE_ID).items(True, True)
-        return {str(key): tree_of(leaf) for key, leaf in leaves}
-    return [tree_of(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def assert_same_under_any_default(flow):
-    """Run a flow on the CPU, and with a default device that has no data."""
-    found = []
-    for default in (nullcontext(), torch.device("meta")):
-        torch.manual_seed(5)
-        with default:
-            found.append(tree_of(flow()))
-    np.testing.assert_equal(found[1], found[0])
 
 
 STORAGES = {

@@ -80,6 +80,14 @@ def test_log_probability_of_uniform_actions_is_the_log_of_their_number():
     assert log_probability(uniform(), batch, "action").tolist() == expected
 
 
+def test_an_action_between_two_choices_is_refused_and_a_whole_float_is_taken():
+    batch = TensorDict({"action": torch.tensor([0.0, 1.0, 0.5])}, [3])
+    with pytest.raises(ValueError, match=r"'action': expected whole numbers from 0 to 3, got 0\.5"):
+        log_probability(uniform(), batch, "action")
+    batch["action"] = torch.tensor([0.0, 1.0, 3.0])
+    assert log_probability(uniform(), batch, "action").exp().tolist() == pytest.approx([0.25] * 3)
+
+
 def test_stored_log_probability_is_read_under_its_key():
     batch = TensorDict({"sample_log_prob": torch.arange(3.0)}, [3])
     stored = stored_log_probability(uniform(), batch, "action", "sample_log_prob")

@@ -12,6 +12,7 @@ from tensordict import TensorDict, TensorDictBase
 from rl_collect.arguments import check_count, check_seconds
 from rl_collect.background_loop import BackgroundLoop, TimeLimit, forget, shut_at_exit
 from rl_collect.progress import Progress
+from rl_tensordict import CPU
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -155,7 +156,7 @@ class CollectorInterface:
         check_count(min_frames, 0, "min_frames")
         timeout_s = check_seconds(timeout_s, "timeout_s")
         # tensordict would import h5py in the thread, which crashes where the program has ended
-        TensorDict.from_any(torch.empty(0))
+        TensorDict.from_any(torch.empty(0, device=CPU))
         background = self._background = BackgroundLoop(self._work, "the collector's thread")
         shut_at_exit(self)
         self._let_samples_wait(timeout_s)

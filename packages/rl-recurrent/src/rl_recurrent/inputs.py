@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import Markers, Segments, keys
 from rl_layout.internals import FIELDS, array_of, batch_shape, marker_leaves, segments_of
 from rl_recurrent.arguments import refuse_batch
-from rl_tensordict import UnfitValue, find, names_of
+from rl_tensordict import CPU, UnfitValue, find, names_of
 
 
 def recurrent_segments(batch: TensorDictBase) -> Segments:
@@ -94,7 +94,7 @@ def suspicious_rows(markers: Markers) -> Tensor | None:
 
 
 def _raise_lost_start(shape: torch.Size, row: int) -> None:
-    places = torch.unravel_index(torch.tensor(row), shape)
+    places = torch.unravel_index(torch.tensor(row, device=CPU), shape)
     place = row if len(shape) == 1 else tuple(map(int, places))
     msg = (
         f"{keys.IS_INIT} is False at row {place}, where another trajectory starts: the step is 0, "

@@ -13,6 +13,7 @@ from rl_recurrent import reference
 from rl_recurrent.backends.dispatch import Settings
 from rl_recurrent.cells import CELLS
 from rl_recurrent.cells.cell import Cell, RowWeights, States
+from rl_tensordict import CPU
 
 __all__ = ["Backend", "Cell", "RowWeights", "check_backend"]
 
@@ -92,7 +93,8 @@ def _check_cell(
     cell: Cell, lengths: list[int], loops: Layer, layer: Layer, tolerance: float
 ) -> None:
     generator, size, hidden = torch.Generator().manual_seed(7), 6, 5
-    segments, width = Segments.from_lengths(torch.tensor(lengths)), cell.num_gates * hidden
+    segments = Segments.from_lengths(torch.tensor(lengths, device=CPU))
+    width = cell.num_gates * hidden
     shapes: list[tuple[int, ...]] = [
         (sum(lengths), size),
         (width, size),
@@ -101,7 +103,8 @@ def _check_cell(
         *[(hidden,)] * (cell.num_states == 1),  # b_hn
         *[(len(lengths), hidden)] * cell.num_states,
     ]
-    inputs = [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+    drawn = [torch.randn(shape, generator=generator, device=CPU) for shape in shapes]
+    inputs = [one.requires_grad_() for one in drawn]
     x, *weights = inputs[: -cell.num_states]
     states, arguments = tuple(inputs[-cell.num_states :]), RowWeights(*weights)
     expected = loops(cell, x, arguments, states, segments)

@@ -18,6 +18,7 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
+from rl_tensordict.host import CPU
 from rl_tensordict.nested_keys import as_tuple
 from rl_tensordict.types import NestedKey
 
@@ -110,7 +111,8 @@ def number_tensor(name: str, value: Any, dtype: torch.dtype | None = None) -> Te
         return value
     check_number(name, value)
     number = float(value) if isinstance(value, Real) else value
-    return torch.tensor(number, dtype=dtype, device=None)  # a buffer of a module, as torch makes it
+    # a number on the CPU works with rows on any device
+    return torch.tensor(number, dtype=dtype, device=CPU)
 
 
 def key_list(name: str, keys: Sequence[NestedKey] | None) -> list[NestedKey]:

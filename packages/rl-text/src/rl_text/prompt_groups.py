@@ -9,7 +9,7 @@ import torch
 
 from rl_layout import keys
 from rl_replay import Sampler, Storage
-from rl_tensordict import NestedKey, UnfitValue
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_tensor
 from rl_tensordict.arguments import check_whole, shown
 from rl_tensordict.types import Ints
 from rl_text.tokens.names import GROUP_IDS
@@ -70,7 +70,7 @@ class PromptGroupSampler(Sampler):
         # runs of neighbouring rows of one conversation: first row, rows, group, conversation
         self._runs: Ints = np.empty((0, 4), np.int64)
         self._groups: list[Ints] = []
-        self._order = torch.empty(0, dtype=torch.int64)
+        self._order = torch.empty(0, dtype=torch.int64, device=CPU)
         self._place = 0
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
@@ -94,7 +94,7 @@ class PromptGroupSampler(Sampler):
             msg = f"there is no whole group{wanted} to sample: extend the buffer first."
             raise UnfitValue(msg)
         if self._place >= len(self._order):
-            self._order = torch.randperm(len(self._groups), generator=self.generator)
+            self._order = torch.randperm(len(self._groups), generator=self.generator, device=CPU)
             self._place = 0
         chosen: list[Ints] = []
         count = 0
@@ -144,8 +144,8 @@ class PromptGroupSampler(Sampler):
         Args:
             state: what its `state_dict` returned.
         """
-        self._runs = torch.as_tensor(state["runs"]).numpy().reshape(-1, 4)
-        self._order, self._place = torch.as_tensor(state["order"]), int(state["place"])
+        self._runs = as_tensor(state["runs"]).numpy().reshape(-1, 4)
+        self._order, self._place = as_tensor(state["order"]), int(state["place"])
         self._seen = tuple(tuple(part) for part in state["seen"])
         self.ran_out = bool(state["ran_out"])
         self._groups = self._whole_groups(self._parts())

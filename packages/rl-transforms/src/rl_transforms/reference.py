@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_layout.internals import MarkedRow, continues, marked_rows
-from rl_tensordict import NestedKey
+from rl_tensordict import CPU, NestedKey
 
 
 def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:
@@ -36,7 +36,7 @@ def multi_step(batch: TensorDictBase, gamma: float, n_steps: int) -> TensorDict:
         one[keys.NEXT] = batch[rows[-1]][keys.NEXT].clone()
         one[keys.NEXT_REWARD] = torch.full_like(original, total)
         one[keys.NEXT, "original_reward"] = original
-        one[keys.STEPS_TO_NEXT_OBS] = torch.tensor([len(rows)])
+        one[keys.STEPS_TO_NEXT_OBS] = torch.tensor([len(rows)], device=CPU)
         made.append(one)
     stacked: TensorDict = torch.stack(made)
     return stacked
@@ -52,7 +52,7 @@ def next_rows(batch: TensorDictBase) -> Tensor:
         wanted = 1 if far is None else int(far[row])
         rows = _rows_ahead(marked, row, wanted + 1)
         found.append(rows[wanted] if len(rows) > wanted else -1)
-    return torch.tensor(found)
+    return torch.tensor(found, device=CPU)
 
 
 def cat_frames(
@@ -72,7 +72,7 @@ def cat_frames(
         pad = frames[0] if constant is None else torch.full_like(frames[0], constant)
         stacks.append(torch.cat([*[pad] * (num_frames - len(held)), *frames], -1))
         missing.append(len(held) < num_frames and int(batch[keys.TRAJ_STEP][held[0]]) > 0)
-    return torch.stack(stacks), torch.tensor(missing)
+    return torch.stack(stacks), torch.tensor(missing, device=CPU)
 
 
 def _rows_ahead(marked: list[MarkedRow], row: int, most: int) -> list[int]:

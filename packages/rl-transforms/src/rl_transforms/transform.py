@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_layout.keys import NEXT, next_key
 from rl_specs import Composite, TensorSpec
-from rl_tensordict import NestedKey, UnfitValue, as_tuple
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_tuple
 from rl_tensordict.arguments import key_list
 from rl_transforms.entries import merge_reset, missing, with_entries
 from rl_transforms.failures import explain_failures
@@ -329,8 +329,10 @@ def with_specs(spec: Composite, changes: Mapping[NestedKey, TensorSpec]) -> Comp
     if not changes:
         return spec
     copy = spec.clone()
+    there = (one.device for one in copy.values(True, True) if one is not None)
+    device = copy.device or next(there, CPU)
     for key, leaf in changes.items():
-        copy.set(key, leaf if copy.device is None else leaf.to(copy.device))
+        copy.set(key, leaf.to(device))
     return copy
 
 

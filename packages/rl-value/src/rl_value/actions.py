@@ -11,9 +11,10 @@ from tensordict.nn import CompositeDistribution
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, kl_divergence
 
-from rl_tensordict import NestedKey, as_tuple, copied, find, require, sibling
+from rl_tensordict import NestedKey, UnfitValue, as_tuple, copied, find, require, sibling
 from rl_value.arguments import floats
 from rl_value.networks import note_network
+from rl_value.scan.block_scan import is_transformed
 
 
 def distribution_of(actor: Any, batch: TensorDictBase) -> Distribution:
@@ -137,8 +138,17 @@ def _log_prob(head: Distribution, taken: Tensor, key: NestedKey) -> Tensor:
     """Log-probability of actions; of categorical logits a direct gather, without validation."""
     if type(head) is not Categorical or taken.shape != head.batch_shape:
         return head.log_prob(taken)
-    index = taken.long().unsqueeze(-1)
-    return of_action(head.logits, index, key).squeeze(-1)  # the logits are normalised already
+    index = taken.long()
+    # the logits are normalised already
+    found = of_action(head.logits, index.unsqueeze(-1), key).squeeze(-1)
+    if not taken.is_floating_point():
+        return found
+    between = taken != index  # no choice: on a GPU, which is not waited for, it shows as NaN
+    if not is_transformed() and taken.is_cpu and bool(between.any()):
+        first = float(taken[between][0])
+        msg = f"{key!r}: expected whole numbers from 0 to {head.logits.shape[-1] - 1}, got {first}."
+        raise UnfitValue(msg)
+    return found.masked_fill(between, torch.nan)
 
 
 def _entropy(head: Distribution) -> Tensor:

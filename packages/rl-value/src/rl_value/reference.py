@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rl_tensordict import CPU, as_tensor
+
 
 def linear_scan(a: Tensor, b: Tensor, cut: Tensor) -> Tensor:
     """Compute yₜ = bₜ + aₜ yₜ₊₁ in a loop; at a cut yₜ = bₜ.
@@ -58,10 +60,10 @@ def td_lambda(
         >>> td_lambda(one, one * 8, no, no, 0.5, 0.5).flatten().tolist()
         [4.25, 5.0]
     """
-    discount = torch.as_tensor(gamma, dtype=reward.dtype).expand(len(reward), 1)
+    discount = as_tensor(gamma, reward.dtype).to(reward.device).expand(len(reward), 1)
     returns, found = torch.zeros_like(reward[0]), []
     for t in reversed(range(len(reward))):
-        last = done[t] | terminated[t] | torch.tensor(t == len(reward) - 1)
+        last = done[t] | terminated[t] | torch.tensor(t == len(reward) - 1, device=reward.device)
         mixed = torch.where(last, next_value[t], (1 - lmbda) * next_value[t] + lmbda * returns)
         returns = reward[t] + torch.where(terminated[t], 0, discount[t] * mixed)
         found.append(returns)
@@ -115,7 +117,7 @@ def gae(  # noqa: PLR0913 - the equation has seven symbols
         >>> gae(one, one, one * 8, no, no, 0.5, 0.5)[0].flatten().tolist()
         [5.0, 4.0]
     """
-    discount = torch.as_tensor(gamma, dtype=reward.dtype).expand(len(reward), 1)
+    discount = as_tensor(gamma, reward.dtype).to(reward.device).expand(len(reward), 1)
     advantage, found = torch.zeros_like(reward[0]), []
     for t in reversed(range(len(reward))):
         ahead = torch.where(terminated[t], 0, next_value[t])
@@ -169,7 +171,7 @@ def vtrace(  # noqa: PLR0913 - the equation has ten symbols
     for t in reversed(range(len(reward))):
         rho, c = (log_ratio[t].exp().clamp(max=bound) for bound in (rho_thresh, c_thresh))
         ahead = torch.where(terminated[t], 0, next_value[t])
-        ends = done[t] | terminated[t] | torch.tensor(t == len(reward) - 1)
+        ends = done[t] | terminated[t] | torch.tensor(t == len(reward) - 1, device=reward.device)
         surplus = torch.where(ends, 0, target - value_after)  # vₜ₊₁ - V(sₜ₊₁)
         advantage = rho * (reward[t] + gamma * (ahead + surplus) - value[t])
         target = value[t] + rho * (reward[t] + gamma * ahead - value[t])
@@ -199,7 +201,7 @@ def grpo(
             part = {"token": 0, "group": groups[place] if groups else 0}.get(over, place)
             parts.setdefault(part, []).append(-torch.minimum(ratio * gain, clipped * gain))
     if not parts:
-        return torch.zeros(())
+        return torch.zeros((), device=CPU)
     sums = [torch.stack(costs).sum() for costs in parts.values()]
     sizes = [1 if over == "sequence_sum" else len(costs) for costs in parts.values()]
     return torch.stack([total / size for total, size in zip(sums, sizes, strict=True)]).mean()

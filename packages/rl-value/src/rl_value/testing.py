@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rl_layout import EndKind, Segments, keys
 from rl_layout.synthetic import trajectories
+from rl_tensordict import CPU
 from rl_value.estimators import ValueEstimator
 from rl_value.losses.bootstrapped.loss import BootstrappedLoss
 
@@ -149,7 +150,7 @@ def _check_separate(
     spoilt = batch.clone()
     spoilt["next", "reward"][LENGTHS[0]] = float("nan")  # the only step of the second trajectory
     for one, other in zip(_estimate(estimator, spoilt), results, strict=True):
-        rest = torch.arange(len(batch)) != LENGTHS[0]
+        rest = torch.arange(len(batch), device=CPU) != LENGTHS[0]
         same = torch.allclose(one[rest], other[rest], atol=1e-6)
         _require(same, kind, "a NaN reaches no other trajectory")
 
@@ -165,7 +166,7 @@ def _check_ends(
     _require(not changed[terminated], kind, "the state after a termination is worth nothing")
     _require(bool(changed[truncated]), kind, "a truncation bootstraps from its next observation")
     lost = batch.clone()
-    lost[keys.NEXT_MISSING] = torch.arange(len(batch)) == truncated
+    lost[keys.NEXT_MISSING] = torch.arange(len(batch), device=CPU) == truncated
     missing = _estimate(estimator, lost)[0][truncated]
     _require(float(missing) == 0, kind, "a step without next observation has the advantage 0")
 
@@ -216,7 +217,7 @@ def _check_discounts(
         return
     for steps in (2, 3):
         far, ahead = one.clone(), left.clamp(max=steps)
-        rows = torch.arange(len(batch)) + ahead - 1
+        rows = torch.arange(len(batch), device=CPU) + ahead - 1
         far[keys.STEPS_TO_NEXT_OBS] = ahead.unsqueeze(-1)
         for key in one["next"].keys(True, True):
             if key != "reward":  # whatever rewards are, they are added
@@ -256,7 +257,7 @@ def _check_left_out(
         one = batch.clone()
         for flag in flags:
             one["next", flag][row] = flag != "terminated"
-        one[marker] = torch.arange(len(batch)) == row
+        one[marker] = torch.arange(len(batch), device=CPU) == row
         other = one.clone()
         other["next", "reward"][row] += 10
         other["next", "observation"][row] += 1
@@ -267,9 +268,9 @@ def _check_left_out(
 def _check_weights(make: Callable[[], BootstrappedLoss], batch: TensorDictBase, kind: str) -> None:
     """Weights that are all the same, and a row that has none."""
     one, other = batch.clone(), batch.clone()
-    one[keys.PRIORITY_WEIGHT] = torch.full((len(batch),), 0.5)
+    one[keys.PRIORITY_WEIGHT] = torch.full((len(batch),), 0.5, device=CPU)
     _require(_alike(make, one, other, kind), kind, "equal priority weights change nothing")
-    one[keys.PRIORITY_WEIGHT] = (torch.arange(len(batch)) != 0).float()
+    one[keys.PRIORITY_WEIGHT] = (torch.arange(len(batch), device=CPU) != 0).float()
     other = one.clone()
     other["next", "reward"][0] += 10
     _require(_alike(make, one, other, kind), kind, "a row of priority weight 0 is not learned from")
@@ -306,9 +307,9 @@ def _padded(batch: TensorDictBase) -> TensorDictBase:
         value: Tensor = padding.get(key)
         if value.is_floating_point():
             padding.set(key, torch.full_like(value, float("nan")))
-    padding.set(keys.TRAJ_IDS, torch.full((3,), -1))
+    padding.set(keys.TRAJ_IDS, torch.full((3,), -1, device=CPU))
     padded: TensorDictBase = torch.cat([batch, padding])
-    padded.set(keys.MASK, torch.arange(len(padded)) < len(batch))
+    padded.set(keys.MASK, torch.arange(len(padded), device=CPU) < len(batch))
     return padded
 
 

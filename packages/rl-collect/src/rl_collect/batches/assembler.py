@@ -24,7 +24,7 @@ from rl_collect.multi.concat import cat
 from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
-from rl_tensordict import find
+from rl_tensordict import CPU, find
 from rl_tensordict.types import Array, Flags, KeyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,7 +72,7 @@ class BatchAssembler:
             and not (self._groups.are_there or options.alters_batches)
         )
         # whose next step begins a trajectory in the middle of an episode
-        self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool)
+        self._mid_episode = torch.zeros(env.batch_size, dtype=torch.bool, device=CPU)
         num_envs = max(env.batch_size.numel(), 1)
         self._whole = WholeTrajectories(num_envs, options.max_unfinished_frames)
         self._queue = TrajectoryQueue()

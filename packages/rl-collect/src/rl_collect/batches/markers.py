@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl_collect.arguments import as_flags, check_sizes, check_state
 from rl_layout import keys
-from rl_tensordict import build_flat, find, insert, names_of, put, put_leaves
+from rl_tensordict import CPU, build_flat, find, insert, names_of, put, put_leaves
 from rl_tensordict.arguments import as_integer
 from rl_tensordict.types import Array, Flags, KeyPath
 
@@ -190,7 +190,7 @@ class TrajectoryIds:
         return {
             "producer": self.producer,
             "begun": self.begun,
-            **{name: torch.tensor(value) for name, value in under_way.items()},
+            **{name: torch.tensor(value, device=CPU) for name, value in under_way.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

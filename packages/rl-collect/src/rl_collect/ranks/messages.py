@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rl_collect.multi.pickled import Pickled
+from rl_tensordict import CPU
 
 REQUEST, REPLY = 1, 2
 """Tags of messages: to a worker, and from one."""
@@ -23,8 +24,9 @@ class Sending:
         parts += [
             torch.from_numpy(one if one.flags.writeable else one.copy()) for one in message[1]
         ]
-        sizes = torch.tensor([len(part) for part in parts])
-        self._parts = [torch.tensor([len(parts)]), sizes, *(part for part in parts if len(part))]
+        sizes = torch.tensor([len(part) for part in parts], device=CPU)
+        count = torch.tensor([len(parts)], device=CPU)
+        self._parts = [count, sizes, *(part for part in parts if len(part))]
         self._works = [dist.isend(part, rank, group, tag) for part in self._parts]
 
     def wait(self) -> None:
@@ -45,7 +47,7 @@ def receive(rank: int, group: Any, tag: int) -> Pickled:
 
 
 def _received(size: int, dtype: torch.dtype, rank: int, group: Any, tag: int) -> Tensor:
-    part = torch.empty(size, dtype=dtype)
+    part = torch.empty(size, dtype=dtype, device=CPU)
     if size:
         dist.recv(part, rank, group, tag)
     return part

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_collect.weights.load import check_weights, load_weights, state_of
 from rl_slabs import Lanes, PackedRows, RowSchema, Slab
+from rl_tensordict import CPU
 
 KEPT = 4
 """Versions in memory; a reader that meets one being overwritten takes the newest instead."""
@@ -71,7 +72,7 @@ class SharedWeights:
         """The newest version that is whole."""
         while True:
             newest = self.newest
-            number = torch.tensor([newest - self._first])
+            number = torch.tensor([newest - self._first], device=CPU)
             row = self._slab.read(self._lanes.rows(number))
             if bool(self._lanes.accept(number).all()):
                 return newest, row

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints
 
 from rl_policies.modules.call_notes import require_tensor
-from rl_tensordict import note_errors
+from rl_tensordict import as_tensor, note_errors
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -153,7 +153,7 @@ class BoundedLocScale(LocScale):
 
     def _held(self, value: Tensor) -> Tensor:
         """Clamp values to the bounds, which rounding of a sum may exceed."""
-        low, high = torch.as_tensor(self.low), torch.as_tensor(self.high)
+        low, high = as_tensor(self.low), as_tensor(self.high)
         return value.clamp(low.to(value), high.to(value))
 
 
@@ -200,7 +200,7 @@ def check_bounds(low: Any, high: Any, wait: bool = True, *, finite: bool = False
     if not (low < high if numbers else not wait or bool((low < high).all())):
         msg = f"low must be below high: got {low} and {high}"
         raise ValueError(msg)
-    if finite and (numbers or wait) and not bool(torch.as_tensor(high - low).isfinite().all()):
+    if finite and (numbers or wait) and not bool(as_tensor(high - low).isfinite().all()):
         msg = f"expected finite bounds, got {low} and {high}: TruncatedNormal takes infinite ones."
         raise ValueError(msg)
 

@@ -11,6 +11,7 @@ from torch.distributions.kl import register_kl
 
 from rl_policies.distributions.loc_scale import HALF_LOG_2PI, BoundedLocScale, normal_kl
 from rl_policies.distributions.sample_cache import SampleCache
+from rl_tensordict import as_tensor
 
 LOG_2 = math.log(2.0)
 
@@ -123,7 +124,7 @@ class TanhNormal(BoundedLocScale):
     @property
     def _half(self) -> Tensor:
         """Half of the way from one bound to the other."""
-        return torch.as_tensor(self.high - self.low) / 2
+        return as_tensor(self.high - self.low) / 2
 
     def _squash(self, u: Tensor, noise: Tensor | None = None) -> Tensor:
         """Send u to the bounds, and remember where the result came from."""
@@ -149,7 +150,7 @@ class TanhNormal(BoundedLocScale):
 
 
 def _equal(bound: Tensor | float, other: Tensor | float) -> bool:
-    return bool((torch.as_tensor(bound) == torch.as_tensor(other)).all())
+    return bool((as_tensor(bound) == as_tensor(other)).all())
 
 
 @register_kl(TanhNormal, TanhNormal)  # type: ignore[untyped-decorator]

@@ -148,8 +148,9 @@ class Evaluator:
             msg = f"{self.reward_key!r}: expected one number a step, {[*batch.batch_size, 1]}, got "
             msg += f"{list(reward.shape)}. Add members up, or evaluate a team's reward."
             raise ValueError(msg)
-        mask = find(batch, keys.MASK)
-        real = torch.ones(batch.batch_size, dtype=torch.bool) if mask is None else mask
+        real = find(batch, keys.MASK)
+        if real is None:
+            real = torch.ones(batch.batch_size, dtype=torch.bool, device=reward.device)
         wide = (-1, batch.shape[-1])
         columns: list[Tensor] = [
             reward.squeeze(-1).double(),

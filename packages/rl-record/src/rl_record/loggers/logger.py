@@ -32,6 +32,7 @@ from rl_record.loggers.event import (
     taken,
 )
 from rl_record.loggers.run_folder import check_inside, written
+from rl_tensordict import as_tensor
 from rl_tensordict.arguments import check_integer, check_number, check_type, check_whole, shown
 
 LULL_S = 0.1  # between two looks into the queue
@@ -395,7 +396,7 @@ _END = threading.Event()
 def _tensor(name: str, data: Any, expected: str) -> Tensor:
     """Data as a tensor."""
     try:
-        return torch.as_tensor(data)
+        return as_tensor(data)
     except (TypeError, ValueError, RuntimeError):
         msg = f"{name!r}: expected {expected}, got {shown(data)}."
         raise TypeError(msg) from None

@@ -12,6 +12,7 @@ from rl_layout import keys
 from rl_record.look.shown_rows import LeafType, ShownRows, spread_rows
 from rl_record.look.trajectories import Trajectories
 from rl_record.video.animated_png import still_png
+from rl_tensordict import CPU
 
 FILMS, FRAMES, SIDE = 4, 48, 128
 PICTURE_BYTES = 3 << 19  # of all films: base64 adds a third
@@ -84,7 +85,7 @@ def _film(rows: ShownRows, leaf: LeafType, label: str, some: list[int], most_byt
     """A film of at most so many bytes, if one frame fits; fewer frames, then smaller ones."""
     side = SIDE
     while True:
-        frames, note = _pixels(rows.read(leaf.key, torch.tensor(some)))
+        frames, note = _pixels(rows.read(leaf.key, torch.tensor(some, device=CPU)))
         frames = _smaller(frames, side)
         count, channels, height, width = frames.shape
         strip = frames.permute(1, 0, 2, 3).reshape(channels, count * height, width)

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 
 from rl_layout import Finding, LayoutReport, check_layout, keys
 from rl_record.look.shown_rows import ShownRows
-from rl_tensordict import as_tuple
+from rl_tensordict import CPU, as_tuple
 
 AROUND, MOST, COMPONENTS = 4, 40, 4
 COLUMNS = (
@@ -70,7 +70,8 @@ def _window(batch: TensorDictBase, row: int, finding: Finding) -> RowWindow:
     for key in dict.fromkeys(one for one in (*map(as_tuple, COLUMNS), own, pair) if one):
         leaf = batch.get(key, None)
         if leaf is not None and not isinstance(leaf, TensorDictBase):
-            places = torch.unravel_index(torch.arange(shown.start, shown.stop), batch.batch_size)
+            rows = torch.arange(shown.start, shown.stop, device=CPU)
+            places = torch.unravel_index(rows, batch.batch_size)
             columns[key] = (
                 [_text(values) for values in leaf[places].flatten(1).tolist()]
                 if (leaf.ndim > batch.ndim)

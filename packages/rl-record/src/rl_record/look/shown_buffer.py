@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_record.look.shown_batch import ShownBatch
 from rl_record.look.shown_rows import SampledRows
+from rl_tensordict import CPU, as_tensor
 
 SEED, ROWS_OF_A_SAMPLE = 0, 256
 
@@ -93,7 +94,7 @@ class ShownBuffer:
     def _drawn(self, buffer: Any, size: int) -> SampledRows:
         """What one sample draws; sampler and generator are as before afterwards."""
         sampler, title = buffer.sampler, type(buffer.sampler).__name__
-        nothing = torch.empty(0, dtype=torch.int64)
+        nothing = torch.empty(0, dtype=torch.int64, device=CPU)
         former = buffer.set_rng(torch.Generator().manual_seed(SEED))
         state = copy.deepcopy(sampler.state_dict())
         try:
@@ -104,9 +105,9 @@ class ShownBuffer:
             # in this order: prefetched batches, which are dropped, give the sampler their state
             buffer.set_rng(former)
             sampler.load_state_dict(state)
-        positions = self._storage.ring.positions(torch.as_tensor(info["row"]).reshape(-1).cpu())
-        row_at = torch.full((self._storage.max_size,), -1)
-        row_at[self._positions.reshape(-1)] = torch.arange(self._positions.numel())
+        positions = self._storage.ring.positions(as_tensor(info["row"]).reshape(-1).cpu())
+        row_at = torch.full((self._storage.max_size,), -1, device=CPU)
+        row_at[self._positions.reshape(-1)] = torch.arange(self._positions.numel(), device=CPU)
         rows = row_at[positions]
         is_rows = isinstance(batch, TensorDictBase)
         ids: Any = batch.get(keys.SLICE_IDS, None) if is_rows else None
@@ -118,7 +119,7 @@ def _live_positions(buffer: Any) -> Tensor:
     """The positions of the stored rows, int64 ``[N]`` or ``[*B, T]`` with time last."""
     ring, storage = buffer.storage.ring, buffer.storage
     window = ring.window()
-    positions = ring.positions(window.numbers(torch.arange(len(window)))).sort().values
+    positions = ring.positions(window.numbers(torch.arange(len(window), device=CPU))).sort().values
     if storage.ndim == 1:
         return cast("Tensor", positions)
     grid = positions.view(-1, *storage.columns)

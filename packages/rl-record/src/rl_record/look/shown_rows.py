@@ -8,6 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from rl_tensordict import CPU
+
 SMALL_BYTES = 256  # of a leaf of one row; larger ones are read for some rows only
 
 
@@ -57,6 +59,6 @@ class ShownRows(Protocol):
 def spread_rows(count: int, most: int) -> Tensor:
     """At most so many of `count` rows, evenly spaced, the first and the last among them."""
     if count <= most:
-        return torch.arange(count)
+        return torch.arange(count, device=CPU)
     # in whole numbers: float64 does not tell rows of huge counts apart
-    return torch.arange(most) * (count - 1) // max(1, most - 1)
+    return torch.arange(most, device=CPU) * (count - 1) // max(1, most - 1)

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Bounded, Composite, TensorSpec, Unbounded
-from rl_tensordict import NestedKey, as_tuple, find
+from rl_tensordict import NestedKey, as_tensor, as_tuple, find
 from rl_tensordict.arguments import (
     check_calls,
     check_flags,
@@ -183,7 +183,7 @@ class PixelRenderTransform(Transform):
         made = getattr(self._env, self.render_method)(*given, **self.options)
         made = made if self.preproc is None else self.preproc(made)
         try:
-            frame = torch.as_tensor(made)
+            frame = as_tensor(made)
         except (TypeError, ValueError, RuntimeError):
             kind = "preproc returned" if self.preproc is not None else "the environment rendered"
             msg = f"{kind} no frame: expected numbers [*B, H, W, C], got {shown(made)}."

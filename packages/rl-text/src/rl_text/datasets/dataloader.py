@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 from rl_tensordict.arguments import as_device, check_flags, check_type, check_whole, shown
 from rl_text.datasets.preferences import PairwiseDataset, PromptData
 from rl_text.datasets.tokenized import TokenizedDataset
@@ -81,7 +81,7 @@ class TokenBatches:
         return self._count // self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        order = torch.randperm(self._count, generator=self.generator)
+        order = torch.randperm(self._count, generator=self.generator, device=CPU)
         whole = order[: len(self) * self.batch_size].split(self.batch_size)
         if not self.prefetch:
             yield from map(self._batch, whole)

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorClass
 from torch import Tensor
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 from rl_tensordict.arguments import check_type, shown
 from rl_text.datasets.examples import ListColumns, pair_texts, prompt_columns, read_examples
 from rl_text.datasets.loader import TokenizedDatasetLoader
@@ -308,8 +308,9 @@ def _warn_of_equal(data: TokenizedDataset) -> None:
     if not len(alike):
         return
     chosen, rejected = (data.flat(alike + begin)[INPUT_IDS] for begin in (0, half))
-    other = torch.repeat_interleave(torch.arange(len(alike)), lengths[alike])[chosen != rejected]
-    is_equal = torch.ones(len(alike), dtype=torch.bool).index_fill_(0, other, False)
+    pairs = torch.arange(len(alike), device=CPU).repeat_interleave(lengths[alike])
+    other = pairs[chosen != rejected]
+    is_equal = torch.ones(len(alike), dtype=torch.bool, device=CPU).index_fill_(0, other, False)
     equal = alike[is_equal]
     if len(equal):
         longest = int(lengths[equal].max())

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue, as_tensor
 from rl_tensordict.arguments import check_type, check_whole, shown
 from rl_text.datasets.columns import NumpyColumns
 from rl_text.tokens.flat import markers
@@ -102,7 +102,7 @@ class TokenizedDataset:
         steps = marks["collector"]["traj_step"]
         first = torch.repeat_interleave(self._ends[chosen] - lengths, lengths)
         tokens = torch.from_numpy(self._tokens[(first + steps).numpy()].astype(np.int64))
-        learnt = torch.ones(len(steps), dtype=torch.bool)
+        learnt = torch.ones(len(steps), dtype=torch.bool, device=CPU)
         if PROMPT_RINDEX in self._columns:
             learnt = steps > torch.repeat_interleave(self.column(PROMPT_RINDEX, chosen), lengths)
         leaves: dict[str, Any] = {INPUT_IDS: tokens, LOSS_MASK: learnt, **marks}
@@ -128,7 +128,7 @@ class TokenizedDataset:
         chosen = chosen_rows(rows, len(self))
         lengths = self.lengths[chosen]
         width = length if length is not None else int(lengths.max()) if len(lengths) else 0
-        cells = torch.arange(width)
+        cells = torch.arange(width, device=CPU)
         real = cells < lengths.unsqueeze(1)
         pad = self.pad_token_id
         if pad is None and not bool(real.all()):
@@ -154,10 +154,10 @@ class TokenizedDataset:
 def chosen_rows(rows: Any, count: int) -> Tensor:
     """Numbers of some of so many examples, int64 ``[n]``."""
     if rows is None:
-        return torch.arange(count)
+        return torch.arange(count, device=CPU)
     if isinstance(rows, slice):
-        return torch.arange(count)[rows]
-    found = torch.as_tensor(rows)
+        return torch.arange(count, device=CPU)[rows]
+    found = as_tensor(rows)
     if found.dtype == torch.bool and found.shape == (count,):
         return found.nonzero().squeeze(1)
     if (found.is_floating_point() and found.numel()) or found.dtype == torch.bool:

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout import Segments, keys
-from rl_tensordict import UnfitValue, require
+from rl_tensordict import CPU, UnfitValue, as_tensor, require
 from rl_tensordict.arguments import as_integer, check_type, check_whole, shown
 from rl_text.models.language_model import call_model, check_above_0
 from rl_text.tokens.flat import flat_tokens, whole_numbers
@@ -81,9 +81,10 @@ def sample_completions(  # noqa: PLR0913 - as models of transformers generate
     width = max(map(len, repeated))
     pads = [[0] * (width - len(one)) for one in repeated]
     ids = torch.tensor([p + t for p, t in zip(pads, repeated, strict=True)], device=device)
-    real = torch.tensor([[0] * len(p) + [1] * len(t) for p, t in zip(pads, repeated, strict=True)])
+    masks = [[0] * len(p) + [1] * len(t) for p, t in zip(pads, repeated, strict=True)]
+    real = torch.tensor(masks, device=device)
     ended = torch.zeros(len(repeated), dtype=torch.bool, device=device)
-    state = _Continued(model, ids, real.to(device))
+    state = _Continued(model, ids, real)
     found: list[tuple[Tensor, Tensor, Tensor]] = []  # tokens, log-probabilities, whether real
     for _ in range(max_new_tokens):
         chances = (state.next_logits().float() / temperature).log_softmax(-1)
@@ -120,7 +121,7 @@ def end_tokens(eos_token_id: Any) -> list[int]:
 
 
 def _group_numbers(groups: Any, count: int) -> Tensor:
-    numbers = torch.arange(count) if groups is None else whole_numbers("groups", groups)
+    numbers = torch.arange(count, device=CPU) if groups is None else whole_numbers("groups", groups)
     if len(numbers) != count:
         msg = f"groups: expected one for each of {count} prompts, got {len(numbers)}."
         raise ValueError(msg)
@@ -194,7 +195,7 @@ def _finite(rewards: Any) -> Tensor:
     given = None
     if not isinstance(rewards, Mapping):  # of which torch tells nothing that helps
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
-            given = torch.as_tensor(rewards)
+            given = as_tensor(rewards)
     if given is None or given.is_complex():
         msg = f"rewards: expected a number for each conversation, got {shown(rewards)}."
         raise TypeError(msg)
@@ -247,7 +248,7 @@ def _decisions(
     lengths = real.sum(1).tolist()
     written = [row[:length] for row, length in zip(tokens.tolist(), lengths, strict=True)]
     rows = shift(flat_tokens(prompts, written, groups=groups))
-    chances = torch.zeros(len(rows)).masked_scatter(rows[LOSS_MASK], log_prob[real])
+    chances = torch.zeros(len(rows), device=CPU).masked_scatter(rows[LOSS_MASK], log_prob[real])
     rows.set(SAMPLE_LOG_PROB, chances)
     return rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import UnfitValue, as_tensor
 from rl_tensordict.arguments import check_number, check_whole, shown
 
 
@@ -133,7 +133,7 @@ class AdaptiveKLController(KLController):
             TypeError: they are no numbers.
         """
         try:
-            found = torch.as_tensor([] if kl_values is None else kl_values, dtype=torch.float64)
+            found = as_tensor([] if kl_values is None else kl_values, dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError) as reason:
             msg = f"kl_values: expected numbers, got {shown(kl_values)}."
             raise TypeError(msg) from reason

@@ -207,7 +207,7 @@ class RolloutFromModel:
         tokens = segments.pad(rows[INPUT_IDS], self.pad_token_id)  # [B, W]
         counts = segments.sum(rows[LOSS_MASK])  # [B]
         first = segments.lengths - counts  # tokens of each prompt
-        steps = torch.arange(width)
+        steps = torch.arange(width, device=tokens.device)
         real = steps < counts.unsqueeze(1)  # [B, T]
         at = (segments.starts + first - 1).unsqueeze(1) + steps
         at = at.masked_fill(~real, 0)
@@ -219,7 +219,7 @@ class RolloutFromModel:
             return found
 
         known = (first.unsqueeze(1) + steps).unsqueeze(-1)  # [B, T, 1], tokens before each step
-        cells = torch.arange(tokens.shape[1])
+        cells = torch.arange(tokens.shape[1], device=tokens.device)
         seen = tokens.unsqueeze(1).expand(-1, width, -1)  # a view: texts are stored once
         last = real & (steps == counts.unsqueeze(1) - 1)
         actions = taken(ACTION)

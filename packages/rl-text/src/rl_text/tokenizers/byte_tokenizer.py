@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import CPU, UnfitValue
 from rl_tensordict.arguments import as_integer, check_choice, check_flags, check_whole, shown
 
 BYTES = 256
@@ -92,7 +92,7 @@ class ByteTokenizer:
             if len({len(row) for row in found["input_ids"]}) > 1:
                 msg = "return_tensors: texts differ in length. Pass padding=True."
                 raise UnfitValue(msg)
-            return {name: torch.tensor(rows) for name, rows in found.items()}
+            return {name: torch.tensor(rows, device=CPU) for name, rows in found.items()}
         if isinstance(text, str):
             return {name: value[0] for name, value in found.items()}
         return found

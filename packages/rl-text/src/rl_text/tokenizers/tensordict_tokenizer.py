@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from rl_tensordict import UnfitValue
+from rl_tensordict import UnfitValue, as_tensor
 from rl_tensordict.arguments import as_device, check_choice, check_type, check_whole, shown
 from rl_text.tokenizers.protocol import TextTokenizer, require_pad, takes
 from rl_text.tokens.flat import flat_tokens
@@ -147,7 +147,7 @@ class TensorDictTokenizer:
         made = {}
         for name, rows in found.items():
             try:
-                made[name] = rows if isinstance(rows, torch.Tensor) else torch.tensor(rows)
+                made[name] = as_tensor(rows)
             except ValueError as error:
                 msg = "padding=False: texts differ in length, which makes no tensor. Call flat."
                 raise UnfitValue(msg) from error

@@ -9,6 +9,8 @@ import secrets
 import torch
 from torch import Tensor
 
+from rl_tensordict import CPU
+
 PRODUCER_BITS = 31
 COUNTER_BITS = 32
 
@@ -27,7 +29,7 @@ class ConversationIds:
     def take(self, count: int) -> Tensor:
         """The next ids, int64 ``[count]``."""
         begun = [next(self._begun) for _ in range(count)]  # one atomic step each: no lock
-        return torch.tensor(begun, dtype=torch.int64) + self._producer
+        return torch.tensor(begun, dtype=torch.int64, device=CPU) + self._producer
 
 
 conversation_ids = ConversationIds()

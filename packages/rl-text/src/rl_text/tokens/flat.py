@@ -13,6 +13,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from rl_layout import keys
+from rl_tensordict import CPU, as_tensor
 from rl_tensordict.arguments import shown
 from rl_text.tokens.conversation_ids import conversation_ids
 from rl_text.tokens.names import GROUP_IDS, INPUT_IDS, LOSS_MASK
@@ -67,7 +68,7 @@ def flat_tokens(
         where = f": number {int(lengths.argmin())} has none" if len(first) else ", got nothing"
         msg = f"tokens: expected conversations of at least one token{where}. Leave empty ones out."
         raise ValueError(msg)
-    learnt = torch.ones(len(pieces), dtype=torch.bool)
+    learnt = torch.ones(len(pieces), dtype=torch.bool, device=CPU)
     if then is not None:
         learnt[::2] = False
     leaves: dict[str, Any] = {
@@ -85,7 +86,7 @@ def markers(lengths: Tensor, ids: Tensor) -> dict[str, Any]:
     # lengths: int64 ``[S]``.
     # ids: int64 ``[S]``.
     starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-    steps = torch.arange(len(starts)) - starts
+    steps = torch.arange(len(starts), device=starts.device) - starts
     group = {
         keys.TRAJ_IDS[-1]: torch.repeat_interleave(ids, lengths),
         keys.TRAJ_STEP[-1]: steps,
@@ -136,7 +137,7 @@ def _checked(tokens: Tensor) -> Tensor:
 def whole_numbers(name: str, values: Any) -> Tensor:
     """Whole numbers ``[S]`` as int64."""
     try:
-        found = torch.as_tensor(values)
+        found = as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         msg = f"{name}: expected whole numbers, got {shown(values)}."
         raise TypeError(msg) from error

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_specs import TensorSpec, Unbounded
-from rl_tensordict import NestedKey
+from rl_tensordict import CPU, NestedKey
 from rl_tensordict.arguments import check_calls, check_whole, shown
 from rl_text.tokenizers.protocol import TextTokenizer, require_pad
 from rl_text.tokens.names import INPUT_IDS
@@ -67,7 +67,7 @@ class Tokenizer(Transform):
         """Tokenise texts ``[*B]``: int64 ``[*B, L]``."""
         texts, shape = texts_of(entry)
         if not texts:
-            return torch.zeros(*shape, self.max_length or 0, dtype=torch.int64)
+            return torch.zeros(*shape, self.max_length or 0, dtype=torch.int64, device=CPU)
         found: Tensor = self.tokenizer(
             texts,
             padding=True if self.max_length is None else "max_length",

@@ -92,7 +92,7 @@ def check_last_part(what: str, name: object) -> None:
         raise TypeError(msg)
 
 
-def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device | None) -> Tensor:
+def group_mask(mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
     """Expand a mask ``[*B]`` of reset rows to a group's flag ``[*B, ..., 1]``."""
     if mask is None:
         return torch.ones(shape, dtype=torch.bool, device=device)

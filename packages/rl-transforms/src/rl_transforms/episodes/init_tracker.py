@@ -8,6 +8,7 @@ from torch import Tensor
 
 from rl_layout import keys
 from rl_specs import Binary, TensorSpec
+from rl_tensordict import device_of_data
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.groups import GroupTransform, group_mask, next_done
 
@@ -52,9 +53,9 @@ class InitTracker(GroupTransform):
             TypeError: the mask is not boolean.
             ValueError: it does not have the shape of the batch.
         """
-        changes = {}
+        changes, device = {}, device_of_data(root)
         for group, shape in self._learned(root, mask is None).items():
-            fresh, key = group_mask(mask, shape, root.device), self._key(group)
+            fresh, key = group_mask(mask, shape, device), self._key(group)
             kept = root.get(key, None)
             # `or`: a first step stays one if a neighbour is reset before it was taken
             changes[key] = fresh.clone() if mask is None or kept is None else fresh | kept
@@ -62,8 +63,9 @@ class InitTracker(GroupTransform):
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:
         """Mark that a step is never the first: False under ``"next"``."""
+        device = device_of_data(after)
         changes = {
-            self._key(group): torch.zeros(shape, dtype=torch.bool, device=after.device)
+            self._key(group): torch.zeros(shape, dtype=torch.bool, device=device)
             for group, shape in self._learned(after, False).items()
         }
         return with_entries(after, changes)

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
-from rl_tensordict import NestedKey, as_key, as_tuple
+from rl_tensordict import CPU, NestedKey, as_key, as_tuple, device_of_data
 from rl_tensordict.arguments import check_integer, check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver
@@ -76,10 +76,10 @@ class NoopReset(Driver):
             after = env.step_rows(acted, rows)
             further = env.following(acted, after)
             # of the stepped rows only: the results of the others are arbitrary
-            over = env.over(after) & rows.to(root.device or "cpu")
+            over = env.over(after) & rows.to(device_of_data(root))
             if bool(over.any()):
                 further = env.reset_rows(further, over)
-            root = env.merge(root, further, rows.to(root.device or "cpu"))
+            root = env.merge(root, further, rows.to(device_of_data(root)))
             left = left - 1
         return root
 
@@ -129,14 +129,14 @@ class NoopReset(Driver):
     def _drawn(self, shape: torch.Size) -> Tensor:
         """Draw the number of steps of each row."""
         if not self.random:
-            return torch.full(shape, self.noops)
+            return torch.full(shape, self.noops, device=CPU)
         if self._state is None:
-            self.seed(int(torch.randint(2**62, ())))
+            self.seed(int(torch.randint(2**62, (), device=CPU)))
         assert self._state is not None
         # made anew from its state, which can be copied and pickled
         generator = torch.Generator()
         generator.set_state(self._state)
-        drawn = torch.randint(1, self.noops + 1, shape, generator=generator)
+        drawn = torch.randint(1, self.noops + 1, shape, generator=generator, device=CPU)
         self._state = generator.get_state()
         return drawn
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.keys import next_key
 from rl_specs import Binary, Composite
-from rl_tensordict import NestedKey, as_key
+from rl_tensordict import NestedKey, as_key, device_of_data
 from rl_tensordict.arguments import check_whole
 from rl_transforms.entries import not_reset, with_entries
 from rl_transforms.episodes.groups import (
@@ -88,13 +88,13 @@ class StepCounter(GroupTransform):
             TypeError: the mask is not boolean.
             ValueError: it does not have the shape of the batch.
         """
-        changes = {}
+        changes, device = {}, device_of_data(root)
         for group, shape in self._learned(root, mask is None).items():
             key = self._key(group)
-            zeros = torch.zeros(shape, dtype=torch.int64, device=root.device)
+            zeros = torch.zeros(shape, dtype=torch.int64, device=device)
             kept = root.get(key, None) if mask is not None else None
             # [*B] -> [*B, ..., 1], like the flag of the group
-            gone = group_mask(mask, shape, root.device)
+            gone = group_mask(mask, shape, device)
             changes[key] = zeros if kept is None else kept.masked_fill(gone, 0)
             if self.marks_limit:
                 flag, none = as_key((*group, self.truncated_key)), zeros.to(torch.bool)

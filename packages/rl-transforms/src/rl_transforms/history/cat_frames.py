@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
 from rl_specs import Bounded, Composite, TensorSpec
-from rl_tensordict import NestedKey, as_tuple, sibling
+from rl_tensordict import CPU, NestedKey, as_tuple, sibling
 from rl_tensordict.arguments import check_choice, check_number, check_whole, key_list
 from rl_transforms.described import described
 from rl_transforms.entries import not_reset, required, with_entries, without_entries
@@ -325,7 +325,8 @@ class CatFrames(Transform):
         return each.narrow(time, 0, self.num_frames - 1)
 
     def _constant(self, dtype: torch.dtype) -> float:
-        is_held = torch.tensor(self.padding_value, dtype=dtype).item() == self.padding_value
+        held = torch.tensor(self.padding_value, dtype=dtype, device=CPU).item()
+        is_held = held == self.padding_value
         if not (dtype.is_floating_point or dtype.is_complex or is_held):
             msg = f"padding_value={self.padding_value} is no number of {dtype}, as the frames are."
             raise ValueError(msg)

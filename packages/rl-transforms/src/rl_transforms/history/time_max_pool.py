@@ -91,7 +91,9 @@ class TimeMaxPool(Transform):
             after = batch.get(next_key(key), None)
             if after is not None:
                 # under "next" the frame at the root is one of the T - 1 earlier ones
-                last = [(own, torch.ones(len(own), dtype=torch.bool)), *before][: self.T - 1]
+                last = [(own, torch.ones(len(own), dtype=torch.bool, device=own.device)), *before][
+                    : self.T - 1
+                ]
                 flat = after.reshape(own.shape)
                 changes[next_key(out)] = _pooled(flat, last).reshape(after.shape)
         return with_entries(batch, changes)

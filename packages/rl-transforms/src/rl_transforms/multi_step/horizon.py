@@ -51,7 +51,7 @@ class Horizon:
         first, last = rows[0], rows[-1]
         return self._combined(
             first,
-            torch.tensor([self.n_steps]),
+            first.index(np.array([self.n_steps])),
             own=lambda key: first.leaves[key],
             ahead=lambda key: last.leaves[key].clone(),
             sums=lambda key: self._weighted(torch.stack([row.leaves[key] for row in rows], 1)),

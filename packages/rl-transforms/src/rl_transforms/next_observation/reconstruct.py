@@ -12,7 +12,7 @@ from torch import Tensor
 from rl_layout import BatchRows, RowSource
 from rl_layout import keys as names
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, device_of_data
 from rl_tensordict.arguments import check_type
 from rl_transforms.entries import missing, required, with_entries
 from rl_transforms.transform import Transform
@@ -152,7 +152,8 @@ class NextStateReconstructor(Transform):
             if batch.get(key, None) is None:
                 if source is None:
                     raise missing(self, key, batch)
-                no = torch.zeros(batch.batch_size.numel(), dtype=torch.bool, device=batch.device)
+                num_rows, device = batch.batch_size.numel(), device_of_data(batch)
+                no = torch.zeros(num_rows, dtype=torch.bool, device=device)
                 return torch.zeros_like(no, dtype=torch.int64), no
         rows = BatchRows(batch)
         far = batch.get(names.STEPS_TO_NEXT_OBS, None)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from rl_specs import TensorSpec
+from rl_tensordict import CPU
 from rl_tensordict.arguments import check_choice, check_type, check_whole
 from rl_transforms.described import described, without_bounds
 from rl_transforms.transform import Keys, Transform
@@ -17,7 +18,7 @@ PIXELS = ["pixels"]
 MOST_CHANNELS = 4
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 LUMINANCE = (0.2989, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
-HALF = torch.tensor(0.5)
+HALF = torch.tensor(0.5, device=CPU)
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rl_tensordict import CPU
 from rl_tensordict.types import Floats
 
 if TYPE_CHECKING:
@@ -193,7 +194,9 @@ class SharedMoments:
             used = [lane for lane, count in enumerate(window.counts) if count]
             if only is not None:
                 used = [only] if only in used else []
-            newest = torch.tensor([window.first[n] + window.counts[n] - 1 for n in used])
+            newest = torch.tensor(
+                [window.first[n] + window.counts[n] - 1 for n in used], device=CPU
+            )
             rows = table[lanes.rows(newest).numpy()] if used else []
             # retry if a writer has overwritten a row while it was copied
             if not used or bool(lanes.accept(newest).all()):

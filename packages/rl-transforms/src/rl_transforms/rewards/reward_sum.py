@@ -10,7 +10,7 @@ from torch import Tensor
 from rl_layout import Segments, keys
 from rl_layout.keys import next_key
 from rl_specs import Composite, TensorSpec, Unbounded
-from rl_tensordict import NestedKey, as_tuple, sibling
+from rl_tensordict import NestedKey, as_tuple, device_of_data, sibling
 from rl_tensordict.arguments import key_list
 from rl_transforms.entries import not_reset, required, with_entries
 from rl_transforms.episodes.groups import group_mask, next_done
@@ -75,11 +75,11 @@ class RewardSum(Transform):
         for key, out in zip(self.in_keys, self.out_keys, strict=True):
             kept = root.get(out, None)
             if mask is not None and kept is not None:
-                changes[out] = kept.masked_fill(group_mask(mask, kept.shape, None), 0)
+                changes[out] = kept.masked_fill(group_mask(mask, kept.shape, kept.device), 0)
             elif key in self.reward_specs or len(as_tuple(key)) == 1:
                 usual = (torch.Size((*root.batch_size, 1)), torch.get_default_dtype())
                 shape, dtype = self.reward_specs.get(key, usual)
-                changes[out] = torch.zeros(shape, dtype=dtype, device=root.device)
+                changes[out] = torch.zeros(shape, dtype=dtype, device=device_of_data(root))
         return with_entries(root, changes)
 
     def step(self, root: TensorDictBase, after: TensorDictBase) -> TensorDictBase:

@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey, UnfitValue, as_tuple, names_of, require
+from rl_tensordict import CPU, NestedKey, UnfitValue, as_tuple, device_of_data, names_of, require
 from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms.transform import Transform
 
@@ -88,9 +88,8 @@ class RandomCropTensorDict(Transform):
     def _lengths(self, batch: TensorDictBase, dim: int) -> Tensor:
         num_steps = batch.batch_size[dim]
         if self.mask_key is None:
-            return torch.full(
-                (batch.batch_size.numel() // num_steps,), num_steps, device=batch.device
-            )
+            num_rows = batch.batch_size.numel() // num_steps
+            return torch.full((num_rows,), num_steps, device=device_of_data(batch))
         mask = require(batch, self.mask_key)
         if mask.shape != batch.batch_size:
             msg = f"{self.mask_key!r}: expected shape {list(batch.batch_size)}, "
@@ -108,7 +107,7 @@ class RandomCropTensorDict(Transform):
 
     def _starts(self, counts: Tensor) -> Tensor:
         """A start below each count, uniformly."""
-        device = None if self.generator is None else self.generator.device
+        device = CPU if self.generator is None else self.generator.device
         size = counts.shape
         drawn = torch.rand(size, generator=self.generator, dtype=torch.float64, device=device)
         return (drawn.to(counts.device) * counts).to(torch.int64)

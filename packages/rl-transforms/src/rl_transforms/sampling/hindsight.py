@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_layout import BatchRows, RowSource, keys
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey
+from rl_tensordict import CPU, NestedKey
 from rl_tensordict.arguments import check_choice, check_number, check_type
 from rl_transforms.entries import required, with_entries
 from rl_transforms.history.walk import numbered_rows, walk_by, walk_to_end
@@ -126,7 +126,7 @@ class HindsightRelabel(Transform):
         self._check(batch)
         count, device = batch.batch_size.numel(), batch[self.goal_key].device
         # rows to relabel, int64 [K], on the host, where rows of a buffer are walked
-        drawn = torch.rand(count).lt(self.her_ratio).nonzero()[:, 0]
+        drawn = torch.rand(count, device=CPU).lt(self.her_ratio).nonzero()[:, 0]
         if len(drawn):
             reached, had = self._achieved_goals(batch, source, drawn)
             drawn, reached = drawn[had], reached[had].to(device)
@@ -211,7 +211,7 @@ class HindsightRelabel(Transform):
             preceding = torch.zeros_like(ahead)
         # uniform on [-preceding, ahead]
         # float64: a float32 below 1 times a large count can round up to the count
-        share = torch.rand(len(ahead), dtype=torch.float64)
+        share = torch.rand(len(ahead), dtype=torch.float64, device=ahead.device)
         return (share * (preceding + ahead + 1)).long() - preceding
 
     def _check(self, batch: TensorDictBase) -> None:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from rl_tensordict import NestedKey, as_key, as_tuple, find
+from rl_tensordict import CPU, NestedKey, as_key, as_tuple, find
 from rl_value.scan.block_scan import is_transformed
 
 
@@ -43,7 +43,8 @@ def reason_of(
     networks: nn.Module,
 ) -> str:
     """Say what is not finite: an entry that was read, a parameter, or an entry that was derived."""
-    steps = torch.ones(batch.batch_size, dtype=torch.bool) if counted is None else counted
+    every = torch.ones(batch.batch_size, dtype=torch.bool, device=CPU)
+    steps = every if counted is None else counted
     steps = steps.flatten(batch.ndim).any(-1) if steps.ndim > batch.ndim else steps
     bad = [name for name, value in networks.named_parameters() if not bool(value.isfinite().all())]
     if bad:

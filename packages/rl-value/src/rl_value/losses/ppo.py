@@ -219,7 +219,7 @@ class KLPENPPOLoss(PPOLoss):
         self.decrement = decrement
         self.samples_mc_kl = samples_mc_kl
         self._first_beta = beta
-        self.register_buffer("beta", torch.tensor(float(beta)))
+        self.register_buffer("beta", torch.tensor(float(beta), device=None))
 
     @property
     def in_keys(self) -> list[NestedKey]:

@@ -66,7 +66,7 @@ def refuse_outside(
     taken = find(batch, as_tuple(action))
     if is_transformed() or not isinstance(taken, Tensor) or not taken.is_cpu or not taken.numel():
         return
-    low, high = (bound.to(taken.dtype) for bound in bounds)
+    low, high = (bound.to(taken.device, taken.dtype) for bound in bounds)
     shown = taken.detach()
     if _are_within(shown, low, high):
         return

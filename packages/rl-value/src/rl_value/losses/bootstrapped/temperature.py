@@ -34,14 +34,14 @@ class Temperature(nn.Module):
         if low is not None and high is not None and low >= high:
             msg = f"expected min_alpha below max_alpha: got {low} and {high}."
             raise ValueError(msg)
-        log_alpha = torch.tensor(math.log(alpha_init))
+        log_alpha = torch.tensor(math.log(alpha_init), device=None)
         if fixed:
             self.register_buffer("log_alpha", log_alpha)
         else:
             self.log_alpha = nn.Parameter(log_alpha)
         self.fixed = fixed
         self.bounds = tuple(None if one is None else math.log(one) for one in bounds)
-        self.register_buffer("target_entropy", torch.tensor(float(target_entropy)))
+        self.register_buffer("target_entropy", torch.tensor(float(target_entropy), device=None))
 
     @property
     def alpha(self) -> Tensor:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, as_tensor
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import chosen, smoothed
@@ -89,7 +88,7 @@ class TD3Loss(ActorCriticsLoss):
             if action_spec is not None:
                 msg = "action_spec and bounds say the same in two ways: pass one of them."
                 raise ValueError(msg)
-            low, high = (torch.as_tensor(one) for one in bounds)
+            low, high = (as_tensor(one) for one in bounds)
             self.bounds = low, high
         if self.bounds is None:
             msg = "the noise of next actions needs bounds: pass action_spec=, with least and "

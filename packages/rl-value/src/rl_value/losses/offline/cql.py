@@ -84,7 +84,7 @@ class CQLLoss(SACLoss):
         self.max_q_backup, self.deterministic_backup = max_q_backup, deterministic_backup
         self.num_random = num_random
         self.with_lagrange, self.lagrange_thresh = with_lagrange, lagrange_thresh
-        self.log_alpha_prime = nn.Parameter(torch.zeros(())) if with_lagrange else None
+        self.log_alpha_prime = nn.Parameter(torch.zeros((), device=None)) if with_lagrange else None
 
     @property
     def outputs(self) -> list[NestedKey]:
