@@ -89,6 +89,39 @@ def test_get_fills_unknown_keys_from_the_default():
     assert default["v"] == -1
 
 
+@pytest.mark.parametrize(
+    ("default", "message"),
+    [
+        (values_of([1, 2, 3]), r"default has the batch size \[3\]: expected \[\].* or \[2\]"),
+        (
+            TensorDict({"v": torch.zeros(2), ("n", "w"): torch.zeros(1)}),
+            r"default has 'v' of torch.float32 \[2\], and values of torch.float32 \[\]: cast",
+        ),
+        (
+            TensorDict({"v": torch.zeros(2), ("n", "w"): torch.zeros(2, 3)}, [2]),
+            r"default has \('n', 'w'\) of torch.float32 \[3\], and values of torch.float32 \[1\]",
+        ),
+        (
+            TensorDict({"v": torch.tensor(0), ("n", "w"): torch.zeros(1)}),
+            r"default has 'v' of torch.int64 \[\], and values of torch.float32 \[\]",
+        ),
+    ],
+)
+def test_defaults_of_another_shape_or_dtype_are_named(default, message):
+    map = map_of()
+    map[keys_of([1, 2])] = values_of([10, 20])
+    with pytest.raises(ValueError, match=message):
+        map.get(keys_of([1, 9]), default)
+
+
+@pytest.mark.parametrize("missing", ["z", ("n", "z"), ("v", "z")])
+def test_values_without_what_is_stored_are_named(missing):
+    map = map_of(out_keys=["v", missing])
+    with pytest.raises(KeyError, match=r"out_keys names .*z.*, and value has \('n', 'w'\), v"):
+        map[keys_of([1])] = values_of([1])
+    assert len(map) == 0
+
+
 def test_any_batch_shape_and_single_keys():
     map = map_of()
     map[keys_of([[1, 2, 3], [4, 5, 6]])] = values_of([[1, 2, 3], [4, 5, 6]])

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from rl_replay import LazyTensorStorage, Storage
-from rl_tensordict import NestedKey
+from rl_tensordict import NestedKey, as_tuple
 from rl_tensordict.arguments import check_calls, check_collection, check_flags, check_type, key_list
 from rl_tensordict.types import Words
 from rl_trees.map.dump import load_rows, read_dump, write_dump
@@ -137,10 +137,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
         check_collection("dest", dest)
         columns = columns_of(source, query_module.in_keys)
         query_module.arrange(KeyLayout.of(query_module.in_keys, columns))
-        for key in key_list("out_keys", out_keys):
-            if dest.get(key, None) is None:
-                there = sorted(map(str, dest.keys(True, True)))
-                raise KeyError(f"out_keys names {key!r}, and dest has {', '.join(there)}.")
+        _require_named(key_list("out_keys", out_keys), dest, "dest")
         make = storage_constructor or (lambda: LazyTensorStorage(max_size))
         return cls(
             query_module=query_module,
@@ -229,6 +226,8 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
 
         Raises:
             KeyError: An unknown key without a default, or a default without the entries of values.
+            ValueError: A default of another batch size, or whose entries have other dtypes or
+                shapes than those of values.
         """
         rows = self.index(item)
         known = rows >= 0
@@ -236,10 +235,16 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             require_known(known.reshape(-1), item.batch_size)
             return self._read(rows)
         check_collection("default", default)
-        values = default.expand(item.batch_size).clone()
+        try:
+            values = default.expand(item.batch_size).clone()
+        except RuntimeError as error:
+            raise ValueError(
+                f"default has the batch size {list(default.batch_size)}: expected [], one for all "
+                f"keys, or {list(item.batch_size)}, one for each."
+            ) from error
         if bool(known.any()):
             found = self._read(rows[known])
-            _require_entries_of(found, default)
+            _require_entries_of(found, values)
             values[known] = found
         return values
 
@@ -262,7 +267,7 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
                 f"keys have the batch size {list(item.batch_size)} and values "
                 f"{list(value.batch_size)}: they must be equal."
             )
-        values = value if self.out_keys is None else value.select(*self.out_keys)
+        values = value if self.out_keys is None else self._selected(value)
         if not item.batch_size.numel():
             return
         keys = self.query_module.encode(item)
@@ -378,6 +383,15 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
             found = self.storage.read(rows) if rows.ndim else self.storage.read_one(int(rows))
         return found if self.collate_fn is None else self.collate_fn(found)
 
+    def _selected(self, value: TensorDictBase) -> TensorDictBase:
+        """The entries that are stored."""
+        assert self.out_keys is not None  # the caller looked
+        try:
+            return value.select(*self.out_keys)
+        except (KeyError, AttributeError):  # the latter where a tensor is for a group
+            _require_named(self.out_keys, value, "value")
+            raise
+
     def _write(self, rows: Any, added: Any, values: TensorDictBase) -> None:
         """Stores the values `[N]` of rows: first new rows in order, then changes."""
         if self.write_fn is not None:
@@ -424,9 +438,26 @@ class TensorDictMap(TensorMap[TensorDictBase, TensorDictBase]):
 
 
 def _require_entries_of(values: Any, default: TensorDictBase) -> None:
-    """Raises unless a default has the entries of values, and no others."""
+    """Raises unless rows of a default have the entries of values, and no others."""
     if (stored := _names(values)) != (given := _names(default)):
         raise KeyError(f"default has {given}, and values have {stored}: give it the same entries.")
+    for key in values.keys(True, True):
+        kept, other = values.get(key), default.get(key)
+        shapes = list(kept.shape[1:]), list(other.shape[default.ndim :])
+        if shapes[0] != shapes[1] or kept.dtype != other.dtype:
+            raise ValueError(
+                f"default has {key!r} of {other.dtype} {shapes[1]}, and values of {kept.dtype} "
+                f"{shapes[0]}: cast or reshape it."
+            )
+
+
+def _require_named(out_keys: Sequence[NestedKey], values: TensorDictBase, owner: str) -> None:
+    """Raises for an entry that is to be stored and is not there."""
+    known = {as_tuple(key) for key in values.keys(True)}  # groups among them
+    for key in out_keys:
+        if as_tuple(key) not in known:
+            there = ", ".join(_names(values))
+            raise KeyError(f"out_keys names {key!r}, and {owner} has {there}.")
 
 
 def _names(values: Any) -> list[str]:
