@@ -3,13 +3,21 @@ import torch
 
 from rl_layout.testing import trajectories
 from rl_replay import (
+    ConsumingSampler,
     LazyTensorStorage,
+    PrioritizedSampler,
+    PrioritizedSliceSampler,
     RandomSampler,
+    SamplerEnsemble,
     SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
+    StalenessAwareSampler,
     TensorDictReplayBuffer,
 )
+
+WEIGHTS = {"alpha": 0.7, "beta": 0.5}
+OF_ROWS = {**WEIGHTS, "first": [0], "counts": [0]}
 
 
 @pytest.mark.parametrize("replacement", [None, 0, torch.zeros(2)])
@@ -31,3 +39,51 @@ def test_an_epoch_begins_anew_in_the_buffer_that_a_sampler_is_moved_to(sampler):
     two.set_sampler(sampler)
     ids = two.sample(12)["collector", "traj_ids"]
     assert sorted(ids.tolist()) == sorted([*range(11, 17)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "state", "message"),
+    [
+        (SamplerWithoutReplacement(), WEIGHTS, r"lacks \['order', 'place', 'seen', 'ran_out'\]"),
+        (SamplerWithoutReplacement(), {"order": [1], "place": 0}, r"lacks \['seen', 'ran_out'\]"),
+        (SamplerWithoutReplacement(), 3, r"lacks \['order'.* and 3 \(int\) was given"),
+        (SliceSamplerWithoutReplacement(slice_len=2), {}, r"lacks \['slots', 'born', 'ran_out'\]"),
+        (ConsumingSampler(3), WEIGHTS, r"lacks \['rows', 'drawn', 'next', 'ran_out'\]"),
+        (StalenessAwareSampler(), WEIGHTS, r"lacks .*, and one of \['alpha', 'beta'\] was given"),
+        (PrioritizedSampler(9, 1.0, 1.0), {"order": [1]}, r"lacks \['alpha', 'beta'\]"),
+        (PrioritizedSampler(9, 1.0, 1.0), 3, r"lacks \['alpha', 'beta'\], and 3 \(int\)"),
+        (PrioritizedSampler(9, 1.0, 1.0), OF_ROWS, r"lacks \['priorities', 'highest'\]"),
+        (
+            PrioritizedSliceSampler(9, 1.0, 1.0, slice_len=2),
+            OF_ROWS,
+            r"this is no state of a PrioritizedSliceSampler: it lacks \['priorities', 'highest'\]",
+        ),
+        (SamplerEnsemble(RandomSampler()), WEIGHTS, r"lacks \['p', 'num_buffer_sampled'\]"),
+        (RandomSampler(), WEIGHTS, r"a RandomSampler has no state, and one of \['alpha', 'beta'\]"),
+        (SliceSampler(slice_len=2), WEIGHTS, "a SliceSampler has no state"),
+    ],
+)
+def test_a_state_of_another_sampler_is_refused_and_changes_nothing(sampler, state, message):
+    before = repr(sampler.state_dict())
+    with pytest.raises(ValueError, match=message):
+        sampler.load_state_dict(state)
+    assert repr(sampler.state_dict()) == before
+
+
+class Counted(RandomSampler):
+    """A sampler of its own state that calls its base."""
+
+    seen = 0
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.seen = state["seen"]
+
+
+def test_a_sampler_with_a_state_of_its_own_may_pass_it_to_its_base():
+    sampler = Counted()
+    sampler.load_state_dict({"seen": 3})
+    assert sampler.seen == 3

@@ -9,6 +9,7 @@ import torch
 
 from rl_replay.ensembles.members import Members
 from rl_replay.samplers import Sampler
+from rl_replay.samplers.sampler import require_state
 from rl_slabs.internals import positive
 
 
@@ -150,6 +151,10 @@ class SamplerEnsemble(Members[Sampler]):
 
         Args:
             state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It lacks entries, as the state of a sampler of another kind.
         """
+        require_state(self, state, "p", "num_buffer_sampled")
         self.p = state["p"]
         self.num_buffer_sampled = int(state["num_buffer_sampled"])

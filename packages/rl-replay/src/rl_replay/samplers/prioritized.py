@@ -16,7 +16,7 @@ from rl_replay.priorities.memory import PriorityMemory
 from rl_replay.priorities.reduction import PriorityReduction, as_priorities, reduced
 from rl_replay.priorities.row_priorities import RowPriorities
 from rl_replay.priorities.saved import Saved
-from rl_replay.samplers.sampler import Sampler
+from rl_replay.samplers.sampler import Sampler, require_state
 from rl_replay.storages.positions import whole_numbers
 from rl_slabs import Window
 from rl_slabs.internals import positive
@@ -303,10 +303,13 @@ class PrioritizedSampler(Sampler):
             state: What its `state_dict` returned.
 
         Raises:
-            ValueError: A negative alpha or beta.
+            ValueError: A negative alpha or beta, or the state of a sampler of another kind.
         """
         if not state:
             return
+        require_state(self, state, "alpha", "beta")
+        if "first" in state:
+            require_state(self, state, "counts", "priorities", "highest")
         self.alpha, self.beta = float(state["alpha"]), float(state["beta"])
         if "first" not in state:
             self._rows.load(None)

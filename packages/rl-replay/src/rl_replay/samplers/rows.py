@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from rl_replay.edges import edge
-from rl_replay.samplers.sampler import Sampler
+from rl_replay.samplers.sampler import Sampler, require_state
 from rl_tensordict import CPU
 from rl_tensordict.arguments import shown
 
@@ -88,7 +88,11 @@ class SamplerWithoutReplacement(Sampler):
 
         Args:
             state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It lacks entries, as the state of a sampler of another kind.
         """
+        require_state(self, state, "order", "place", "seen", "ran_out")
         self._order, self._place = torch.as_tensor(state["order"], device=CPU), int(state["place"])
         self._seen = tuple(tuple(part) for part in state["seen"])
         self.ran_out = bool(state["ran_out"])

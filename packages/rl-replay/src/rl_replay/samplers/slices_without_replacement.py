@@ -10,6 +10,7 @@ import torch
 
 from rl_layout import keys
 from rl_replay.edges import edge
+from rl_replay.samplers.sampler import require_state
 from rl_replay.samplers.slice_layout import SliceShape
 from rl_replay.samplers.slices import (
     USELESS,
@@ -141,7 +142,11 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
 
         Args:
             state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It lacks entries, as the state of a sampler of another kind.
         """
+        require_state(self, state, "slots", "born", "ran_out")
         kept = (torch.as_tensor(state[n], device=CPU) for n in ("slots", "born"))
         self._slots, self._born = (each.numpy() for each in kept)
         self.ran_out = bool(state["ran_out"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.samplers.arrivals import Arrivals
-from rl_replay.samplers.sampler import Sampler
+from rl_replay.samplers.sampler import Sampler, require_state
 from rl_slabs import Window
 from rl_tensordict import CPU, NestedKey, UnfitValue, as_key, as_tuple
 from rl_tensordict.arguments import check_calls, check_type, check_whole, shown
@@ -136,8 +136,12 @@ class StalenessAwareSampler(Sampler):
 
         Args:
             state: What its `state_dict` returned.
+
+        Raises:
+            ValueError: It lacks entries, as the state of a sampler of another kind.
         """
         if state:
+            require_state(self, state, "consumer_version")
             self.reset()  # rows that are restored with it may have the ids of former ones
             self.consumer_version = int(state["consumer_version"])
 
