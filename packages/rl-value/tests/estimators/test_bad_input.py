@@ -105,6 +105,11 @@ def test_wrong_names_are_refused(critic, prepared):
             "steps_to_next_obs.*expected 1 or more steps, got 0",
         ),
         (
+            lambda b: b.set(STEPS, torch.tensor([[1], [2**40], [1]])),
+            ValueError,
+            "steps_to_next_obs.*expected at most 2,147,483,647 steps, got 1,099,511,627,776",
+        ),
+        (
             lambda b: b.set(("next", "reward"), torch.zeros(3, 2)),
             ValueError,
             r"value: expected the shape of the reward, \[3, 2\]",

@@ -22,6 +22,8 @@ from rl_value.counted_steps import absent_members, members_without_next, under_n
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
 from rl_value.masked_means import standardise
 
+# a pair of a segment and a number of steps is numbered within 64 bits
+MOST_STEPS = 2**31 - 1
 STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
 
 
@@ -328,8 +330,17 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
 
 
 def _check_steps(ahead: Tensor, key: NestedKey) -> None:
-    if len(ahead) and int(ahead.min()) < 1:
-        msg = f"{key!r}: expected 1 or more steps, got {int(ahead.min())}."
+    if not len(ahead):
+        return
+    least, most = map(int, ahead.aminmax())
+    if least < 1:
+        msg = f"{key!r}: expected 1 or more steps, got {least}."
+        raise ValueError(msg)
+    if most > MOST_STEPS:
+        msg = (
+            f"{key!r}: expected at most {MOST_STEPS:,} steps, got {most:,}: no trajectory is as "
+            "long. Store the steps up to each row's next observation."
+        )
         raise ValueError(msg)
 
 
