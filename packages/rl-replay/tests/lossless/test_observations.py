@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from rl_replay.lossless.observations import (
     equal_within,
     equal_within_on_device,
+    most_below,
     same_bits_on_device,
     successors,
 )
@@ -45,6 +46,14 @@ def test_the_row_so_many_steps_further_on_is_found(drawn):
     back, steps = drawn
     assert successors(back, steps).tolist() == by_hand(back, steps)
     assert successors(back).tolist() == by_hand(back, np.ones_like(steps))
+
+
+def test_a_step_count_beyond_the_batch_leads_nowhere_and_costs_no_rounds():
+    steps = np.array([1, 2**40, 2, 2**63 - 1, 1])
+    assert successors(np.array([0, 1, 1, 1, 1]), steps).tolist() == [1, -1, 4, -1, -1]
+    assert most_below(steps, 5) == 2
+    assert most_below(np.array([2**40]), 5) == 1
+    assert most_below(steps[:0], 5) == 1
 
 
 def test_padding_follows_nothing():

@@ -255,6 +255,21 @@ def test_nstep_rows_name_the_row_so_many_steps_further_on():
     assert ring.rows.side.in_use() == 3
 
 
+@pytest.mark.parametrize("corrupt", [40, 2**40, 2**63 - 1])
+def test_a_corrupt_step_count_lets_no_later_row_look_further_back(corrupt):
+    ring = LosslessRing(40, 0, n_step=3)
+    seen = observe(31, ring.generator)
+    rows = [
+        (seen[t : t + 1], seen[min(t + 3, 30) : min(t + 3, 30) + 1], (5, t), min(3, 30 - t))
+        for t in range(30)
+    ]
+    rows[7] = (*rows[7][:3], corrupt)
+    for start in range(0, 30, 2):
+        ring.extend(ring.cells(rows[start : start + 2]))
+    ring.check()
+    assert ring.rows.reach == 3
+
+
 def test_nstep_rows_of_one_extend_are_linked_as_well():
     ring = LosslessRing(40, 0, n_step=4)
     seen = observe(21, ring.generator)

@@ -92,6 +92,12 @@ def gather(leaf: torch.Tensor, rows: Ints) -> torch.Tensor:
     return found[torch.from_numpy(rows).to(leaf.device)].view(leaf.dtype)
 
 
+def most_below(steps: Ints, bound: int) -> int:
+    """The largest number of steps below a bound, at least 1."""
+    most = int(steps.max(initial=1))
+    return most if most < bound else int(steps[steps < bound].max(initial=1))
+
+
 def successors(back: NDArray[np.integer[Any]], steps: Ints | None = None) -> Ints:
     """The row of a batch whose observation each row's next one should equal; -1 for none."""
     # That is the row that continues it, and on n-step rows the one so many steps further on.
@@ -107,7 +113,7 @@ def successors(back: NDArray[np.integer[Any]], steps: Ints | None = None) -> Int
     if steps is None:
         return following
     reached, found = following, np.full(count, -1, dtype=np.int64)
-    for step in range(1, min(int(steps.max()), count) + 1):
+    for step in range(1, most_below(steps, count) + 1):
         # `reached[i]` is the row `step` steps after row i; each round moves one further
         here = steps == step
         found[here] = reached[here]

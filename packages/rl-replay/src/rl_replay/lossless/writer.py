@@ -22,6 +22,7 @@ from rl_replay.lossless.observations import (
     bits,
     equal_within,
     equal_within_on_device,
+    most_below,
     successors,
 )
 from rl_slabs import Rows
@@ -192,8 +193,9 @@ class BatchLinker:
         steps = None
         if self.layout.has_steps:
             steps = bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
-            # bounded: a corrupt step count must not make every later link walk the whole ring
-            far = min(int(steps.max(initial=1)), self.addresses.lane_rows)
+            # a corrupt step count must not make every later link walk the whole ring: a row is
+            # overwritten before one that lies a whole lane ahead of it is written
+            far = most_below(steps, self.addresses.lane_rows)
             self.addresses.reach = max(self.addresses.reach, far)
         target = successors(back, steps)
         if observed is None:
