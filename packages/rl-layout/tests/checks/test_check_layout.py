@@ -249,6 +249,17 @@ def test_rows_of_n_steps_that_reach_past_their_end_are_found(errors):
     assert check_layout(far_rows([4, 3], kinds, [3, 3, 2, 1, 3, 3, 3])).ok
 
 
+@pytest.mark.parametrize("corrupt", [2**40, 2**63 - 1])
+@pytest.mark.parametrize("row", [0, 2])
+def test_a_corrupt_step_count_is_found_as_such(corrupt, row, errors):
+    far = [3, 3, 2, 1, 3, 3, 3]
+    far[row] = corrupt
+    batch = far_rows([4, 3], [EndKind.TERMINATED, EndKind.CUT], far)
+    batch[keys.NEXT_TERMINATED][row] = batch[keys.NEXT_DONE][row] = True
+    assert (keys.STEPS_TO_NEXT_OBS, (row,)) in errors(batch)
+    assert keys.TRAJ_IDS not in [key for key, _ in errors(batch)]
+
+
 def test_rows_of_n_steps_that_terminate_leave_their_id_where_they_reach():
     batch = far_rows([5], EndKind.TERMINATED, [3, 3, 3, 2, 1])
     flags = torch.tensor([False, False, True, True, True]).unsqueeze(-1)

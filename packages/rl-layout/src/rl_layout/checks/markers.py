@@ -104,7 +104,8 @@ def _end_findings(rows: MarkerRows) -> Iterator[Finding]:
     """Steps of an id after its termination, and rows of n steps that reach past an end."""
     m = rows.markers
     far = m.steps_to_next_obs
-    ahead = rows.flags(on=True).long() if far is None else far.cpu()
+    # bounded: corrupt counts must not wrap around where numbers of steps are added to them
+    ahead = rows.flags(on=True).long() if far is None else far.cpu().clamp(max=2**31 - 1)
     if m.traj_ids is not None and m.traj_step is not None and m.terminated is not None:
         ids, step = m.traj_ids.cpu(), m.traj_step.cpu()
         # ids are sparse 64-bit numbers: numbered 0 .. S - 1 to index with
