@@ -9,10 +9,12 @@ from rl_layout.testing import EndKind
 from rl_value import (
     A2CLoss,
     ClipPPOLoss,
+    CQLLoss,
     DQNLoss,
     KLPENPPOLoss,
     PPOLoss,
     ReinforceLoss,
+    TD3Loss,
     VTrace,
 )
 
@@ -72,6 +74,10 @@ def test_a_wrong_estimator_is_refused(linear_critic, discrete_actor):
         ({"clip_value": -1}, ValueError, "clip_value: expected"),
         ({"entropy_coeff": "much"}, TypeError, "entropy_coeff: expected a number.*'much'"),
         ({"critic_coeff": "much"}, TypeError, "critic_coeff: expected a number, got 'much'"),
+        ({"critic_coeff": torch.ones(3)}, TypeError, r"critic_coeff: .* got a tensor \[3\]"),
+        ({"entropy_coeff": torch.ones(3)}, TypeError, r"entropy_coeff: .* got a tensor \[3\]"),
+        ({"entropy_coeff": math.nan}, ValueError, "entropy_coeff: expected a number, got nan"),
+        ({"entropy_coeff": {"a": "b"}}, TypeError, r"entropy_coeff\['a'\]: expected a number"),
         ({"critic_coeff": math.nan}, ValueError, "critic_coeff: expected a number, got nan"),
         ({"samples_mc_entropy": 0}, ValueError, "samples_mc_entropy: expected at least 1, got 0"),
     ],
@@ -79,6 +85,17 @@ def test_a_wrong_estimator_is_refused(linear_critic, discrete_actor):
 def test_wrong_settings_are_refused(settings, error, message, linear_critic, discrete_actor):
     with pytest.raises(error, match=message):
         ClipPPOLoss(discrete_actor(), linear_critic(), **settings)
+
+
+@pytest.mark.parametrize("setting", ["policy_noise", "noise_clip"])
+def test_noise_of_actions_is_given_by_numbers(setting, nets):
+    with pytest.raises(TypeError, match=f"{setting}: expected a number, got 'much'"):
+        TD3Loss(nets.deterministic(), nets.critic(), action_spec=nets.Spec(), **{setting: "much"})
+
+
+def test_a_threshold_is_a_number(nets):
+    with pytest.raises(TypeError, match="lagrange_thresh: expected a number, got 'much'"):
+        CQLLoss(nets.actor(), nets.critic(), action_spec=nets.Spec(), lagrange_thresh="much")
 
 
 @pytest.mark.parametrize("samples", [0, 1.5])

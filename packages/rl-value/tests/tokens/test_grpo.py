@@ -135,8 +135,9 @@ def test_a_range_of_ratios_counts_from_when_it_is_set():
 
 
 def test_negative_penalty_is_refused():
-    with pytest.raises(ValueError, match="kl_coeff: expected 0 or more, got -1"):
-        GRPOLoss(model(), kl_coeff=-1)
+    for kl_coeff in (-1, float("inf")):
+        with pytest.raises(ValueError, match=f"kl_coeff: expected 0 or .* finite, got {kl_coeff}"):
+            GRPOLoss(model(), kl_coeff=kl_coeff)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from numbers import Real
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from rl_value.masked_means import Reduction, explained_variance, kept, reduce
 from rl_value.networks import check_network, output_of
 from rl_value.single_rows import warn_of_single_rows
 
-EntropyCoefficient = float | Tensor | Mapping[NestedKey, float]
+EntropyCoefficient = float | Tensor | Mapping[NestedKey, float | Tensor]
 
 
 class ActorCriticLoss(LossModule):
@@ -101,7 +100,7 @@ class ActorCriticLoss(LossModule):
         check_flags(entropy_bonus=entropy_bonus, log_explained_variance=log_explained_variance)
         check_flags(separate_losses=separate_losses, delay_value=delay_value)
         check_whole("samples_mc_entropy", samples_mc_entropy, 1)
-        critic_coeff = _critic_coefficient(critic_coeff)
+        critic_coeff = None if critic_coeff is None else _number("critic_coeff", critic_coeff)
         self.critic_network = critic_network
         late = delayed(critic_network) if delay_value and critic_network is not None else None
         self.target_critic_network = late
@@ -371,23 +370,23 @@ def _bound(given: Any) -> float | None:
     return bound
 
 
-def _critic_coefficient(given: Any) -> float | Tensor | None:
-    """A coefficient; None leaves the critic out."""
-    if given is not None and not isinstance(given, Tensor):
-        check_number("critic_coeff", given)
-    number: float | Tensor | None = given
+def _number(name: str, given: Any) -> float | Tensor:
+    """A coefficient, a number or a tensor of one."""
+    if isinstance(given, Tensor) and given.numel() == 1:
+        return given
+    check_number(name, given)
+    number: float = given
     return number
 
 
 def _coefficients(given: Any) -> EntropyCoefficient:
     """A coefficient, or one for each head."""
     if isinstance(given, Mapping):
-        return {as_key(as_tuple(key)): by for key, by in given.items()}
-    if not isinstance(given, Real | Tensor):
-        msg = f"entropy_coeff: expected a number, or one for each head, got {given!r}."
-        raise TypeError(msg)
-    number: float | Tensor = given  # type: ignore[assignment]
-    return number
+        return {
+            as_key(as_tuple(key)): _number(f"entropy_coeff[{key!r}]", by)
+            for key, by in given.items()
+        }
+    return _number("entropy_coeff", given)
 
 
 def _sum(values: list[Tensor]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import torch
@@ -83,8 +84,8 @@ class GRPOLoss(LossModule):
         check_choice("over", over, get_args(MeanOver))
         if kl_coeff is not None:
             check_number("kl_coeff", kl_coeff)
-            if kl_coeff < 0:
-                msg = f"kl_coeff: expected 0 or more, got {kl_coeff}."
+            if not 0 <= kl_coeff < math.inf:
+                msg = f"kl_coeff: expected 0 or more and finite, got {kl_coeff}."
                 raise ValueError(msg)
         self.actor_network = actor_network
         self.actor_method = "get_dist" if hasattr(actor_network, "get_dist") else "forward"

@@ -9,6 +9,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_tensordict import NestedKey, as_tensor
+from rl_tensordict.arguments import check_number
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import chosen, smoothed
@@ -81,6 +82,8 @@ class TD3Loss(ActorCriticsLoss):
             delay_actor=delay_actor,
             **settings,
         )
+        check_number("policy_noise", policy_noise)
+        check_number("noise_clip", noise_clip)
         if not (policy_noise >= 0 and noise_clip >= 0):
             msg = f"expected policy_noise and noise_clip of 0 or more: got {policy_noise} and "
             raise ValueError(msg + f"{noise_clip}.")

@@ -69,7 +69,8 @@ class CQLLoss(SACLoss):
         **settings: Any,
     ) -> None:
         super().__init__(actor_network, qvalue_network, **settings)
-        for name, number in (("temperature", temperature), ("min_q_weight", min_q_weight)):
+        numbers = {"temperature": temperature, "min_q_weight": min_q_weight}
+        for name, number in {**numbers, "lagrange_thresh": lagrange_thresh}.items():
             check_number(name, number)
         if temperature <= 0:
             msg = f"temperature: expected a number above 0, got {temperature}."
