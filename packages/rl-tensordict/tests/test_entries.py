@@ -6,6 +6,7 @@ from tensordict import NonTensorData, TensorDict, lazy_stack
 
 from rl_tensordict import (
     copied,
+    device_of_data,
     entries,
     entries_of,
     find,
@@ -202,3 +203,15 @@ def test_where_leaves_lie_is_told_of_every_group():
     batch["next", "deep", "c"] = torch.ones(3, 1, device=meta)
     assert not lies_on(batch, cpu)
     assert not lies_on(lazy_stack([batch]), cpu)
+
+
+def test_the_device_of_data_is_the_named_one_or_that_of_the_first_tensor_or_the_cpu():
+    there = torch.zeros(2, device="meta")
+    assert device_of_data(TensorDict({}, [2], device="meta")).type == "meta"
+    assert (
+        device_of_data(TensorDict({"note": NonTensorData("x"), "a": {"b": there}})).type == "meta"
+    )
+    ragged = lazy_stack([TensorDict({"a": torch.zeros(n, device="meta")}) for n in (1, 2)])
+    assert device_of_data(ragged).type == "meta"
+    with torch.device("meta"):
+        assert device_of_data(TensorDict({"empty": TensorDict()})).type == "cpu"

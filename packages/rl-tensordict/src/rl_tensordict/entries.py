@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
 from rl_tensordict.arguments import check_collection
@@ -221,9 +221,19 @@ def device_of_data(data: TensorDictBase) -> torch.device:
         >>> data.device, device_of_data(data)
         (None, device(type='cpu'))
     """
-    there = (one.device for one in data.values(True, True) if isinstance(one, Tensor))
-    found: torch.device = data.device or next(there, CPU)
-    return found
+    named: torch.device | None = data.device
+    return named or next(_devices(data), CPU)
+
+
+def _devices(data: TensorDictBase) -> Iterator[torch.device]:
+    """The devices of all tensors."""
+    # leaves of a lazy stack may differ in shape, and are not stacked here
+    parts = data.tensordicts if isinstance(data, LazyStackedTensorDict) else data.values()
+    for part in parts:
+        if isinstance(part, Tensor):
+            yield part.device
+        elif isinstance(part, TensorDictBase):
+            yield from _devices(part)
 
 
 def lies_on(data: Any, device: torch.device) -> bool:
