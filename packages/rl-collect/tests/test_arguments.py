@@ -28,7 +28,7 @@ def collector(**options):
         (lambda: collector(exploration_type="mode"), TypeError, "exploration_type must be"),
         (lambda: collector(producer="a"), TypeError, "producer must be a whole number: got 'a'"),
         (lambda: collector().wait("a"), TypeError, "timeout_s must be a number of seconds: got"),
-        (lambda: collector().load_state_dict(()), TypeError, "loads the dictionary that its"),
+        (lambda: collector().load_state_dict(()), TypeError, "of Collector returned, got"),
         (
             lambda: collector().load_state_dict({"env": 1}),
             KeyError,
@@ -43,7 +43,7 @@ def collector(**options):
         (lambda: TrajectoryIds(None), TypeError, "batch_size must be a tuple of sizes"),
         (lambda: TrajectoryIds(()).mark(3), TypeError, "over must be bool"),
         (lambda: TrajectoryIds((2,)).cut(np.ones(3, bool)), ValueError, r"must have shape \(2,\)"),
-        (lambda: TrajectoryIds(()).load_state_dict({}), KeyError, "missing"),
+        (lambda: TrajectoryIds(()).load_state_dict({}), KeyError, "lacks"),
         (lambda: Episodes("a"), TypeError, r"sizes, as \(2,\) or \(\): got 'a'"),
         (
             lambda: Episodes(()).add(np.ones(2), np.zeros(3, bool)),
@@ -59,7 +59,7 @@ def collector(**options):
         (lambda: WholeTrajectories(0), ValueError, "num_envs is too small"),
         (lambda: WholeTrajectories(1).take(3), TypeError, r"expected a batch \[\*B, T\]: got 3"),
         (lambda: WholeTrajectories(2).cut(torch.ones(2)), TypeError, "rows must be bool"),
-        (lambda: WholeTrajectories(2).load_state_dict([]), TypeError, "loads the dictionary"),
+        (lambda: WholeTrajectories(2).load_state_dict([]), TypeError, "WholeTrajectories returned"),
     ],
 )
 def test_wrong_arguments_are_refused_with_their_names(call, error, message):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from numbers import Real
 from typing import Any
@@ -58,18 +57,6 @@ def check_sizes(sizes: Any, name: str) -> tuple[int, ...]:
         msg = f"{name} must be a tuple of sizes, as (2,) or (): got {sizes!r:.200}."
         raise TypeError(msg)
     return tuple(check_count(size, 0, name) for size in sizes)
-
-
-def check_state(state: Any, names: Iterable[str], who: str) -> Mapping[str, Any]:
-    """Raise unless a state dictionary has these entries."""
-    if not isinstance(state, Mapping):
-        msg = f"{who} loads the dictionary that its state_dict() returned: got {state!r:.200}."
-        raise TypeError(msg)
-    missing = [name for name in names if name not in state]
-    if missing:
-        msg = f"the state is of something else than a {who}: {missing} are missing in {list(state)}"
-        raise KeyError(msg)
-    return state
 
 
 def as_array(values: Any) -> NDArray[Any]:

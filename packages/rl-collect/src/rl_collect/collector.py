@@ -9,7 +9,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import InteractionType
 
-from rl_collect.arguments import check_state, check_switches
+from rl_collect.arguments import check_switches
 from rl_collect.background_loop import TimeLimit
 from rl_collect.batches.assembler import BatchAssembler, in_range
 from rl_collect.env_runner import EnvRunner
@@ -28,7 +28,7 @@ from rl_collect.options import CollectorOptions
 from rl_collect.weights.load import PolicyWeights
 from rl_envs import EnvBase, wire_policy
 from rl_layout import split_trajectories
-from rl_tensordict.arguments import local_device
+from rl_tensordict.arguments import check_state, local_device
 
 
 class Collector(CollectorInterface):
@@ -403,7 +403,7 @@ class Collector(CollectorInterface):
             KeyError: it is the state of something else.
             ValueError: it belongs to other environments. The collector is unchanged then.
         """
-        check_state(state, ("batches", "policy", "env", "random"), type(self).__name__)
+        check_state(type(self).__name__, state, ("batches", "policy", "env", "random"))
         before = deepcopy(self.state_dict())
         try:
             self._load(state)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rl_collect.arguments import as_array, as_flags, check_sizes, check_state
+from rl_collect.arguments import as_array, as_flags, check_sizes
 from rl_collect.batches.markers import has_flags
+from rl_tensordict.arguments import check_state
 
 RECENT = 100
 """Of how many episodes the means are taken."""
@@ -146,7 +147,7 @@ class Episodes:
         Args:
             state: what `state_dict` returned.
         """
-        check_state(state, ("finished", "return", "length", "recent"), type(self).__name__)
+        check_state(type(self).__name__, state, ("finished", "return", "length", "recent"))
         total, length = (np.asarray(state[name]).copy() for name in ("return", "length"))
         if not total.shape == length.shape == self._return.shape:
             msg = (

@@ -43,7 +43,7 @@ def pair():
         (lambda: pair().rollout(2, out=[1]), r"out: expected a tensordict, got \[1\]"),
         (lambda: pair().rollout(2, tensordict="a"), "expected a tensordict: got str"),
         (lambda: pair().rollout(2, lambda _: 5), "tensordict from the policy, got int.*Module"),
-        (lambda: pair().load_state_dict([1]), r"what state_dict\(\) has returned, got \[1\]"),
+        (lambda: pair().load_state_dict([1]), r"of an environment returned, got \[1\]"),
         (lambda: pair().set_seed(0, 3), "static_seed: expected True or False"),
         (lambda: CountingEnv(3, "ab"), "expected a batch size of whole numbers"),
         (lambda: CountingEnv(3, (-2,)), r"batch size of whole numbers, as \(3,\): got \(-2,\)"),

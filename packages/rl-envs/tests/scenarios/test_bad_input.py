@@ -138,7 +138,7 @@ def test_arguments_of_another_kind_are_refused(make):
         env.rollout(0)
     with pytest.raises(TypeError, match="seed: expected a whole number, got 'one'"):
         env.set_seed("one")
-    with pytest.raises(KeyError, match=r"has returned: \['state'\] are missing"):
+    with pytest.raises(KeyError, match=r"no state of an environment: it lacks \['state'\]"):
         env.load_state_dict({"is_started": True})
 
 

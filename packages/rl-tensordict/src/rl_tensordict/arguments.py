@@ -18,6 +18,7 @@ import torch
 from tensordict import is_tensor_collection
 from torch import Tensor
 
+from rl_tensordict.errors import UnknownName
 from rl_tensordict.host import CPU
 from rl_tensordict.nested_keys import as_tuple
 from rl_tensordict.types import NestedKey
@@ -196,3 +197,13 @@ def drop_useless(given: Mapping[str, Any], reasons: Mapping[str, str]) -> dict[s
             msg = f"{name} has no effect: {reasons[name]}. Leave it out."
             warnings.warn(msg, DeprecationWarning, stacklevel=level)
     return {name: value for name, value in given.items() if name not in reasons}
+
+
+def check_state(owner: str, state: Any, names: Iterable[str]) -> None:
+    """Raise for what the `state_dict()` of an owner, as `"a logger"`, did not return."""
+    check_type("state", state, Mapping, f"what the state_dict() of {owner} returned")
+    missing = [name for name in names if name not in state]
+    if missing:
+        held = sorted(map(str, state))
+        msg = f"this is no state of {owner}: it lacks {missing}, and has {held}. "
+        raise UnknownName(msg + "Pass what its state_dict() returned.")

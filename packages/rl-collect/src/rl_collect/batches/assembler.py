@@ -11,7 +11,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from rl_collect.arguments import check_state
 from rl_collect.batches.complete_trajectories import (
     TrajectoryQueue,
     WholeTrajectories,
@@ -25,6 +24,7 @@ from rl_collect.options import CollectorOptions
 from rl_envs import PolicyPlan
 from rl_layout import keys
 from rl_tensordict import CPU, find
+from rl_tensordict.arguments import check_state
 from rl_tensordict.types import Array, Flags, KeyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -220,7 +220,7 @@ class BatchAssembler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a saved one stopped."""
-        check_state(state, self.state_dict(), "Collector")
+        check_state("a Collector", state, self.state_dict())
         self._ids.load_state_dict(state["ids"])
         self._groups.load_state_dict(state["groups"])
         self._mid_episode = state["mid_episode"].clone()

@@ -9,9 +9,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_collect.arguments import as_flags, check_count, check_state
+from rl_collect.arguments import as_flags, check_count
 from rl_layout import keys
 from rl_tensordict import CPU, Dimensions, Group, build, nest, tensors
+from rl_tensordict.arguments import check_state
 from rl_tensordict.types import LeafTensors
 
 
@@ -156,7 +157,7 @@ class WholeTrajectories:
         Args:
             state: what `state_dict` returned.
         """
-        check_state(state, ("env", "rows"), type(self).__name__)
+        check_state(type(self).__name__, state, ("env", "rows"))
         if not isinstance(state["env"], Tensor) or not isinstance(state["rows"], dict):
             found = type(state["env"]).__name__
             msg = f"the state is of something else: expected a tensor 'env', got {found}."

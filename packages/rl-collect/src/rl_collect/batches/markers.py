@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from rl_collect.arguments import as_flags, check_sizes, check_state
+from rl_collect.arguments import as_flags, check_sizes
 from rl_layout import keys
 from rl_tensordict import CPU, build_flat, find, insert, names_of, put, put_leaves
-from rl_tensordict.arguments import as_integer
+from rl_tensordict.arguments import as_integer, check_state
 from rl_tensordict.types import Array, Flags, KeyPath
 
 Numbers = NDArray[np.int64]
@@ -203,7 +203,7 @@ class TrajectoryIds:
             ValueError: it is of environments of another batch size.
         """
         names = ("fresh", "ids", "steps")
-        check_state(state, (*names, "producer", "begun"), type(self).__name__)
+        check_state(type(self).__name__, state, (*names, "producer", "begun"))
         found = {name: np.asarray(state[name]).copy() for name in names}
         if found["ids"].shape != self._ids.shape:
             msg = (

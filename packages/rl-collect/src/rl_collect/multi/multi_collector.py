@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from tensordict import TensorDictBase
 
-from rl_collect.arguments import check_state
 from rl_collect.background_loop import TimeLimit
 from rl_collect.inputs.devices import mover
 from rl_collect.inputs.policies import takes_steps
@@ -21,6 +20,7 @@ from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.worker_weights import WorkerWeights
+from rl_tensordict.arguments import check_state
 from rl_workers import WorkerDied
 
 
@@ -318,7 +318,7 @@ class MultiCollector(CollectorInterface):
         self._require_sync()
         self._drain()
         self._workers.require_all()
-        check_state(state, ("frames", "policy_version", "workers"), type(self).__name__)
+        check_state(type(self).__name__, state, ("frames", "policy_version", "workers"))
         saved = state["workers"]
         if len(saved) != len(self._workers):
             msg = f"the state is of {len(saved)} workers: expected {len(self._workers)}."

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from rl_envs.env.interface import Environment
 from rl_layout import keys
 from rl_tensordict import UnfitValue, find
-from rl_tensordict.arguments import check_type
+from rl_tensordict.arguments import check_state, check_type
 from rl_tensordict.types import Array
 from rl_transforms import StepCounter, Transform
 
@@ -56,7 +56,7 @@ def check_step(env: Environment, root: TensorDictBase) -> None:
     check_batch(env, root)
 
 
-def check_state(env: Environment, state: Mapping[str, Any], held: Mapping[str, Any]) -> None:
+def check_held(env: Environment, state: Mapping[str, Any], held: Mapping[str, Any]) -> None:
     """Raise for what is no saved state of an environment like this one, which holds `held`."""
     names = list(state["state"])
     if not held.keys() <= set(names):
@@ -69,11 +69,7 @@ def check_state(env: Environment, state: Mapping[str, Any], held: Mapping[str, A
 
 def check_saved(state: Mapping[str, Any]) -> None:
     """Raise for what no `state_dict()` has returned."""
-    check_type("state", state, dict, "what state_dict() has returned")
-    missing = [name for name in ("is_started", "state") if name not in state]
-    if missing:
-        msg = f"expected what state_dict() has returned: {missing} are missing in {list(state)}."
-        raise KeyError(msg)
+    check_state("an environment", state, ("is_started", "state"))
 
 
 def check_start(env: Environment, root: TensorDictBase | None) -> None:

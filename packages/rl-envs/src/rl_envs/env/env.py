@@ -543,7 +543,7 @@ class EnvBase(EnvSpecs, EnvRows, Renderable, metaclass=EnvType):
         checks.check_open(self)
         checks.check_saved(state_dict)
         before = deepcopy(self._get_state())
-        checks.check_state(self, state_dict, before)
+        checks.check_held(self, state_dict, before)
         try:
             self._set_state(state_dict["state"])
         except BaseException:  # loading failed halfway

@@ -33,7 +33,14 @@ from rl_record.loggers.event import (
 )
 from rl_record.loggers.run_folder import check_inside, written
 from rl_tensordict import as_tensor
-from rl_tensordict.arguments import check_integer, check_number, check_type, check_whole, shown
+from rl_tensordict.arguments import (
+    check_integer,
+    check_number,
+    check_state,
+    check_type,
+    check_whole,
+    shown,
+)
 
 LULL_S = 0.1  # between two looks into the queue
 
@@ -238,10 +245,7 @@ class Logger:
             TypeError: it is no mapping.
             ValueError: it is none of a logger, or the logger is closed.
         """
-        check_type("state", state, Mapping, "what state_dict returned")
-        if missing := {"last_step", "last_of"} - set(state):
-            msg = f"this is no state of a logger: it lacks {sorted(missing)}. Give a state_dict()."
-            raise ValueError(msg)
+        check_state("a logger", state, ("last_of", "last_step"))
         check_type("last_of", state["last_of"], Mapping, "steps by name")
         self.last_step = check_integer("last_step", state["last_step"])
         self._last_of = dict(state["last_of"])

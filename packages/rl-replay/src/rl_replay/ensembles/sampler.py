@@ -9,8 +9,8 @@ import torch
 
 from rl_replay.ensembles.members import Members
 from rl_replay.samplers import Sampler
-from rl_replay.samplers.sampler import require_state
 from rl_slabs.internals import positive
+from rl_tensordict.arguments import check_state
 
 
 class SamplerEnsemble(Members[Sampler]):
@@ -155,6 +155,6 @@ class SamplerEnsemble(Members[Sampler]):
         Raises:
             ValueError: It lacks entries, as the state of a sampler of another kind.
         """
-        require_state(self, state, "p", "num_buffer_sampled")
+        check_state(type(self).__name__, state, ("p", "num_buffer_sampled"))
         self.p = state["p"]
         self.num_buffer_sampled = int(state["num_buffer_sampled"])

@@ -10,9 +10,9 @@ import torch
 from rl_replay.edges import edge
 from rl_replay.samplers.arrivals import Arrivals
 from rl_replay.samplers.rows import RandomSampler
-from rl_replay.samplers.sampler import Sampler, require_state
+from rl_replay.samplers.sampler import Sampler
 from rl_tensordict import CPU, UnfitValue
-from rl_tensordict.arguments import check_whole
+from rl_tensordict.arguments import check_state, check_whole
 from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ConsumingSampler(Sampler):
         Raises:
             ValueError: It lacks entries, as the state of a sampler of another kind.
         """
-        require_state(self, state, "rows", "drawn", "next", "ran_out")
+        check_state(type(self).__name__, state, ("rows", "drawn", "next", "ran_out"))
         self._pool = _Pool()
         kept = (torch.as_tensor(state[name], device=CPU) for name in ("rows", "drawn"))
         self._pool.add(*(each.numpy() for each in kept))

@@ -16,11 +16,12 @@ from rl_replay.priorities.memory import PriorityMemory
 from rl_replay.priorities.reduction import PriorityReduction, as_priorities, reduced
 from rl_replay.priorities.row_priorities import RowPriorities
 from rl_replay.priorities.saved import Saved
-from rl_replay.samplers.sampler import Sampler, require_state
+from rl_replay.samplers.sampler import Sampler
 from rl_replay.storages.positions import whole_numbers
 from rl_slabs import Window
 from rl_slabs.internals import positive
 from rl_tensordict import CPU
+from rl_tensordict.arguments import check_state
 from rl_tensordict.types import Floats, Ints
 
 if TYPE_CHECKING:
@@ -307,9 +308,9 @@ class PrioritizedSampler(Sampler):
         """
         if not state:
             return
-        require_state(self, state, "alpha", "beta")
+        check_state(type(self).__name__, state, ("alpha", "beta"))
         if "first" in state:
-            require_state(self, state, "counts", "priorities", "highest")
+            check_state(type(self).__name__, state, ("counts", "priorities", "highest"))
         self.alpha, self.beta = float(state["alpha"]), float(state["beta"])
         if "first" not in state:
             self._rows.load(None)

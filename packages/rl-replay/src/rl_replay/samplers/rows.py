@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from rl_replay.edges import edge
-from rl_replay.samplers.sampler import Sampler, require_state
+from rl_replay.samplers.sampler import Sampler
 from rl_tensordict import CPU
-from rl_tensordict.arguments import shown
+from rl_tensordict.arguments import check_state, shown
 
 if TYPE_CHECKING:
     from rl_replay.storages.storage import Storage
@@ -92,7 +92,7 @@ class SamplerWithoutReplacement(Sampler):
         Raises:
             ValueError: It lacks entries, as the state of a sampler of another kind.
         """
-        require_state(self, state, "order", "place", "seen", "ran_out")
+        check_state(type(self).__name__, state, ("order", "place", "seen", "ran_out"))
         self._order, self._place = torch.as_tensor(state["order"], device=CPU), int(state["place"])
         self._seen = tuple(tuple(part) for part in state["seen"])
         self.ran_out = bool(state["ran_out"])

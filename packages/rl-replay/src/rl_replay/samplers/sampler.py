@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -196,23 +196,9 @@ class Sampler(ABC, metaclass=_Dispatch):
         """
         if state and type(self).state_dict is Sampler.state_dict:
             raise ValueError(
-                f"a {type(self).__name__} has no state, and {_told(state)} was given: load it into "
+                f"a {type(self).__name__} has no state, and {shown(state)} was given: load it into "
                 "a sampler of the kind that returned it."
             )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def require_state(owner: object, state: object, *names: str) -> None:
-    """Raises unless a state has some entries, before any of them is taken."""
-    entries = set(state) if isinstance(state, Mapping) else set()
-    if missing := [name for name in names if name not in entries]:
-        raise ValueError(
-            f"this is no state of a {type(owner).__name__}: it lacks {missing}, and {_told(state)} "
-            "was given. Pass what its state_dict() returned."
-        )
-
-
-def _told(state: object) -> str:
-    return f"one of {sorted(map(str, state))}" if isinstance(state, Mapping) else shown(state)

@@ -10,7 +10,6 @@ import torch
 
 from rl_layout import keys
 from rl_replay.edges import edge
-from rl_replay.samplers.sampler import require_state
 from rl_replay.samplers.slice_layout import SliceShape
 from rl_replay.samplers.slices import (
     USELESS,
@@ -22,7 +21,7 @@ from rl_replay.samplers.slices import (
 )
 from rl_replay.trajectories.index import TrajectoryIndex, random_numbers
 from rl_tensordict import CPU, NestedKey, UnfitValue
-from rl_tensordict.arguments import drop_useless, refuse_unknown
+from rl_tensordict.arguments import check_state, drop_useless, refuse_unknown
 from rl_tensordict.types import Ints
 
 _NOTHING = np.zeros(0, dtype=np.int64)
@@ -146,7 +145,7 @@ class SliceSamplerWithoutReplacement(TrajectorySampler):
         Raises:
             ValueError: It lacks entries, as the state of a sampler of another kind.
         """
-        require_state(self, state, "slots", "born", "ran_out")
+        check_state(type(self).__name__, state, ("slots", "born", "ran_out"))
         kept = (torch.as_tensor(state[n], device=CPU) for n in ("slots", "born"))
         self._slots, self._born = (each.numpy() for each in kept)
         self.ran_out = bool(state["ran_out"])

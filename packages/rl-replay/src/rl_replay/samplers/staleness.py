@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from rl_layout import keys
 from rl_replay.edges import edge
 from rl_replay.samplers.arrivals import Arrivals
-from rl_replay.samplers.sampler import Sampler, require_state
+from rl_replay.samplers.sampler import Sampler
 from rl_slabs import Window
 from rl_tensordict import CPU, NestedKey, UnfitValue, as_key, as_tuple
-from rl_tensordict.arguments import check_calls, check_type, check_whole, shown
+from rl_tensordict.arguments import check_calls, check_state, check_type, check_whole, shown
 from rl_tensordict.types import Ints
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class StalenessAwareSampler(Sampler):
             ValueError: It lacks entries, as the state of a sampler of another kind.
         """
         if state:
-            require_state(self, state, "consumer_version")
+            check_state(type(self).__name__, state, ("consumer_version",))
             self.reset()  # rows that are restored with it may have the ids of former ones
             self.consumer_version = int(state["consumer_version"])
 
