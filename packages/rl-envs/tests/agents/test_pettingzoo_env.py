@@ -203,6 +203,35 @@ def test_an_agent_that_terminates_may_leave_out_its_last_observation():
     assert batch["next", "agents", "observation"][:, 0, 0].tolist() == [1, 1, 1, 1]
 
 
+def test_the_root_terminates_where_all_that_have_been_in_are_terminated():
+    class Early(Together):
+        def reset(self, seed=None, options=None):
+            super().reset(seed)
+            self.agents = ["runner_0", "runner_1"]  # and the chaser joins no episode
+            return self._observations(self.agents), {agent: {} for agent in self.agents}
+
+    batch = PettingZooEnv(Early()).rollout(9)
+    assert batch["next", "terminated"].flatten().tolist() == [False, False, True]
+    assert not batch["next", "truncated"].any()
+    assert not batch["next", "agents", "done"][:, 2].any()
+
+
+def test_agents_that_are_out_keep_their_last_observation_where_arrays_are_written_again():
+    class InPlace(Together):
+        def _observations(self, agents):
+            whole = self.__dict__.setdefault("whole", np.zeros((3, 2), np.float32))
+            whole[:] = self.time
+            return {a: whole[self.possible_agents.index(a)] for a in agents}
+
+    env = PettingZooEnv(InPlace())
+    batch = env.rollout(9, always(env, 2))
+    assert batch["next", "agents", "observation"][:, :, 0].T.tolist() == [
+        [1, 2, 2, 2],
+        [1, 2, 3, 3],
+        [1, 2, 3, 4],
+    ]
+
+
 def test_methods_of_other_interfaces_are_named():
     class Bare(Together):
         def reset(self, seed=None, options=None):

@@ -79,20 +79,25 @@ class AgentGroup:
         }
         return Composite(flags, shape=(count,))
 
-    def shown(
-        self, seen: Mapping[str, Any], acting: Sequence[str], going: Sequence[str]
-    ) -> TensorDictBase:
-        """Observations of the agents, which of them act, and which others wait."""
-        # Zeros for agents that saw nothing yet.
-        # An action mask allows everything to agents that do not act, whose actions are ignored.
-        leaves = {
+    def unseen(self) -> dict[KeyPath, Array]:
+        """Observations `[A, ...]` of agents that saw nothing yet: zeros."""
+        return {
             key: np.array(self.observation.get(keys.as_key(key)).zero().numpy())
             for key, _, _ in self.writers
         }
+
+    def see(self, last: Mapping[KeyPath, Array], seen: Mapping[str, Any]) -> None:
+        """Write what agents see to the rows of the last observations, in place."""
         for row, agent in enumerate(self.agents):
             for key, path, write in self.writers if agent in seen else ():
-                write(leaves[key][row, ...], value_at(seen[agent], path))
-        found = {key: torch.from_numpy(leaf) for key, leaf in leaves.items()}
+                write(last[key][row, ...], value_at(seen[agent], path))
+
+    def shown(
+        self, last: Mapping[KeyPath, Array], acting: Sequence[str], going: Sequence[str]
+    ) -> TensorDictBase:
+        """The last observations of the agents, which of them act, and which others wait."""
+        # An action mask allows everything to agents that do not act, whose actions are ignored.
+        found = {key: torch.from_numpy(leaf.copy()) for key, leaf in last.items()}
         acts = torch.tensor([[agent in acting] for agent in self.agents], device="cpu")
         found[MASK,] = acts
         if keys.WAITING in self.observation.keys():  # noqa: SIM118 - a Composite has no `in`
@@ -114,10 +119,12 @@ class AgentGroup:
     def results(
         self, rewards: Mapping[str, Any], flags: Mapping[str, tuple[bool, bool]]
     ) -> TensorDictBase:
-        """Rewards and flags of the agents."""
+        """Rewards and flags of the agents; agents that were not in yet have neither."""
         names = {keys.TERMINATED: 0, keys.TRUNCATED: 1}
         found = {
-            name: torch.tensor([[flags[agent][place]] for agent in self.agents], device="cpu")
+            name: torch.tensor(
+                [[agent in flags and flags[agent][place]] for agent in self.agents], device="cpu"
+            )
             for name, place in names.items()
         }
         gained = [[float(rewards.get(agent, 0.0))] for agent in self.agents]

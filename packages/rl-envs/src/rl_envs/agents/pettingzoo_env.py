@@ -14,8 +14,10 @@ from rl_envs.env.env import EnvBase
 from rl_layout import keys
 from rl_specs import Binary, Composite
 from rl_tensordict import build
+from rl_tensordict.types import Array, KeyPath
 
 _RESET = ("observations", "infos")
+_IN = (False, False)  # neither terminated nor truncated
 _STEP = ("observations", "rewards", "terminations", "truncations", "infos")
 
 
@@ -25,7 +27,8 @@ class PettingZooEnv(EnvBase):
     Observations are under `("agents", "observation")` `[A, ...]`, the parts of a `Dict` space under
     their own names, actions under `("agents", "action")`. `("agents", "mask")`, bool `[A, 1]`, says
     who acts: agents that are out repeat their last observation and flags, get reward 0, and their
-    action is ignored. The root is done when every agent is out, and terminated if all of them were.
+    action is ignored. The root is done when every agent is out, and terminated if all of those that
+    have been in were.
 
     Where agents take turns (PettingZoo's AEC), a step is the turn of one agent, whom the mask
     names, while `("agents", "waiting")` names the others that are in. Each agent's
@@ -93,8 +96,9 @@ class PettingZooEnv(EnvBase):
         self.reward_spec = Composite({name: group.reward for name, group in parts})
         root = {name: Binary(shape=(1,), dtype=torch.bool, device="cpu") for name in keys.DONE_KEYS}
         self.done_spec = Composite({**{name: group.done for name, group in parts}, **root})
-        self._seen: dict[str, Any] = {}
-        self._flags: dict[str, tuple[bool, bool]] = {}
+        # copies: an environment may change an array that it returned
+        self._last: dict[str, dict[KeyPath, Array]] = {}
+        self._flags: dict[str, tuple[bool, bool]] = {}  # of those that have been in
 
     @property
     def stepped_objects(self) -> Iterator[object]:
@@ -104,9 +108,12 @@ class PettingZooEnv(EnvBase):
     def _reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
         found = self.env.reset(seed=self._seed, **kwargs)
         self._seed = None
-        self._flags = dict.fromkeys(self.env.possible_agents, (False, False))
-        self._seen = {} if self._in_turns else dict(_parts("reset", found, _RESET)[0])
-        self._look()
+        self._flags = dict.fromkeys(self.env.agents, _IN)
+        self._last = {name: group.unseen() for name, group in self.groups.items()}
+        if self._in_turns:
+            self._look()
+        else:
+            self._see(_parts("reset", found, _RESET)[0])
         return self._shown()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -131,7 +138,7 @@ class PettingZooEnv(EnvBase):
             _require(part, chosen, name)
         # the next observation of an agent that is terminated is worth nothing, and may be left out
         _require(seen, [agent for agent in chosen if not terminated[agent]], _STEP[0])
-        self._seen |= seen
+        self._see(seen)
         for agent in chosen:
             self._flags[agent] = bool(terminated[agent]), bool(truncated[agent])
         return rewards
@@ -144,16 +151,20 @@ class PettingZooEnv(EnvBase):
         self._look()
         for agent in list(env.agents):
             self._flags[agent] = bool(env.terminations[agent]), bool(env.truncations[agent])
-        while env.agents and any(self._flags[env.agent_selection]):
+        while env.agents and any(self._flags.get(env.agent_selection, _IN)):
             env.step(None)
         return rewards
 
     def _look(self) -> None:
-        if self._in_turns:
-            self._seen |= {agent: self.env.observe(agent) for agent in self.env.agents}
+        """Ask what each agent sees, where they take turns."""
+        self._see({agent: self.env.observe(agent) for agent in self.env.agents})
+
+    def _see(self, seen: Mapping[str, Any]) -> None:
+        for name, group in self.groups.items():
+            group.see(self._last[name], seen)
 
     def _going(self) -> list[str]:
-        return [agent for agent in self.env.agents if not any(self._flags[agent])]
+        return [agent for agent in self.env.agents if not any(self._flags.get(agent, _IN))]
 
     def _acting(self) -> list[str]:
         if self._in_turns:
@@ -162,7 +173,10 @@ class PettingZooEnv(EnvBase):
 
     def _shown(self) -> TensorDictBase:
         acting, going = self._acting(), self._going()
-        groups = {name: one.shown(self._seen, acting, going) for name, one in self.groups.items()}
+        groups = {
+            name: group.shown(self._last[name], acting, going)
+            for name, group in self.groups.items()
+        }
         return build(groups, self.batch_size)
 
     def _set_seed(self, seed: int) -> None:
