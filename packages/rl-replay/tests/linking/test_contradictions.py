@@ -238,6 +238,17 @@ def test_rows_of_n_steps_of_a_dataset_that_say_other_ends_are_cut():
     assert buffer.storage.trajectories().lengths().tolist() == [6, 2]
 
 
+@pytest.mark.parametrize("far", [2**40, 2**63 - 1])
+def test_rows_with_a_corrupt_number_of_steps_prove_no_neighbours(far):
+    seen = torch.tensor([2.0, 2, 2, 2, 0]).view(5, 1)
+    steps = torch.tensor([1, far, far - 1, 1, 1]).unsqueeze(-1)
+    below = {"observation": torch.tensor([2.0, 0, 0, 2, 0]).view(5, 1), "steps_to_next_obs": steps}
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+    buffer.extend(TensorDict({"observation": seen, "next": below}, [5]))
+    # the third and the fourth row have nothing in common
+    assert buffer.storage.trajectories().lengths().tolist() == [3, 1, 1]
+
+
 @pytest.mark.parametrize("far", [1, 2])
 def test_rows_of_n_steps_are_not_continued_by_the_row_that_they_reach(far):
     # an environment that is back at the same observation after two steps

@@ -276,6 +276,7 @@ def _reach_inside(
     """N-step rows whose next observation is that of a row of the call, bool `[n - stride]`."""
     rows = np.arange(extent.count - extent.stride)
     steps = _steps(leaves, known, slice(0, len(rows)))
+    steps = np.minimum(steps, extent.length)  # corrupt ones near 2**63 would wrap around
     inside: NDArray[np.bool_] = (rows // extent.stride) % extent.length + steps < extent.length
     return inside
 
