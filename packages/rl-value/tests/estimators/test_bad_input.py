@@ -132,6 +132,29 @@ def test_wrong_data_is_refused(change, error, message, critic, prepared):
 
 
 @pytest.mark.parametrize(
+    ("steps", "error", "message"),
+    [
+        (torch.tensor([[1.5], [1.0], [1.0]]), TypeError, "'far'.*expected torch.int64, got"),
+        (
+            torch.ones(3, dtype=torch.int64),
+            ValueError,
+            r"'far'.*expected shape \[3, 1\], got \[3\]",
+        ),
+        (torch.ones(3, 2, dtype=torch.int64), ValueError, r"'far'.*\[3, 1\], got \[3, 2\]"),
+        (torch.tensor([[1], [0], [1]]), ValueError, "'far': expected 1 or more steps, got 0"),
+    ],
+)
+def test_wrong_numbers_of_steps_of_another_name_are_refused(
+    steps, error, message, critic, prepared
+):
+    batch = prepared(trajectories([3])).set(("next", "far"), steps)
+    estimator = TD0Estimator(gamma=0.9, value_network=critic())
+    estimator.set_keys(steps_to_next_obs="far")
+    with pytest.raises(error, match=message):
+        estimator(batch)
+
+
+@pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"gamma": "0.9"}, TypeError, "gamma: expected a number in .* got '0.9'"),

@@ -9,6 +9,7 @@ from tensordict.nn import (
 
 from rl_layout import keys
 from rl_layout.testing import EndKind, batches, environments, trajectories
+from rl_tensordict import as_tuple
 from rl_value import GAE, TD0Estimator, TD1Estimator, TDLambdaEstimator, VTrace
 
 GAMMA, LMBDA = 0.9, 0.7
@@ -199,6 +200,25 @@ def test_estimators_take_several_rewards_and_agents(curve_network, critic, prepa
     found = estimator(agents)["advantage"]
     one = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=critic())(batch)["advantage"]
     torch.testing.assert_close(found, one[..., None] * torch.arange(1.0, 7).view(3, 2))
+
+
+@pytest.mark.parametrize("flags", ["usual", "renamed", "of a group"])
+def test_numbers_of_steps_of_another_name_say_where_trajectories_end(
+    flags, critic, n_step, prepared
+):
+    # rows of several steps do not say which member was truncated inside of them
+    end = EndKind.TERMINATED if flags == "of a group" else EndKind.TRUNCATED
+    batch = n_step(prepared(trajectories([6, 4], end)), 3, GAMMA)
+    estimator = TDLambdaEstimator(gamma=GAMMA, lmbda=LMBDA, value_network=critic())
+    expected = estimator(batch.clone())["value_target"]
+    batch.rename_key_(STEPS, ("next", "far"))
+    estimator.set_keys(steps_to_next_obs="far")
+    if flags != "usual":
+        for name in ("done", "terminated"):
+            key = ("mine", name) if flags == "of a group" else f"my_{name}"
+            batch.rename_key_(("next", name), ("next", *as_tuple(key)))
+            estimator.set_keys(**{name: key})
+    torch.testing.assert_close(estimator(batch)["value_target"], expected)
 
 
 @pytest.mark.parametrize("kind", [GAE, TDLambdaEstimator, TD1Estimator, TD0Estimator])

@@ -100,6 +100,20 @@ def test_compiled_loss_of_n_step_rows_equals_the_eager_one(make):
     torch.testing.assert_close(*both_ways(make(double_dqn=True), batch))
 
 
+@pytest.mark.parametrize("name", ["steps_to_next_obs", "far"])
+@pytest.mark.parametrize(
+    ("steps", "message"), [(0, "1 or more steps, got 0"), (2**40, "at most 2,147,483,647 steps")]
+)
+def test_compiled_loss_refuses_wrong_numbers_of_steps(steps, message, name):
+    batch = n_step(prepared()).rename_key_(keys.STEPS_TO_NEXT_OBS, ("next", name))
+    batch["next", name][4] = steps
+    loss = of_values()
+    loss.set_keys(steps_to_next_obs=name)
+    torch.compiler.reset()
+    with pytest.raises(ValueError, match=f"{name}.*: expected {message}"):
+        torch.compile(loss, backend="eager", fullgraph=True)(batch)
+
+
 @pytest.mark.parametrize("change", [masked, n_step])
 @pytest.mark.parametrize(
     ("kind", "gamma"),

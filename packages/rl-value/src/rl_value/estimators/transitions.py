@@ -19,12 +19,15 @@ from rl_tensordict import NestedKey, as_tuple, find, names_of, require
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction, floats
 from rl_value.counted_steps import absent_members, members_without_next, under_next
+from rl_value.estimators.step_counts import check_steps, steps_ahead
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
 from rl_value.masked_means import standardise
 
-# a pair of a segment and a number of steps is numbered within 64 bits
-MOST_STEPS = 2**31 - 1
-STANDARD = {"done": keys.DONE, "terminated": keys.TERMINATED}
+STANDARD = {
+    "done": keys.DONE,
+    "terminated": keys.TERMINATED,
+    "steps_to_next_obs": keys.STEPS_TO_NEXT_OBS[-1],
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Transitions:
         time_dim: int | None = None,
     ) -> Transitions:
         """Read the steps of a batch."""
+        ahead = steps_ahead(batch, _behind(entries["steps_to_next_obs"]))
         segments = _segments(batch, entries)
         if len(segments) == segments.num_real:  # every row is alone
             refuse_scattered_rows(batch, segments)
@@ -73,10 +77,9 @@ class Transitions:
         truncated = None
         if done is not None:
             truncated = _truncated_inside(done & ~terminated, left_out, segments)
-        ahead = find(batch, _behind(entries["steps_to_next_obs"]))
         if ahead is not None:
-            ahead = segments.gather(ahead).reshape(-1)
-            _check_steps(ahead, entries["steps_to_next_obs"])
+            ahead = segments.gather(ahead)
+            check_steps(ahead, entries["steps_to_next_obs"])
             if truncated is not None:
                 _refuse_truncated(truncated, entries["done"])
         missing = _marked(batch, segments, keys.NEXT_MISSING)
@@ -266,7 +269,7 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
         raise ValueError(msg)
     is_open = len(batch.batch_size) > 1 and must_compare_observations(batch)
     compared = refuse_misplaced_time(batch) if is_open else None
-    standard = entries["done"] == keys.DONE and entries["terminated"] == keys.TERMINATED
+    standard = all(entries[name] == usual for name, usual in STANDARD.items())
     if standard and find(batch, keys.NEXT_DONE) is not None:
         return Segments.of(batch, compared)
     renamed = {
@@ -279,7 +282,9 @@ def _segments(batch: TensorDictBase, entries: Mapping[str, NestedKey]) -> Segmen
     markers = [key for key, _, _ in FIELDS.values()]
     if not renamed and any(batch.get(key, None) is not None for key in markers):
         return Segments.of(batch, compared)
-    known = batch.exclude(keys.NEXT_TRUNCATED)  # a flag that goes with other names
+    known = batch.copy()
+    if any(key in renamed for key in (keys.NEXT_DONE, keys.NEXT_TERMINATED)):
+        known = known.exclude(keys.NEXT_TRUNCATED)  # a flag that goes with other names
     for key, value in renamed.items():
         known.set(key, value)
     if all(find(known, as_tuple(key)) is None for key in markers):
@@ -325,21 +330,6 @@ def _check_group(terminated: Tensor, reward: Tensor, key: NestedKey) -> None:
             f"{key!r}: expected a flag for each reward, {[*reward.shape[1:-1], 1]} after the "
             f"batch, got {list(terminated.shape[1:])}. Call set_keys(terminated=, done=), or give "
             "a group without flags of its own those of the root: rl_transforms.GroupDone(group)."
-        )
-        raise ValueError(msg)
-
-
-def _check_steps(ahead: Tensor, key: NestedKey) -> None:
-    if not len(ahead):
-        return
-    least, most = map(int, ahead.aminmax())
-    if least < 1:
-        msg = f"{key!r}: expected 1 or more steps, got {least}."
-        raise ValueError(msg)
-    if most > MOST_STEPS:
-        msg = (
-            f"{key!r}: expected at most {MOST_STEPS:,} steps, got {most:,}: no trajectory is as "
-            "long. Store the steps up to each row's next observation."
         )
         raise ValueError(msg)
 
