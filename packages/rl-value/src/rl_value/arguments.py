@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from rl_layout.internals import array_of
 from rl_tensordict import NestedKey
-from rl_tensordict.arguments import check_integer, check_type, shown
+from rl_tensordict.arguments import check_integer, check_number, check_type, shown
 from rl_value.scan.block_scan import is_transformed
 
 FLOATS = (torch.float32, torch.float64)
@@ -122,6 +123,15 @@ def check_bounds(**bounds: Any) -> None:
         if not is_number or not bound >= 0:
             msg = f"{name}: expected a number of 0 or more, got {shown(bound)}."
             raise ValueError(msg) if is_number else TypeError(msg)
+
+
+def check_weights(**weights: Any) -> None:
+    """Hold weights of losses to finite numbers of 0 or more."""
+    for name, weight in weights.items():
+        check_number(name, weight)
+        if not 0 <= weight < math.inf:
+            msg = f"{name}: expected a finite number of 0 or more, got {weight}."
+            raise ValueError(msg)
 
 
 def check_fraction(name: str, value: float | Tensor, shape: torch.Size | None = None) -> None:

@@ -55,6 +55,7 @@ def test_a_next_observation_of_another_shape_is_refused_however_it_is_read(marke
         ),
         ({"advantage_key": "a"}, RuntimeError, r"call set_keys\(advantage="),
         ({"speed": 1}, TypeError, "unexpected argument 'speed'"),
+        ({"time_dim": "time"}, TypeError, "time_dim: expected a whole number, got 'time'"),
     ],
 )
 def test_wrong_settings_are_refused(settings, error, message, critic):
@@ -160,7 +161,6 @@ def test_wrong_numbers_of_steps_of_another_name_are_refused(
         ({"gamma": "0.9"}, TypeError, "gamma: expected a number in .* got '0.9'"),
         ({"gamma": None}, TypeError, "gamma: expected a number in .* got None"),
         ({"gamma": torch.ones(4)}, ValueError, r"gamma: .* broadcasts to \[3, 1\], got \[4\]"),
-        ({"time_dim": "time"}, TypeError, "time_dim: expected a whole number, got 'time'"),
     ],
 )
 def test_settings_that_do_not_fit_the_batch_are_refused(settings, error, message, critic, prepared):

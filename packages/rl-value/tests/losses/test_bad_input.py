@@ -10,10 +10,14 @@ from rl_value import (
     A2CLoss,
     ClipPPOLoss,
     CQLLoss,
+    DiscreteCQLLoss,
     DQNLoss,
+    IQLLoss,
     KLPENPPOLoss,
     PPOLoss,
     ReinforceLoss,
+    SACLoss,
+    TD3BCLoss,
     TD3Loss,
     VTrace,
 )
@@ -78,6 +82,8 @@ def test_a_wrong_estimator_is_refused(linear_critic, discrete_actor):
         ({"entropy_coeff": torch.ones(3)}, TypeError, r"entropy_coeff: .* got a tensor \[3\]"),
         ({"entropy_coeff": math.nan}, ValueError, "entropy_coeff: expected a number, got nan"),
         ({"entropy_coeff": {"a": "b"}}, TypeError, r"entropy_coeff\['a'\]: expected a number"),
+        ({"critic_coeff": math.inf}, ValueError, "critic_coeff: expected a finite number, got inf"),
+        ({"loss_mask_key": 3}, ValueError, "loss_mask_key: a key must be a string .* got 3"),
         ({"critic_coeff": math.nan}, ValueError, "critic_coeff: expected a number, got nan"),
         ({"samples_mc_entropy": 0}, ValueError, "samples_mc_entropy: expected at least 1, got 0"),
     ],
@@ -96,6 +102,54 @@ def test_noise_of_actions_is_given_by_numbers(setting, nets):
 def test_a_threshold_is_a_number(nets):
     with pytest.raises(TypeError, match="lagrange_thresh: expected a number, got 'much'"):
         CQLLoss(nets.actor(), nets.critic(), action_spec=nets.Spec(), lagrange_thresh="much")
+
+
+@pytest.mark.parametrize("wrong", [-1, math.inf])
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (TD3Loss, "policy_noise"),
+        (TD3BCLoss, "alpha"),
+        (CQLLoss, "temperature"),
+        (CQLLoss, "min_q_weight"),
+        (IQLLoss, "temperature"),
+        (DiscreteCQLLoss, "min_q_weight"),
+        (SACLoss, "alpha_init"),
+        (SACLoss, "min_alpha"),
+        (SACLoss, "max_alpha"),
+    ],
+)
+def test_weights_are_finite_and_not_negative(loss, name, wrong, nets):
+    networks = {
+        TD3Loss: (nets.deterministic(), nets.critic()),
+        TD3BCLoss: (nets.deterministic(), nets.critic()),
+        IQLLoss: (nets.actor(), nets.critic(), nets.state_critic()),
+        DiscreteCQLLoss: (nets.action_critic(),),
+    }.get(loss, (nets.actor(), nets.critic()))
+    spec = {"action_space": "categorical"}
+    spec = spec if loss is DiscreteCQLLoss else {"action_spec": nets.Spec()}
+    with pytest.raises(ValueError, match=f"{name}: expected a finite number of 0 or more, got"):
+        loss(*networks, **spec, **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["min_alpha", "max_alpha", "alpha_init"])
+def test_bounds_of_a_temperature_are_numbers(name, nets):
+    with pytest.raises(TypeError, match=f"{name}: expected a number, got 'a'"):
+        SACLoss(nets.actor(), nets.critic(), action_spec=nets.Spec(), **{name: "a"})
+
+
+@pytest.mark.parametrize("name", ["target_entropy", "lagrange_thresh"])
+def test_targets_of_weights_are_finite(name, nets):
+    with pytest.raises(ValueError, match=f"finite.*{name}|{name}: expected a finite.* got inf"):
+        CQLLoss(nets.actor(), nets.critic(), action_spec=nets.Spec(), **{name: math.inf})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("dtarg", -1), ("decrement", -1), ("beta", math.inf), ("beta", -1)]
+)
+def test_a_penalty_adapts_by_finite_numbers(name, wrong, linear_critic, discrete_actor):
+    with pytest.raises(ValueError, match=f"{name}: expected a finite number of 0 or more, got"):
+        KLPENPPOLoss(discrete_actor(), linear_critic(), **{name: wrong})
 
 
 @pytest.mark.parametrize("samples", [0, 1.5])

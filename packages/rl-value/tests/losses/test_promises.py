@@ -292,7 +292,7 @@ def test_other_bad_arguments_are_named(nets):
         CrossQLoss(actor, critic, delay_qvalue=True, **spec)
     with pytest.raises(ValueError, match="random actions need bounds"):
         CQLLoss(actor, critic, target_entropy=-1.0)
-    with pytest.raises(ValueError, match="expected an expectile between 0 and 1"):
+    with pytest.raises(ValueError, match="expectile: expected a number between 0 and 1"):
         IQLLoss(actor, critic, nets.state_critic(), expectile=1.0)
 
 

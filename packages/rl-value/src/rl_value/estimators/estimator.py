@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_layout import keys, refuse_shared_states
 from rl_layout.keys import next_key
 from rl_tensordict import ModuleCalls, NestedKey, find, put
-from rl_tensordict.arguments import check_flags, check_type, drop_useless
+from rl_tensordict.arguments import check_flags, check_integer, check_type, drop_useless
 from rl_value.arguments import check_fraction, check_step_values
 from rl_value.counted_steps import under_next
 from rl_value.dispatch import NamedModule, check_parameters, check_tensordict
@@ -125,6 +125,8 @@ class ValueEstimator(NamedModule):
         check_flags(differentiable=differentiable, average_rewards=average_rewards)
         flag = bool | int | np.bool_ | None
         check_type("skip_existing", skip_existing, flag, "True, False or None")
+        if time_dim is not None:
+            check_integer("time_dim", time_dim)
         refuse_shared_states({"value_network": value_network})
         self.gamma = gamma
         self.value_network = value_network

@@ -50,12 +50,17 @@ class KeyMap(dict[str, NestedKey]):
                 raise UnknownName(msg)
             if key is None:
                 continue
-            try:
-                as_tuple(key)
-            except TypeError as error:
-                msg = f"{name}: {error}"
-                raise ValueError(msg) from None
+            check_key(name, key)
             self[name] = key
+
+
+def check_key(name: str, key: Any) -> None:
+    """Raise for the key of an entry that is none."""
+    try:
+        as_tuple(key)
+    except TypeError as error:
+        msg = f"{name}: {error}"
+        raise ValueError(msg) from None
 
 
 def refuse_keys(given: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -375,6 +376,9 @@ def _number(name: str, given: Any) -> float | Tensor:
     if isinstance(given, Tensor) and given.numel() == 1:
         return given
     check_number(name, given)
+    if math.isinf(given):
+        msg = f"{name}: expected a finite number, got {given}."
+        raise ValueError(msg)
     number: float = given
     return number
 

@@ -28,7 +28,7 @@ from rl_value.estimators import (
     VTrace,
 )
 from rl_value.estimators.explanation import described
-from rl_value.estimators.key_map import KeyMap
+from rl_value.estimators.key_map import KeyMap, check_key
 from rl_value.losses.finite_check import is_nothing, not_finite, reason_of
 from rl_value.masked_means import Reduction, reduce
 from rl_value.networks import explain_call, explain_distribution
@@ -94,7 +94,7 @@ class LossModule(NamedModule):
         entries: default keys of the loss, in addition to those of value estimators.
 
     Raises:
-        ValueError: there is no such reduction.
+        ValueError: there is no such reduction, or `loss_mask_key` is no key.
         TypeError: `check_finite` is neither a flag nor None.
     """
 
@@ -114,6 +114,8 @@ class LossModule(NamedModule):
         super().__init__()
         self.reduction: Reduction = "mean" if reduction is None else reduction
         check_choice("reduction", self.reduction, get_args(Reduction))
+        if loss_mask_key is not None:
+            check_key("loss_mask_key", loss_mask_key)
         self.loss_mask_key = loss_mask_key
         check_type("check_finite", check_finite, bool | None, "True, False or None")
         self.check_finite = check_finite

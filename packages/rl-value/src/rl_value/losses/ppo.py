@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from rl_tensordict import NestedKey, as_tuple, find
-from rl_tensordict.arguments import check_flags, check_number, check_whole
+from rl_tensordict.arguments import check_flags, check_whole
 from rl_value.actions import divergence, stored_log_probability
-from rl_value.arguments import floats
+from rl_value.arguments import check_weights, floats
 from rl_value.losses.actor_critic import ActorCriticLoss
 from rl_value.masked_means import (
     effective_sample_size,
@@ -184,7 +184,8 @@ class KLPENPPOLoss(PPOLoss):
         settings: what `PPOLoss` takes besides.
 
     Raises:
-        ValueError: `increment` is below 1, or `decrement` above.
+        ValueError: `increment` is below 1, or `decrement` above, or a number is infinite
+            or negative.
 
     Example:
         >>> KLPENPPOLoss.__mro__[1].__name__
@@ -206,9 +207,7 @@ class KLPENPPOLoss(PPOLoss):
         samples_mc_kl: int = 1,
         **settings: Any,
     ) -> None:
-        settings_of = {"dtarg": dtarg, "beta": beta, "increment": increment, "decrement": decrement}
-        for name, value in settings_of.items():
-            check_number(name, value)
+        check_weights(dtarg=dtarg, beta=beta, increment=increment, decrement=decrement)
         check_whole("samples_mc_kl", samples_mc_kl, 1)
         if increment < 1 or decrement > 1:
             msg = f"expected increment >= 1 and decrement <= 1: got {increment} and {decrement}."

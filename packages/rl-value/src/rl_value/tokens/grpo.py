@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, get_args
 
 import torch
@@ -12,9 +11,9 @@ from torch import Tensor
 
 from rl_layout import Segments
 from rl_tensordict import NestedKey, UnfitValue, UnknownName, as_tuple, copied, find, require
-from rl_tensordict.arguments import check_choice, check_number
+from rl_tensordict.arguments import check_choice
 from rl_value.actions import distribution_of, log_probability, of_action
-from rl_value.arguments import floats
+from rl_value.arguments import check_weights, floats
 from rl_value.losses.loss import LossModule, refuse_moved
 from rl_value.losses.ppo import clip_range, clipped_gain
 from rl_value.masked_means import kept, reduce
@@ -83,10 +82,7 @@ class GRPOLoss(LossModule):
         require_network("actor_network", actor_network)
         check_choice("over", over, get_args(MeanOver))
         if kl_coeff is not None:
-            check_number("kl_coeff", kl_coeff)
-            if not 0 <= kl_coeff < math.inf:
-                msg = f"kl_coeff: expected 0 or more and finite, got {kl_coeff}."
-                raise ValueError(msg)
+            check_weights(kl_coeff=kl_coeff)
         self.actor_network = actor_network
         self.actor_method = "get_dist" if hasattr(actor_network, "get_dist") else "forward"
         clip_range(clip_epsilon)

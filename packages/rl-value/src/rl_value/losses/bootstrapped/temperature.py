@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_tensordict.arguments import check_flags, check_number
+from rl_value.arguments import check_weights
 
 
 class Temperature(nn.Module):
@@ -25,10 +26,13 @@ class Temperature(nn.Module):
         target_entropy: float,
     ) -> None:
         super().__init__()
-        check_number("alpha_init", alpha_init)
         check_flags(fixed_alpha=fixed)
         low, high = bounds
-        if alpha_init <= 0 or (low is not None and low <= 0) or (high is not None and high <= 0):
+        known = {"min_alpha": low, "max_alpha": high}
+        numbers = {name: bound for name, bound in known.items() if bound is not None}
+        numbers["alpha_init"] = alpha_init
+        check_weights(**numbers)
+        if 0 in numbers.values():
             msg = f"expected alpha_init, min_alpha and max_alpha above 0: got {alpha_init}, {low} "
             raise ValueError(msg + f"and {high}.")
         if low is not None and high is not None and low >= high:
@@ -64,6 +68,9 @@ def entropy_target(given: Any, automatic: float | None, advice: str) -> float:
         given = given.item()
     if given != "auto":
         check_number("target_entropy", given)
+        if math.isinf(given):
+            msg = f"target_entropy: expected a finite number, got {given}."
+            raise ValueError(msg)
         return float(given)
     if automatic is None:
         msg = f"target_entropy='auto' is not known: {advice}, or pass a number."

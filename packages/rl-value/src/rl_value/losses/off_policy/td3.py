@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_tensordict import NestedKey, as_tensor
 from rl_tensordict.arguments import check_number
+from rl_value.arguments import check_bounds, check_weights
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.policy import chosen, smoothed
@@ -82,11 +83,9 @@ class TD3Loss(ActorCriticsLoss):
             delay_actor=delay_actor,
             **settings,
         )
-        check_number("policy_noise", policy_noise)
+        check_weights(policy_noise=policy_noise)
         check_number("noise_clip", noise_clip)
-        if not (policy_noise >= 0 and noise_clip >= 0):
-            msg = f"expected policy_noise and noise_clip of 0 or more: got {policy_noise} and "
-            raise ValueError(msg + f"{noise_clip}.")
+        check_bounds(noise_clip=noise_clip)  # an infinite one leaves the noise as it is
         if bounds is not None:
             if action_spec is not None:
                 msg = "action_spec and bounds say the same in two ways: pass one of them."

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_flags, check_number, check_whole
 from rl_value.actions import of_action
+from rl_value.arguments import check_weights
 from rl_value.losses.bootstrapped.action_space import uniform_actions
 from rl_value.losses.bootstrapped.policy import drawn
 from rl_value.losses.bootstrapped.targets import Targets
@@ -69,12 +70,11 @@ class CQLLoss(SACLoss):
         **settings: Any,
     ) -> None:
         super().__init__(actor_network, qvalue_network, **settings)
-        numbers = {"temperature": temperature, "min_q_weight": min_q_weight}
-        for name, number in {**numbers, "lagrange_thresh": lagrange_thresh}.items():
-            check_number(name, number)
-        if temperature <= 0:
-            msg = f"temperature: expected a number above 0, got {temperature}."
-            raise ValueError(msg)
+        check_weights(temperature=temperature, min_q_weight=min_q_weight)
+        check_number("lagrange_thresh", lagrange_thresh)
+        if temperature == 0 or math.isinf(lagrange_thresh):
+            msg = "expected a temperature above 0 and a finite lagrange_thresh: got "
+            raise ValueError(msg + f"{temperature} and {lagrange_thresh}.")
         check_flags(max_q_backup=max_q_backup, with_lagrange=with_lagrange)
         check_flags(deterministic_backup=deterministic_backup)
         check_whole("num_random", num_random, 1)
@@ -170,7 +170,7 @@ class DiscreteCQLLoss(DQNLoss):
     def __init__(
         self, value_network: TensorDictModuleBase, *, min_q_weight: float = 1.0, **settings: Any
     ) -> None:
-        check_number("min_q_weight", min_q_weight)
+        check_weights(min_q_weight=min_q_weight)
         super().__init__(value_network, **settings)
         self.min_q_weight = min_q_weight
 

@@ -13,6 +13,7 @@ from rl_layout import refuse_shared_states
 from rl_tensordict import NestedKey, copied, require
 from rl_tensordict.arguments import check_number
 from rl_value.actions import distribution_of, log_probability
+from rl_value.arguments import check_weights
 from rl_value.losses.bootstrapped.actor_critics import ActorCriticsLoss
 from rl_value.losses.bootstrapped.critics import check_values
 from rl_value.losses.bootstrapped.state_value import StateValue
@@ -88,11 +89,11 @@ class IQLLoss(ActorCriticsLoss):
     ) -> None:
         super().__init__(actor_network, qvalue_network, **settings)
         require_network("value_network", value_network)
-        check_number("temperature", temperature)
+        check_weights(temperature=temperature)
         check_number("expectile", expectile)
-        if not 0 < expectile < 1 or temperature < 0:
-            msg = "expected an expectile between 0 and 1 and a temperature of 0 or more: got "
-            raise ValueError(msg + f"{expectile} and {temperature}.")
+        if not 0 < expectile < 1:
+            msg = f"expectile: expected a number between 0 and 1, got {expectile}."
+            raise ValueError(msg)
         self.value_network = value_network
         self.temperature, self.expectile = temperature, expectile
         networks = {"actor_network": actor_network, "value_network": value_network}

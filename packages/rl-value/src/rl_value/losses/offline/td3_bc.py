@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_tensordict import NestedKey, require
-from rl_tensordict.arguments import check_number
+from rl_value.arguments import check_weights
 from rl_value.losses.bootstrapped.policy import chosen
 from rl_value.losses.off_policy.td3 import TD3Loss
 from rl_value.masked_means import kept, reduce
@@ -58,7 +58,7 @@ class TD3BCLoss(TD3Loss):
         alpha: float = 2.5,
         **settings: Any,
     ) -> None:
-        check_number("alpha", alpha)
+        check_weights(alpha=alpha)
         super().__init__(actor_network, qvalue_network, **settings)
         self.alpha = alpha
 
