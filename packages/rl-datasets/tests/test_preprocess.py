@@ -107,7 +107,7 @@ def test_some_frames_go_to_another_place(make, tmp_path):
     assert len(make().preprocess(with_norm, num_frames=8, dest=tmp_path / "a")) == 8
 
 
-def test_arguments_are_checked(make):
+def test_arguments_are_checked(make, tmp_path):
     data = make()
     for options, message in [
         ({"num_frames": 3}, "give a dest"),
@@ -117,6 +117,14 @@ def test_arguments_are_checked(make):
     ]:
         with pytest.raises(ValueError, match=message):
             data.preprocess(with_norm, **options)
+    for name in ("chunksize", "num_chunks", "num_frames", "worker_threads"):
+        for wrong in (0, -2):
+            with pytest.raises(ValueError, match=f"{name}: expected at least 1, got {wrong}"):
+                data.preprocess(with_norm, dest=tmp_path / "dest", **{name: wrong})
+    with pytest.raises(TypeError, match=r"num_chunks: expected a whole number, got 1\.5"):
+        data.preprocess(with_norm, num_chunks=1.5)
+    with pytest.raises(ValueError, match="num_workers: expected at least 0, got -1"):
+        data.preprocess(with_norm, num_workers=-1)
     with pytest.raises(ValueError, match=r"made \d+ rows of 15"):
         data.preprocess(lambda rows: rows[:3])
     with pytest.raises(TypeError, match="returns a tensordict, got int"):

@@ -20,7 +20,7 @@ from rl_datasets.report import ColumnReport, DatasetReport, count_rows
 from rl_layout import keys
 from rl_replay import LazyMemmapStorage
 from rl_tensordict import as_tuple, find
-from rl_tensordict.arguments import check_choice, check_type
+from rl_tensordict.arguments import check_choice, check_type, check_whole
 from rl_tensordict.types import Flags
 from rl_workers import WorkerPool
 
@@ -61,6 +61,9 @@ class Preprocess:
             raise ValueError(f"the rows of a dataset have one dimension, 0: got dim={dim}.")
         if chunksize is not None and num_chunks is not None:
             raise ValueError("chunksize and num_chunks say the same: give one of them.")
+        for name, number in (("chunksize", chunksize), ("num_chunks", num_chunks)):
+            if number is not None:
+                check_whole(name, number, 1)
         if num_chunks is not None:
             chunksize = max(1, -(-count // num_chunks))
         seed = None

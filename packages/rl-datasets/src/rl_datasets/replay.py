@@ -29,7 +29,7 @@ from rl_replay import (
     TensorStorage,
     Writer,
 )
-from rl_tensordict.arguments import check_choice, check_flags, check_type
+from rl_tensordict.arguments import check_choice, check_flags, check_type, check_whole
 
 Value = TypeVar("Value")
 Download = bool | Literal["force"]
@@ -323,7 +323,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             The storage of the new rows.
 
         Raises:
-            ValueError: Arguments that exclude each other, or another number of rows than given.
+            ValueError: Arguments that exclude each other, a number below its least, or another
+                number of rows than given.
             TypeError: A buffer of padded trajectories, a stream, or what is no function.
         """
         if not isinstance(self.storage, LazyMemmapStorage):
@@ -333,6 +334,10 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
         del max_tasks_per_child, index_with_generator
         if num_frames is not None and dest is None:
             raise ValueError("num_frames would drop rows of the dataset: give a dest for the rest.")
+        check_whole("num_workers", num_workers or 0, 0)
+        check_whole("worker_threads", worker_threads, 1)
+        if num_frames is not None:
+            check_whole("num_frames", num_frames, 1)
         work = Preprocess.of(
             fn,
             self._folder.rows,
