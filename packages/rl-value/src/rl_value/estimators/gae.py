@@ -9,9 +9,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from rl_tensordict.arguments import check_flags
-from rl_value.arguments import FLOATS, check_fraction, check_steps
+from rl_value.arguments import FLOATS, check_fraction, check_steps, zeroed
 from rl_value.estimators.estimator import ValueEstimator
-from rl_value.estimators.td import N_STEPS, lambda_returns
+from rl_value.estimators.td import N_STEPS, mixing_factor, over_jumps
 from rl_value.estimators.transitions import Transitions, ValuedTransitions, finished, standardised
 from rl_value.returns import explain_scan, general_gae
 from rl_value.scan.block_scan import gae_of_rows, obstacle
@@ -20,7 +20,8 @@ from rl_value.scan.block_scan import gae_of_rows, obstacle
 class GAE(ValueEstimator):
     """Estimates generalised advantages; the target is the advantage + V(s).
 
-    δₜ = rₜ + γ V(s'ₜ) - V(sₜ), Aₜ = δₜ + γ λ Aₜ₊₁, cut where segments end.
+    δₜ = rₜ + γ V(s'ₜ) - V(sₜ), Aₜ = δₜ + γ λ Aₜ₊₁, cut where segments end. On rows of m steps γ
+    is γᵐ, and the advantage that is carried is that of the row m steps on.
     (Schulman et al., arXiv:1506.02438.)
 
     Args:
@@ -66,22 +67,25 @@ class GAE(ValueEstimator):
 
     def estimate(self, valued: ValuedTransitions) -> tuple[Tensor, Tensor]:
         """Compute advantages and targets of steps, ``[M, *G, C]`` each."""
+        arrays = valued.reward, valued.value, valued.next_value
+        for each in arrays:
+            if (
+                each.shape != valued.reward.shape
+                or each.dtype not in FLOATS
+                or each.layout is not torch.strided
+            ):
+                check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
         if valued.steps.ahead is None:
-            arrays = valued.reward, valued.value, valued.next_value
-            for each in arrays:
-                if (
-                    each.shape != valued.reward.shape
-                    or each.dtype not in FLOATS
-                    or each.layout is not torch.strided
-                ):
-                    check_steps(valued.reward, value=valued.value, next_value=valued.next_value)
             factors = valued.gamma, valued.steps.factor("lmbda", self.lmbda)
             ends = valued.steps.terminated, valued.cut
             scan = general_gae if obstacle(factors, *arrays) else gae_of_rows
             advantage, target = scan(arrays, ends, factors, 0)
         else:
-            target = lambda_returns(valued, self.lmbda)
-            advantage = target - valued.value
+            # where next values are another network's, this is no λ-return less the value
+            ahead = zeroed(valued.next_value, valued.steps.terminated)
+            delta = valued.reward + valued.gamma * ahead - valued.value
+            advantage = over_jumps(valued, mixing_factor(valued, self.lmbda), delta)
+            target = advantage + valued.value
         advantage, target = finished(valued, advantage, target)
         if self.average_gae:
             advantage = standardised(advantage, valued.left_out)

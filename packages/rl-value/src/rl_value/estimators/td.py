@@ -120,15 +120,23 @@ def lambda_returns(valued: ValuedTransitions, lmbda: float | Tensor) -> Tensor:
     # On n-step rows Gₜ = Rₜ + γᵐ ((1 - λ) V(sₜ₊ₘ) + λ Gₜ₊ₘ), m the row's own number of steps.
     reward, ahead, terminated = valued.reward, valued.next_value, valued.steps.terminated
     check_steps(reward, value=valued.value, next_value=ahead)
-    lmbda = valued.steps.factor("lmbda", lmbda)
     if valued.steps.ahead is None:
-        cut, gamma = valued.cut, valued.gamma
+        cut, gamma, lmbda = valued.cut, valued.gamma, valued.steps.factor("lmbda", lmbda)
         return td_lambda(reward, ahead, terminated, cut, gamma=gamma, lmbda=lmbda, time_dim=0)
-    successor = valued.steps.successor  # int64 [M]; M where no step of the batch follows
+    kept = mixing_factor(valued, lmbda)
+    term = reward + valued.gamma * (1 - kept) * zeroed(ahead, terminated)
+    return over_jumps(valued, kept, term)
+
+
+def mixing_factor(valued: ValuedTransitions, lmbda: float | Tensor) -> Tensor:
+    """The λ of n-step rows: 0 at a cut, where a row bootstraps from its own next value."""
+    successor, lmbda = valued.steps.successor, valued.steps.factor("lmbda", lmbda)
     cut = valued.cut | valued.steps.widen(successor == len(successor))
-    # λ = 0 at a cut: the step bootstraps from its own next value
-    kept = torch.where(cut, 0, torch.as_tensor(lmbda, dtype=reward.dtype, device=reward.device))
-    bootstrap = zeroed(ahead, terminated)
-    term = reward + valued.gamma * (1 - kept) * bootstrap
-    decay = (valued.gamma * kept).expand(reward.shape)
-    return jumping_scan(decay, term, successor)
+    like = valued.reward
+    return torch.where(cut, 0, torch.as_tensor(lmbda, dtype=like.dtype, device=like.device))
+
+
+def over_jumps(valued: ValuedTransitions, kept: Tensor, term: Tensor) -> Tensor:
+    """Add up terms of n-step rows, from each row to the one that it reaches."""
+    decay = (valued.gamma * kept).expand(term.shape)
+    return jumping_scan(decay, term, valued.steps.successor)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tensordict import TensorDict
 from tensordict.nn import (
     TensorDictModule,
 )
@@ -62,6 +63,23 @@ def test_n_step_rows_equal_sums_over_their_jumps(
         )
     one = TD0Estimator(gamma=GAMMA, value_network=critic())(batch.clone())
     torch.testing.assert_close(one["value_target"][:, 0], (reward + GAMMA**steps * ahead).detach())
+
+
+def test_rows_of_one_step_equal_plain_steps_where_another_network_values_next_states(prepared):
+    batch = prepared(trajectories([7, 1, 4], KINDS))
+    nets = [
+        TensorDictModule(torch.nn.Linear(2, 1).double(), ["observation"], ["state_value"])
+        for _ in range(2)
+    ]
+    batch["observation"], after = batch["observation"].double(), batch["next", "observation"]
+    batch["next", "observation"] = after.double()
+    estimator = GAE(gamma=GAMMA, lmbda=LMBDA, value_network=nets[0])
+    params = TensorDict.from_module(nets[1])
+    expected = estimator(batch.clone(), target_params=params)
+    batch[STEPS] = torch.ones(len(batch), 1, dtype=torch.int64)
+    found = estimator(batch, target_params=params)
+    for key in ("advantage", "value_target"):
+        torch.testing.assert_close(found[key], expected[key])
 
 
 def test_n_step_rows_are_refused_where_they_make_no_sense(actor, critic, n_step, prepared):
