@@ -119,12 +119,12 @@ def unroll_rows(
     outside = steps.successor_row == len(rows)
     if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
-    lost = steps.lost
+    unread = steps.unread
     source, is_next, is_start = steps.source, steps.is_next, steps.is_start
     if roles.is_row_wise:
         source, is_next = torch.where(outside, rows, steps.successor_row), outside
-    if lost is not None:  # what may hold anything is not read
-        is_next = is_next & ~lost[source]
+    if unread is not None:  # what may hold anything is not read
+        is_next = is_next & ~unread[source]
     given = {}
     for key in map(as_tuple, network.in_keys):
         marks = key[-1] == keys.IS_INIT
@@ -132,8 +132,8 @@ def unroll_rows(
     with set_recurrent_mode(True):
         made = require(network(build(nest(given), torch.Size([len(source)]))), wanted)
     following = made if roles.is_row_wise else made[steps.next_slot]
-    if lost is not None:
-        following = blank(following, lost & outside)
+    if unread is not None:
+        following = blank(following, unread & outside)
     return UnrolledValues(following, following, steps.missing, None, None)
 
 

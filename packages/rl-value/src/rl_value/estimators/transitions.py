@@ -93,6 +93,12 @@ class Transitions:
         """Steps that are missing their next observation for some group, bool ``[M]``."""
         return None if self.missing is None else self.missing.flatten(1).any(1)
 
+    @property
+    def unread(self) -> Tensor | None:
+        """Rows whose own next observation may hold anything, terminated ones too, bool ``[M]``."""
+        marked, lost = _marked(self.batch, self.segments, keys.NEXT_MISSING), self.lost
+        return lost if marked is None or lost is None else marked | lost
+
     def without_next(self, where: Tensor) -> Self:
         """The same steps, of which some turned out to be missing their next observation."""
         absent = self.widen(where) & ~self.terminated

@@ -4,8 +4,9 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule
 
-from rl_layout import Segments
+from rl_layout import Segments, keys
 from rl_layout.synthetic import trajectories
+from rl_value import GAE, DQNLoss
 from rl_value.estimators.bootstrapping.next_values import (
     input_leaves,
     lacks_next,
@@ -40,6 +41,39 @@ def test_batch_lacks_next_where_no_next_observation_is_stored():
     batch = trajectories([2])
     assert not lacks_next(roles_of(step_number()), batch)
     assert lacks_next(roles_of(step_number()), batch.exclude(("next", "observation")))
+
+
+class Strict(torch.nn.Linear):
+    """A layer that takes finite numbers only, as distributions do."""
+
+    def forward(self, x, *_):
+        torch._assert_async(x.isfinite().all())
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("missing_next", ["skip", "root"])
+@pytest.mark.parametrize("steps", [None, 1])
+@pytest.mark.parametrize("reads", [["observation"], ["observation", "is_init"]])
+def test_a_missing_next_observation_of_a_terminated_row_is_not_read(reads, steps, missing_next):
+    batch = trajectories([3, 2])  # both are terminated
+    for key in ("observation", ("next", "observation")):
+        batch[key] = batch[key].float()
+    batch["action"] = torch.zeros(5, dtype=torch.int64)
+    batch["next", "observation"][[2, 4]] = torch.nan
+    batch[keys.NEXT_MISSING] = torch.tensor([False, False, True, False, True])
+    if steps is not None:
+        batch[keys.STEPS_TO_NEXT_OBS] = torch.full((5, 1), steps)
+    critic = TensorDictModule(Strict(2, 1), reads, ["state_value"])
+    estimator = GAE(gamma=0.9, lmbda=0.9, value_network=critic, missing_next=missing_next)
+    assert estimator(batch)["advantage"].all()
+    assert estimator.num_substituted == 0
+    loss = DQNLoss(
+        TensorDictModule(Strict(2, 3), reads, ["action_value"]), action_space="categorical"
+    )
+    loss.make_value_estimator("td0", missing_next=missing_next)
+    expected = loss(batch)["loss"]
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(loss, backend="eager")(batch)["loss"], expected)
 
 
 def test_batch_with_some_next_observations_is_refused():

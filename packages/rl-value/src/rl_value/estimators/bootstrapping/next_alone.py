@@ -46,8 +46,8 @@ def _next_alone(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     (following,) = calls.later([(inputs, steps.segments.num_real)])
     if lost is not None and calls.config.missing_next == "root":
         substituted, missing = (lost & outside).sum(), None
-    elif lost is not None:  # the stand-in is no value of the next state
-        following = blank(following, lost & outside)
+    elif steps.unread is not None:  # the stand-in is no value of the next state
+        following = blank(following, steps.unread & outside)
     return UnrolledValues(following, following, missing, None, substituted)
 
 
@@ -63,7 +63,8 @@ def next_inputs(
     outside = steps.ends if successor is None else successor == count
     if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
-    is_next = outside if steps.lost is None else outside & ~steps.lost
+    unread = steps.unread
+    is_next = outside if unread is None else outside & ~unread
     inputs: dict[KeyPath, Tensor] = {}
     # rows drawn one by one are segments of their own: nothing has to be looked at
     alone = one_step and steps.missing is None and len(steps.segments) == count

@@ -229,7 +229,7 @@ def _in_slots(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     outside = slots.needs_extra
     if lacks_next(roles, steps.batch):
         steps = steps.without_next(outside)
-    missing, stand_in = steps.missing, steps.lost
+    missing, lost, stand_in = steps.missing, steps.lost, steps.unread
     reader = SlotReader(input_leaves(roles, steps.batch), steps.segments, slots, stand_in)
     is_exact = config.missing_next != "root" and not roles.is_row_wise
     if stand_in is not None and steps.ahead is not None and is_exact:
@@ -239,8 +239,8 @@ def _in_slots(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     if not calls.share_values:
         ahead = _joined(calls.later(reader.inputs(size)))
     substituted = None
-    if config.missing_next == "root" and stand_in is not None:
-        substituted, missing = (stand_in & outside).sum(), None
+    if config.missing_next == "root" and lost is not None:
+        substituted, missing = (lost & outside).sum(), None
     now, following = values[slots.row_slot], ahead[slots.next_slot]
     if stand_in is not None and missing is not None:  # the stand-in is no value
         following = blank(following, stand_in & outside)
@@ -269,7 +269,7 @@ def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
             steps = steps.without_next(steps.ends)
             break
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
-    stand_in = None if lost is None else lost[lasts]
+    stand_in = None if steps.unread is None else steps.unread[lasts]
     rows: dict[KeyPath, Tensor] = {}
     ends: dict[KeyPath, Tensor] = {}
     for key, root, after in leaves:
@@ -287,8 +287,8 @@ def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
         (now,) = calls.now(rows_and_ends[:1])
         ahead, after_ends = calls.later(rows_and_ends)
     substituted = None
-    if stand_in is not None and calls.config.missing_next == "root":
-        substituted, missing = stand_in.sum(), None
+    if lost is not None and calls.config.missing_next == "root":
+        substituted, missing = lost[lasts].sum(), None
     elif stand_in is not None:  # the stand-in is no value of the next state
         after_ends = blank(after_ends, stand_in)
     return UnrolledValues(now, _following(ahead, lasts, after_ends), missing, None, substituted)
@@ -329,7 +329,7 @@ def _slots(roles: InputRoles, steps: Transitions, calls: ValueCallConfig) -> Unr
     if calls.shifted:
         msg = "shifted=True reads single steps, and these are n-step rows. Set shifted=False."
         raise ValueError(msg)
-    slots = n_step_slots(steps.segments, steps.ahead, steps.lost)
+    slots = n_step_slots(steps.segments, steps.ahead, steps.unread)
     if slots.has_holes and not roles.is_row_wise:
         msg = (
             "some slices of n-step rows are shorter than n, and a recurrent network cannot skip "
