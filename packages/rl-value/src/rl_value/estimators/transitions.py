@@ -220,8 +220,9 @@ class UnrolledValues:
     def markers(self, steps: Transitions) -> dict[NestedKey, Tensor]:
         """Flags by key of the steps that turned out to have no next observation, ``[M, ...]``."""
         found: dict[NestedKey, Tensor] = {}
-        if self.missing is not None and steps.missing is None:
-            found[keys.NEXT_MISSING] = self.missing.flatten(1).any(1)
+        if self.missing is not None and self.missing is not steps.missing:
+            lost, marked = self.missing.flatten(1).any(1), steps.unread
+            found[keys.NEXT_MISSING] = lost if marked is None else lost | marked
         if self.overwritten is not None:
             key = (*steps.group, keys.NEXT_MISSING[-1])
             found[key] = steps.members_without_next(self.overwritten)

@@ -6,6 +6,7 @@ from tensordict.nn import TensorDictModule
 
 from rl_layout import Segments, keys
 from rl_layout.synthetic import trajectories
+from rl_layout.testing import EndKind
 from rl_value import GAE, DQNLoss
 from rl_value.estimators.bootstrapping.next_values import (
     input_leaves,
@@ -74,6 +75,28 @@ def test_a_missing_next_observation_of_a_terminated_row_is_not_read(reads, steps
     expected = loss(batch)["loss"]
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(loss, backend="eager")(batch)["loss"], expected)
+
+
+@pytest.mark.parametrize("reads", [["observation"], ["observation", "is_init"]])
+def test_rows_that_turn_out_to_have_no_next_observation_are_marked_with_those_that_are(reads):
+    batch = trajectories([3, 2], EndKind.CUT).exclude(("next", "observation"))
+    batch["observation"] = batch["observation"].float()
+    batch["action"] = torch.zeros(5, dtype=torch.int64)
+    batch[keys.NEXT_MISSING] = torch.tensor([True, False, False, False, False])
+    known = batch.clone().set(keys.MASK, torch.tensor([False, True, False, True, False]))
+    critic = TensorDictModule(Strict(2, 1), reads, ["state_value"])
+    found = GAE(gamma=0.9, lmbda=0.9, value_network=critic)(batch.clone())
+    assert found[keys.NEXT_MISSING].tolist() == [True, False, True, False, True]
+    loss = DQNLoss(
+        TensorDictModule(Strict(2, 3), reads, ["action_value"]), action_space="categorical"
+    )
+    target = loss.targets(batch.clone())["action_value_target"]
+    expected = loss(known.set("action_value_target", target))["loss"]
+    torch.compiler.reset()
+    for call in (loss, torch.compile(loss, backend="eager", fullgraph=True)):
+        given = batch.clone()
+        torch.testing.assert_close(call(given)["loss"], expected)
+        assert given[keys.NEXT_MISSING].tolist() == [True, False, True, False, True]
 
 
 def test_batch_with_some_next_observations_is_refused():
