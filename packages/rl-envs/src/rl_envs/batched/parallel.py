@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from rl_envs.batched.serial import (
     environment_makers,
     one_per_worker,
     saved_states,
+    shares_of,
     split_root,
     stack_rows,
 )
@@ -33,7 +34,6 @@ from rl_envs.gym.final_observations import MissingObservations
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs
-from rl_tensordict.arguments import check_whole
 from rl_tensordict.types import Array
 from rl_workers import StartMethod, WorkerPool
 
@@ -94,7 +94,7 @@ class ParallelEnv(EnvBase):
         num_threads: int | None = 1,
     ) -> None:
         self.num_workers = num_workers
-        self._shares = _shares(num_workers, num_processes)
+        self._shares = shares_of(num_workers, num_processes)
         self._buffers: SharedStepBuffers | None = None
         makers = environment_makers(num_workers, create_env_fn)
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
@@ -462,17 +462,6 @@ class ParallelBinding:
 
     def set_policy_next_keys(self, names: set[tuple[str, ...]]) -> None:
         """Nothing changes: what is under `"next"` is no input of the environments."""
-
-
-def _shares(num_workers: int, num_processes: int | None) -> list[slice]:
-    """Split the environments over the processes into slices whose sizes differ by at most one."""
-    check_whole("num_workers", num_workers, 1)
-    processes = num_workers if num_processes is None else num_processes
-    if not 1 <= processes <= num_workers:
-        msg = f"num_processes must be from 1 to num_workers, {num_workers}: got {processes}."
-        raise ValueError(msg)
-    bounds = [process * num_workers // processes for process in range(processes + 1)]
-    return [slice(*pair) for pair in pairwise(bounds)]
 
 
 def _fitted(mask: Array, ndim: int) -> Array:

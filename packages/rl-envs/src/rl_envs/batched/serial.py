@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -334,6 +335,17 @@ def _check_apart(envs: Sequence[EnvBase]) -> None:
                     "one in each call of create_env_fn."
                 )
                 raise ValueError(msg)
+
+
+def shares_of(num_workers: int, num_processes: int | None) -> list[slice]:
+    """Split the environments over the processes into slices whose sizes differ by at most one."""
+    check_whole("num_workers", num_workers, 1)
+    processes = num_workers if num_processes is None else num_processes
+    if not 1 <= processes <= num_workers:
+        msg = f"num_processes must be from 1 to num_workers, {num_workers}: got {processes}."
+        raise ValueError(msg)
+    bounds = [process * num_workers // processes for process in range(processes + 1)]
+    return [slice(*pair) for pair in pairwise(bounds)]
 
 
 def saved_states(state: Mapping[str, Any], count: int) -> list[Any]:
