@@ -229,6 +229,49 @@ def test_what_environments_draw_from_torch_is_their_own_seeded_and_saved(method)
         assert all(map(torch.equal, drawn(env), first))
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_no_new_process_draws_the_numbers_of_an_older_one(method):
+    torch.manual_seed(0)
+    with make(2, drawing, mp_start_method=method) as env, make(1, drawing) as other:
+        found = [*drawn(env), *drawn(other)]
+        os.kill(env.pool.pids[0], signal.SIGKILL)
+        env.restart()
+        found += drawn(env)
+        env.update_kwargs({})
+        found += drawn(env)
+    numbers = torch.cat([one[::2] for one in found])
+    assert len(numbers.unique(dim=0)) == len(numbers) == 3 * 7  # beginnings of trajectories
+    torch.manual_seed(0)
+    with make(2, drawing, mp_start_method=method) as again:
+        assert all(map(torch.equal, drawn(again), found))
+
+
+def test_what_environments_draw_is_not_what_the_caller_draws_from_the_same_seed():
+    with make(2, drawing) as env:
+        env.set_seed(3)
+        torch.manual_seed(3)
+        primer = TensorDictPrimer(drawn=Unbounded((2,)), random=True)
+        own = TransformedEnv(testing.CountingEnv(2), primer).reset()["drawn"]
+        assert not (env.reset()["drawn"] == own).any()
+
+
+def test_a_state_of_fewer_processes_gives_each_its_own_numbers():
+    with make(5, drawing, num_processes=2) as env, make(5, drawing, num_processes=4) as other:
+        env.reset()
+        state = env.state_dict()
+        following = drawn(env)
+        for _ in range(2):
+            other.load_state_dict(state)
+            rows = drawn(other)
+            numbers = torch.cat(rows)[::2]
+            assert len(numbers.unique(dim=0)) == len(numbers)
+            assert torch.equal(rows[0][0], following[0][0])
+        for one in state["state"]["envs"]:
+            del one["random"]  # as it was saved before generators were
+        other.load_state_dict(state)
+        assert len(torch.cat(drawn(other))[::2].unique(dim=0)) == len(numbers)
+
+
 def test_cartpole_goes_on_from_its_saved_state(assert_same):
     with make(2, cartpole) as env:
         env.set_seed(0)

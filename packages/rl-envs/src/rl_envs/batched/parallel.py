@@ -23,7 +23,7 @@ from rl_envs.batched.serial import (
     stack_rows,
 )
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
-from rl_envs.batched.worker_env import EnvTraits, EnvWorker
+from rl_envs.batched.worker_env import EnvTraits, EnvWorker, draw, numbered
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
@@ -100,9 +100,10 @@ class ParallelEnv(EnvBase):
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         # read when a process starts: update_kwargs replaces them
         self._kwargs = [list(kwargs[share]) for share in self._shares]
+        self._drawn = [draw()]  # processes seed their generators with it
         parts = zip(self._shares, self._kwargs, strict=True)
         self.pool = WorkerPool(
-            [partial(EnvWorker, makers[at], given, at.start) for at, given in parts],
+            [partial(EnvWorker, makers[at], given, self._drawn, at.start) for at, given in parts],
             signals=EnvWorker.signals,
             start_method=mp_start_method,
             preload=["rl_envs"],
@@ -152,6 +153,12 @@ class ParallelEnv(EnvBase):
         if self._buffers is not None:
             self.pool.call(process, "attach", self._buffers.slab, self._shares[process].start)
 
+    def _move_on(self) -> None:
+        """Leave the episodes under way; new processes draw numbers that no older one drew."""
+        self.is_started = False
+        self._num_moves += 1
+        self._drawn[0] = draw()
+
     def restart(self, *, timeout_s: float | None = None) -> list[int]:
         """Replace processes that are gone or do not answer.
 
@@ -181,8 +188,7 @@ class ParallelEnv(EnvBase):
             ([1], [0.0, 0.0, 0.0])
         """
         checks.check_open(self)
-        self.is_started = False
-        self._num_moves += 1
+        self._move_on()
         processes = self.pool.revive(timeout_s=timeout_s)
         self._adopt(processes)
         rows = range(self.num_workers)
@@ -217,8 +223,7 @@ class ParallelEnv(EnvBase):
         checks.check_open(self)
         given = one_per_worker(self.num_workers, kwargs, "kwargs")
         before = [list(held) for held in self._kwargs]
-        self.is_started = False
-        self._num_moves += 1
+        self._move_on()
         try:
             for process, share in enumerate(self._shares):
                 self._kwargs[process][:] = updated(self._kwargs[process], given[share])
@@ -374,7 +379,7 @@ class ParallelEnv(EnvBase):
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
         states = saved_states(state, self.num_workers)
-        self.pool.call_all("set_states", [(states[share],) for share in self._shares])
+        self.pool.call_all("set_states", numbered([states[share] for share in self._shares]))
 
     def _to(self, device: torch.device) -> None:
         msg = (

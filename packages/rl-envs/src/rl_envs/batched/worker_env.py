@@ -17,6 +17,7 @@ from rl_envs.batched.shared_step_buffers import SharedStepBuffers
 from rl_envs.env.binding import bind_rows
 from rl_envs.env.env import EnvBase
 from rl_envs.env.forwarding import attributes_of
+from rl_envs.env.seeds import generator_seed
 from rl_envs.env.specs import SPECS
 from rl_envs.gym.final_observations import MissingObservationsWarning
 from rl_layout import keys
@@ -78,10 +79,11 @@ class EnvWorker:
         self,
         makers: Sequence[Callable[..., EnvBase]],
         kwargs: Sequence[Mapping[str, Any]],
+        drawn: Sequence[int] = (0,),
         first: int = 0,
     ) -> None:
         # a fork has the caller's generator: processes would all draw the same
-        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")) + first)
+        torch.manual_seed(drawn[0] + first)
         self.env = SerialEnv(len(makers), makers, kwargs)
         warnings.simplefilter("ignore", MissingObservationsWarning)  # the caller warns, once
         self._rows: SharedStepBuffers | None = None
@@ -139,7 +141,7 @@ class EnvWorker:
 
     def set_seed(self, seed: int, static_seed: bool) -> int:
         """Seed the environments in turn, and what they draw from torch; returns the next seed."""
-        torch.manual_seed(seed)
+        torch.manual_seed(generator_seed(seed))
         return self.env.set_seed(seed, static_seed)
 
     def render(self) -> Tensor:
@@ -150,15 +152,33 @@ class EnvWorker:
         """The state of each environment, and of the generator that they draw from."""
         return [{**env.state_dict(), "random": torch.get_rng_state()} for env in self.env.envs]
 
-    def set_states(self, states: list[Any]) -> None:
-        """Restore the state of each environment."""
+    def set_states(self, states: list[Any], number: int = 0) -> None:
+        """Restore the state of each environment; `number` other processes got its generator."""
         for env, state in zip(self.env.envs, states, strict=True):
             env.load_state_dict(state)
         if "random" in states[0]:  # a serial one has that of its process
             torch.set_rng_state(states[0]["random"])
+            if number:  # a continuation for each, that the others do not have
+                torch.manual_seed(draw() + number)
         if self._rows is not None:  # transforms are bound to what they held
             self._binding = bind_rows(self.env, self._rows.root, self._rows.after)
 
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
+
+
+def draw() -> int:
+    """Draw a seed from torch's generator in this process."""
+    return int(torch.randint(2**62, (), device="cpu"))
+
+
+def numbered(parts: Sequence[list[Any]]) -> list[tuple[list[Any], int]]:
+    """Count for each process how many before it are given the same generator."""
+    # as where one process had the environments of several when their state was saved
+    firsts = [part[0].get("random") for part in parts]
+    numbers = [
+        sum(one is not None and one.equal(random) for one in firsts[:place])
+        for place, random in enumerate(firsts)
+    ]
+    return list(zip(parts, numbers, strict=True))
