@@ -4,6 +4,7 @@ import functools
 import math
 import multiprocessing
 import os
+import signal
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -14,8 +15,11 @@ import torch
 from torch import nn
 
 from rl_collect import Collector, MultiAsyncCollector, MultiCollector, MultiSyncCollector
+from rl_envs import ParallelEnv, TransformedEnv
 from rl_envs.testing import CountingEnv, MultiAgentEnv
 from rl_layout import check_layout
+from rl_specs import Unbounded
+from rl_transforms import TensorDictPrimer
 
 FORK = {"mp_start_method": "fork", "timeout_s": 60.0}
 
@@ -40,6 +44,24 @@ def test_workers_play_what_a_collector_in_this_process_plays(carrier, cart_poles
     assert not check_layout(torch.cat(batches, -1)).findings
     ids = [batch["collector", "traj_ids"][worker] >> 32 for batch in batches for worker in (0, 1)]
     assert len(torch.stack(ids).unique()) == 2
+
+
+def two_that_draw():
+    """Two processes, whose environments draw from torch at the beginnings of their trajectories."""
+    primer = TensorDictPrimer(drawn=Unbounded((2,)), random=True)
+    return ParallelEnv(2, lambda: TransformedEnv(CountingEnv(2), primer), mp_start_method="fork")
+
+
+def test_what_environments_draw_from_torch_differs_between_workers_and_after_a_restart():
+    options = {"frames_per_batch": 16, "restart_workers": True}
+    with MultiSyncCollector([two_that_draw] * 2, **options, **FORK) as collector:
+        found = [collector.next()]
+        os.kill(collector.pids[0], signal.SIGKILL)
+        found.append(collector.next())
+        assert collector.restarts == 1
+    begins = torch.cat([batch["drawn"][batch["is_init"][..., 0]] for batch in found])
+    assert len(begins) == 2 * 2 * 2 * 2
+    assert len(begins.unique(dim=0)) == len(begins)
 
 
 class Warning_(UserWarning):

@@ -27,7 +27,7 @@ def test_batches_taken_before_an_error_are_not_lost():
     options = {"frames_per_batch": 3, "policy_factory": None}
     makers = [functools.partial(one, 10**6) for one in (CountingEnv, FailsOnce)]
     make = [functools.partial(make_worker, one, None, options) for one in makers]
-    workers = WorkerGroup(Processes(make, start_method="fork"))
+    workers = WorkerGroup(Processes(make, start_method="fork"), [0])
     schedule = SyncSchedule(workers)
     try:
         workers.begin(0)

@@ -20,6 +20,7 @@ from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.worker_weights import WorkerWeights
+from rl_tensordict import CPU
 from rl_tensordict.arguments import check_state
 from rl_workers import WorkerDied
 
@@ -127,13 +128,15 @@ class MultiCollector(CollectorInterface):
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
         options, policy = self.options, self.policy
         given = options.of_workers()
+        seeds = [int(torch.randint(2**31, (), device=CPU))]
         self._workers = WorkerGroup(
             self._carrier(
                 [
-                    functools.partial(make_worker, make, policy, one)
-                    for make, one in zip(makers, given, strict=True)
+                    functools.partial(make_worker, make, policy, one, seeds=seeds, index=index)
+                    for index, (make, one) in enumerate(zip(makers, given, strict=True))
                 ]
             ),
+            seeds,
             restarts_workers=options.restart_workers,
             min_workers=options.min_workers,
             shares=not options.by_trajectory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -146,10 +146,18 @@ class CollectorWorker:
 
 
 def make_worker(
-    make_env: Callable[..., Any], policy: Any, options: Mapping[str, Any]
+    make_env: Callable[..., Any],
+    policy: Any,
+    options: Mapping[str, Any],
+    *,
+    seeds: Sequence[int] | None = None,
+    index: int = 0,
 ) -> CollectorWorker:
     """Make the worker; called in its process."""
     given = dict(options)
     factory = given.pop("policy_factory")
     acting = policy if factory is None else factory()
+    if seeds is not None:
+        # a fork has the caller's generator: environments of all workers would draw the same
+        torch.manual_seed(seeds[0] + index)
     return CollectorWorker(lambda: Collector(make_env, acting, **given))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 
 from rl_collect.background_loop import TimeLimit
@@ -15,7 +14,6 @@ from rl_collect.multi.relayed_warnings import WorkerWarnings
 from rl_collect.weights.shared_weights import SharedWeights
 from rl_envs.env.seeds import next_seed
 from rl_slabs import PackedRows
-from rl_tensordict import CPU
 from rl_workers import WorkerDied
 
 MAX_DEATHS = 3
@@ -31,6 +29,7 @@ class WorkerGroup:
     def __init__(
         self,
         pool: Carrier,
+        seeds: list[int],
         *,
         restarts_workers: bool = False,
         min_workers: int | None = None,
@@ -50,7 +49,7 @@ class WorkerGroup:
         self._starting: set[int] = set()  # they have not been told yet what all are told
         self._lost: set[int] = set()  # they are not replaced any more
         self._shared: tuple[SharedWeights | None, Any] = (None, None)
-        self._actions_seed = int(torch.randint(2**31, (), device=CPU))
+        self._seeds = seeds  # the last one that was used, which workers read when they start
         self._seed: tuple[int, bool] | None = None  # of the next environment
         try:
             self._start()
@@ -245,8 +244,8 @@ class WorkerGroup:
 
     def _initialise(self, index: int) -> None:
         """Tell a new worker what all are told; raises `WorkerDied`."""
-        self._actions_seed = next_seed(self._actions_seed)
-        self.pool.call(index, "seed_actions", self._actions_seed)
+        self._seeds[0] = next_seed(self._seeds[0])
+        self.pool.call(index, "seed_actions", self._seeds[0])
         self.pool.call(index, *self._attachment(index))
         if self._seed is not None:
             seed, is_static = self._seed

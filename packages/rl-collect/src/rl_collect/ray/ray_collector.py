@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -115,6 +116,8 @@ def _pickled(index: int, make: Any, cloudpickle: Any) -> bytes:
     """What makes a worker, for another process."""
     env, policy, options = make.args
     parts = {"create_env_fn": env, "policy": policy, **options}
+    # what is pickled once holds no seed for an actor that replaces another: each draws its own
+    make = functools.partial(make.func, *make.args)
     return pickled(cloudpickle, make, parts, f"worker {index}")
 
 
