@@ -81,6 +81,19 @@ def test_a_generator_seeds_every_call(make, tmp_path):
     assert made[0].unique().numel() == 15
 
 
+def test_calls_in_workers_draw_other_numbers_which_the_caller_can_seed(make, tmp_path):
+    data, made = make(), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        options = {"num_workers": 3, "chunksize": 5, "mp_start_method": "fork"}
+        made.append(
+            data.preprocess(with_noise, dest=tmp_path / f"{len(made)}", **options)[:]["noise"]
+        )
+    assert [one.unique().numel() for one in made] == [15] * 3
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+
+
 def test_workers_have_as_many_threads_as_asked(make, tmp_path):
     options = {"num_workers": 1, "mp_start_method": "fork", "dest": tmp_path / "a"}
     noise = make().preprocess(with_noise, worker_threads=3, **options)[:]["noise"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,8 @@ class Executor:
     def _in_workers(self, work: Preprocess, spans: Sequence[tuple[int, int, str]]) -> Iterator[int]:
         """Calls in worker processes that take turns, so that results come in order."""
         workers = min(self.workers, len(spans))
+        if work.seed is None:  # forks have the generator of this process, and would all draw alike
+            work = replace(work, seed=int(torch.randint(2**40, (), device="cpu")))
         options = {"timeout_s": _LONGEST_S, "start_method": self.start_method}
         with WorkerPool([lambda: work] * workers, **options) as pool:
             for number, span in enumerate(spans):

@@ -309,7 +309,8 @@ class BaseDatasetExperienceReplay(TensorDictReplayBuffer):
             chunksize: Rows of a call; 16,384 unless given.
             num_chunks: How many calls, instead.
             pool: A pool of processes to be used instead of a new one.
-            generator: Seeds torch's random numbers in each call, the same with any `num_workers`.
+            generator: Seeds torch's random numbers in each call, the same with any `num_workers`;
+                where None, the calls of workers are seeded from torch's global generator.
             max_tasks_per_child: No effect: a worker keeps nothing of its calls.
             worker_threads: Threads of torch in each worker.
             index_with_generator: No effect: rows are always read call by call.
