@@ -1,3 +1,4 @@
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -107,6 +108,25 @@ def test_modes_and_random_numbers_of_training_stay(deterministic):
     kind = InteractionType.DETERMINISTIC if deterministic else InteractionType.RANDOM
     assert set(policy.module.seen) == {(False, kind)}
     assert policy.module.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class NoisyRewards(EpisodeStepEnv):
+    def _finish(self, after, terminated, truncated):
+        super()._finish(after, terminated, truncated)
+        after.set("reward", torch.rand(1))
+
+
+def test_without_a_seed_no_evaluation_draws_what_another_drew():
+    before = torch.get_rng_state()
+    evaluator = Evaluator(NoisyRewards(), acting(), 2, seed=None)
+    found = [total for _ in range(3) for total in evaluator.evaluate().returns.tolist()]
+    other = BackgroundEvaluator(NoisyRewards, acting(), 2, seed=None, start_method="fork")
+    with contextlib.closing(other):
+        for _ in range(3):
+            other.trigger_eval()
+            found += other.wait().returns.tolist()
+    assert len(set(found[:6])) == len(set(found[6:])) == 6
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -76,6 +76,7 @@ class Evaluator:
         self.env, self.policy = env, policy
         self.num_episodes, self.max_steps = num_episodes, max_steps
         self.deterministic, self.seed = deterministic, seed
+        self._seeds: torch.Generator | None = None  # for evaluations without a seed
         self.reward_key, self.logger, self.name = reward_key, logger, name
         if isinstance(env, EnvBase):
             _refuse_running_statistics(env)
@@ -113,10 +114,20 @@ class Evaluator:
         env = wire_policy(env, self.policy)
         kind = InteractionType.DETERMINISTIC if self.deterministic else InteractionType.RANDOM
         with _evaluation_mode(self.policy), torch.random.fork_rng(), set_interaction_type(kind):
-            if self.seed is not None:
+            if self.seed is None:
+                torch.manual_seed(self._next_seed())
+            else:
                 torch.manual_seed(self.seed)
                 env.set_seed(self.seed)
             return self._played(env)
+
+    def _next_seed(self) -> int:
+        """The seed of what torch draws in one evaluation, other than in those before."""
+        # a generator of its own: torch's is after an evaluation what it was before
+        if self._seeds is None:
+            first = int(torch.randint(2**62, (), device="cpu"))
+            self._seeds = torch.Generator("cpu").manual_seed(first)
+        return int(torch.randint(2**62, (), generator=self._seeds, device="cpu"))
 
     def _played(self, env: EnvBase) -> Evaluation:
         tally = EpisodeTally(env.batch_size.numel(), self.num_episodes)
