@@ -124,6 +124,16 @@ KINDS = {
 }
 
 
+def test_a_compiled_copy_keeps_the_names_of_dimensions():
+    torch.compiler.reset()
+    copy = torch.compile(lambda batch: copied(batch).names, backend="eager", fullgraph=True)
+    assert copy(TensorDict({"x": torch.zeros(2, 3)}, [2, 3], names=[None, "time"])) == [
+        None,
+        "time",
+    ]
+    assert copy(TensorDict({"x": torch.zeros(2, 3)}, [2, 3])) == [None, None]
+
+
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_copies_share_leaves_and_no_structure(make):
     batch = make()

@@ -157,7 +157,11 @@ def copied(tensordict: TensorDictBase) -> TensorDictBase:
             return build_flat(entries, tensordict.batch_size, names and [*names])
         return build(entries, tensordict.batch_size, names and [*names], device)
     check_collection("tensordict", tensordict)
-    return tensordict.copy()
+    made = tensordict.copy()
+    names = names_of(tensordict) if torch.compiler.is_compiling() else None
+    if names is not None:  # compiled, tensordict drops them
+        made.names = names
+    return made
 
 
 def put_group(tensordict: TensorDictBase, name: str, group: TensorDictBase) -> None:
