@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_layout import keys
 from rl_layout.internals import flat_marker
 from rl_layout.keys import next_key
-from rl_tensordict import NestedKey, as_tuple, find, require
+from rl_tensordict import NestedKey, as_tuple, copied, find, require
 from rl_tensordict.types import KeyPath
 
 
@@ -90,7 +90,7 @@ def readable(
     mask = find(batch, keys.MASK)
     if mask is None or not mask.numel():
         return batch
-    real, seen = step_flag(batch, keys.MASK, mask), batch.copy()
+    real, seen = step_flag(batch, keys.MASK, mask), copied(batch)
     flat = real.reshape(-1)
     # the first real row: argmax of bytes, since argmax knows no booleans
     some, is_there = flat.to(torch.uint8).argmax().reshape(1), flat.any()

@@ -6,7 +6,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch.nn import functional as F
 
-from rl_layout import keys
+from rl_layout import keys, must_compare_observations
 from rl_layout.testing import EndKind, environments, trajectories
 from rl_value import DistributionalDQNLoss, DQNLoss, TD0Estimator
 from rl_value.estimators.static_shapes import StaticTransitions
@@ -168,6 +168,23 @@ def test_compiled_loss_of_a_recurrent_network_equals_the_eager_one(change):
     batch = change(prepared())
     batch["state"] = torch.randn(9, ACTIONS, dtype=torch.float64)
     torch.testing.assert_close(*both_ways(DQNLoss(Memory(), action_space="categorical"), batch))
+
+
+class Named(Memory):
+    """The same, of rows whose order a name tells."""
+
+    def forward(self, batch):
+        if "next" in batch.keys():  # noqa: SIM118 - no mapping
+            assert not must_compare_observations(batch)
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize("change", [lambda batch: batch, masked])
+def test_compiled_losses_give_networks_the_name_of_time(change):
+    batch = change(prepared()).exclude(keys.TRAJ_IDS, keys.TRAJ_STEP)
+    batch["state"] = torch.randn(9, ACTIONS, dtype=torch.float64)
+    batch.names = ["time"]
+    torch.testing.assert_close(*both_ways(DQNLoss(Named(), action_space="categorical"), batch))
 
 
 @pytest.mark.parametrize(
