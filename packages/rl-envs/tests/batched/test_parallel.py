@@ -255,6 +255,16 @@ def test_what_environments_draw_is_not_what_the_caller_draws_from_the_same_seed(
         assert not (env.reset()["drawn"] == own).any()
 
 
+def test_a_state_of_environments_that_were_seeded_alike_continues_alike():
+    with make(3, drawing) as env:
+        env.set_seed(3, static_seed=True)
+        assert torch.equal(*drawn(env)[:2])
+        state = env.state_dict()
+        following = drawn(env)
+        env.load_state_dict(state)
+        assert all(map(torch.equal, drawn(env), following))
+
+
 def test_a_state_of_fewer_processes_gives_each_its_own_numbers():
     with make(5, drawing, num_processes=2) as env, make(5, drawing, num_processes=4) as other:
         env.reset()

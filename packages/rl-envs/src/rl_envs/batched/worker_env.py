@@ -84,6 +84,7 @@ class EnvWorker:
     ) -> None:
         # a fork has the caller's generator: processes would all draw the same
         torch.manual_seed(drawn[0] + first)
+        self._first = first
         self.env = SerialEnv(len(makers), makers, kwargs)
         warnings.simplefilter("ignore", MissingObservationsWarning)  # the caller warns, once
         self._rows: SharedStepBuffers | None = None
@@ -149,8 +150,9 @@ class EnvWorker:
         return self.env.render()
 
     def get_states(self) -> list[Any]:
-        """The state of each environment, and of the generator that they draw from."""
-        return [{**env.state_dict(), "random": torch.get_rng_state()} for env in self.env.envs]
+        """The state of each environment, and the generator and the number of the process."""
+        own = {"random": torch.get_rng_state(), "process": self._first}
+        return [{**env.state_dict(), **own} for env in self.env.envs]
 
     def set_states(self, states: list[Any], number: int = 0) -> None:
         """Restore the state of each environment; `number` other processes got its generator."""
@@ -174,11 +176,8 @@ def draw() -> int:
 
 
 def numbered(parts: Sequence[list[Any]]) -> list[tuple[list[Any], int]]:
-    """Count for each process how many before it are given the same generator."""
+    """Count for each process how many before it are given the generator of the same one."""
     # as where one process had the environments of several when their state was saved
-    firsts = [part[0].get("random") for part in parts]
-    numbers = [
-        sum(one is not None and one.equal(random) for one in firsts[:place])
-        for place, random in enumerate(firsts)
-    ]
+    saved = [part[0].get("process") for part in parts]
+    numbers = [0 if one is None else saved[:place].count(one) for place, one in enumerate(saved)]
     return list(zip(parts, numbers, strict=True))
