@@ -24,7 +24,7 @@ def logger(tmp_path):
         (lambda log: log.log_video("v", {}), TypeError, "'v': expected frames of uint8"),
         (lambda log: log.log_video(3, "file"), TypeError, "name: expected a name"),
         (lambda log: log.log_video("v", "file", fps="30"), TypeError, "fps: expected a number"),
-        (lambda log: log.load_state_dict(7), TypeError, "state: expected what state_dict"),
+        (lambda log: log.load_state_dict(7), TypeError, "state: expected what the state_dict"),
         (lambda log: log.load_state_dict({"last_of": {}}), ValueError, r"lacks \['last_step'\]"),
         (lambda _: JSONLLogger("run", 7), TypeError, "log_dir: expected the folder of runs"),
         (lambda _: make_logger([], "run"), ValueError, "there is no logger"),

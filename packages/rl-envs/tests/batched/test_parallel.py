@@ -209,13 +209,17 @@ def drawn(env):
     return env.rollout(6, break_when_any_done=False)["drawn"].unbind(0)
 
 
+@pytest.fixture
 def drawing():
-    primer = TensorDictPrimer(drawn=Unbounded((2,)), random=True)
-    return TransformedEnv(testing.CountingEnv(2), primer)
+    def made():  # in here, since a new process may not be able to import this file
+        primer = TensorDictPrimer(drawn=Unbounded((2,)), random=True)
+        return TransformedEnv(testing.CountingEnv(2), primer)
+
+    return made
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_what_environments_draw_from_torch_is_their_own_seeded_and_saved(method):
+def test_what_environments_draw_from_torch_is_their_own_seeded_and_saved(method, drawing):
     with make(2, drawing, mp_start_method=method) as env:
         assert not torch.equal(*drawn(env))
         env.set_seed(3)
@@ -230,7 +234,7 @@ def test_what_environments_draw_from_torch_is_their_own_seeded_and_saved(method)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_no_new_process_draws_the_numbers_of_an_older_one(method):
+def test_no_new_process_draws_the_numbers_of_an_older_one(method, drawing):
     torch.manual_seed(0)
     with make(2, drawing, mp_start_method=method) as env, make(1, drawing) as other:
         found = [*drawn(env), *drawn(other)]
@@ -246,7 +250,7 @@ def test_no_new_process_draws_the_numbers_of_an_older_one(method):
         assert all(map(torch.equal, drawn(again), found))
 
 
-def test_what_environments_draw_is_not_what_the_caller_draws_from_the_same_seed():
+def test_what_environments_draw_is_not_what_the_caller_draws_from_the_same_seed(drawing):
     with make(2, drawing) as env:
         env.set_seed(3)
         torch.manual_seed(3)
@@ -255,7 +259,7 @@ def test_what_environments_draw_is_not_what_the_caller_draws_from_the_same_seed(
         assert not (env.reset()["drawn"] == own).any()
 
 
-def test_a_state_of_environments_that_were_seeded_alike_continues_alike():
+def test_a_state_of_environments_that_were_seeded_alike_continues_alike(drawing):
     with make(3, drawing) as env:
         env.set_seed(3, static_seed=True)
         assert torch.equal(*drawn(env)[:2])
@@ -265,7 +269,7 @@ def test_a_state_of_environments_that_were_seeded_alike_continues_alike():
         assert all(map(torch.equal, drawn(env), following))
 
 
-def test_a_state_of_fewer_processes_gives_each_its_own_numbers():
+def test_a_state_of_fewer_processes_gives_each_its_own_numbers(drawing):
     with make(5, drawing, num_processes=2) as env, make(5, drawing, num_processes=4) as other:
         env.reset()
         state = env.state_dict()

@@ -49,6 +49,7 @@ class TD3Loss(ActorCriticsLoss):
         TypeError: a network is no tensordict module, or an argument belongs elsewhere.
 
     Example:
+        >>> import torch
         >>> from rl_layout.synthetic import trajectories
         >>> from tensordict.nn import TensorDictModule
         >>> actor = TensorDictModule(torch.nn.Linear(2, 1), ["observation"], ["action"])
