@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_layout.internals import flat_marker
-from rl_tensordict import NestedKey, find
+from rl_tensordict import NestedKey
 from rl_tensordict.types import KeyPath
 
 # a pair of a segment and a number of steps is numbered within 64 bits
 MOST_STEPS = 2**31 - 1
 
 
-def steps_ahead(batch: TensorDictBase, key: KeyPath) -> Tensor | None:
-    """The distance to each next observation, int64 ``[*B, T]``; None if it is one step."""
-    ahead, shape = find(batch, key), batch.batch_size
-    if ahead is None:
-        return None
+def step_counts(ahead: Tensor, shape: torch.Size, key: KeyPath) -> Tensor:
+    """The distance to each next observation, int64 ``[*B, T]``, of an entry of a batch."""
     return flat_marker(ahead, shape, key, torch.int64, singleton=True).view(shape)
 
 

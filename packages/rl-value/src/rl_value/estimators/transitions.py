@@ -19,7 +19,7 @@ from rl_tensordict import NestedKey, as_tuple, find, names_of, require
 from rl_tensordict.types import KeyPath
 from rl_value.arguments import check_fraction, floats
 from rl_value.counted_steps import absent_members, members_without_next, under_next
-from rl_value.estimators.step_counts import check_steps, steps_ahead
+from rl_value.estimators.step_counts import check_steps, step_counts
 from rl_value.estimators.time_place import refuse_misplaced_time, refuse_scattered_rows
 from rl_value.masked_means import standardise
 
@@ -61,7 +61,10 @@ class Transitions:
         time_dim: int | None = None,
     ) -> Transitions:
         """Read the steps of a batch."""
-        ahead = steps_ahead(batch, _behind(entries["steps_to_next_obs"]))
+        key = _behind(entries["steps_to_next_obs"])
+        ahead = find(batch, key)
+        if ahead is not None:
+            ahead = step_counts(ahead, batch.batch_size, key)
         segments = _segments(batch, entries)
         if len(segments) == segments.num_real:  # every row is alone
             refuse_scattered_rows(batch, segments)
