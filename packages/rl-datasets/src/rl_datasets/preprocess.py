@@ -19,7 +19,7 @@ from rl_datasets.progress import progress_bar
 from rl_datasets.report import ColumnReport, DatasetReport, count_rows
 from rl_layout import keys
 from rl_replay import LazyMemmapStorage
-from rl_tensordict import as_tuple, find
+from rl_tensordict import as_tuple, draw_seed, find
 from rl_tensordict.arguments import check_choice, check_type, check_whole
 from rl_tensordict.types import Flags
 from rl_workers import WorkerPool
@@ -68,7 +68,7 @@ class Preprocess:
             chunksize = max(1, -(-count // num_chunks))
         seed = None
         if generator is not None:
-            seed = int(torch.randint(2**40, (), generator=generator, device="cpu"))
+            seed = draw_seed(2**40, generator)
         return cls(fn, rows, by == "trajectory", count, chunksize or _CALL_ROWS, seed, threads)
 
     def spans(self) -> list[tuple[int, int]]:
@@ -130,7 +130,7 @@ class Executor:
         """Calls in worker processes that take turns, so that results come in order."""
         workers = min(self.workers, len(spans))
         if work.seed is None:  # forks have the generator of this process, and would all draw alike
-            work = replace(work, seed=int(torch.randint(2**40, (), device="cpu")))
+            work = replace(work, seed=draw_seed(2**40))
         options = {"timeout_s": _LONGEST_S, "start_method": self.start_method}
         with WorkerPool([lambda: work] * workers, **options) as pool:
             for number, span in enumerate(spans):

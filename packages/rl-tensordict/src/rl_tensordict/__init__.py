@@ -17,7 +17,7 @@ from rl_tensordict.entries import (
 )
 from rl_tensordict.errors import UnfitValue, UnknownName
 from rl_tensordict.flatten import leaves, nest, tensors
-from rl_tensordict.host import CPU, as_tensor
+from rl_tensordict.host import CPU, as_tensor, draw_seed
 from rl_tensordict.module_calls import Call, ModuleCalls
 from rl_tensordict.nested_keys import as_key, as_tuple, is_key, sibling
 from rl_tensordict.notes import add_notes, note_call, note_errors
@@ -48,6 +48,7 @@ __all__ = [
     "build_flat",
     "copied",
     "device_of_data",
+    "draw_seed",
     "entries_of",
     "find",
     "insert",

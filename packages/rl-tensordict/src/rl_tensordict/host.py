@@ -31,3 +31,18 @@ def as_tensor(value: Any, dtype: torch.dtype | None = None) -> Tensor:
     if isinstance(value, Tensor):
         return value if dtype is None else value.to(dtype)
     return torch.as_tensor(value, dtype=dtype, device=CPU)
+
+
+def draw_seed(below: int = 2**62, generator: torch.Generator | None = None) -> int:
+    """Draw a seed for another generator, on the CPU.
+
+    Args:
+        below: seeds are 0 or more, and below it.
+        generator: where it is drawn from; torch's global generator where None.
+
+    Example:
+        >>> one, same = (draw_seed(9, torch.Generator().manual_seed(3)) for _ in range(2))
+        >>> one == same < 9
+        True
+    """
+    return int(torch.randint(below, (), generator=generator, device=CPU))

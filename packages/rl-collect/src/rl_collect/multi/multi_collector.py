@@ -20,7 +20,7 @@ from rl_collect.multi.schedule import AsyncSchedule, Schedule, SyncSchedule
 from rl_collect.multi.worker import make_worker
 from rl_collect.multi.worker_group import WorkerGroup
 from rl_collect.weights.worker_weights import WorkerWeights
-from rl_tensordict import CPU
+from rl_tensordict import draw_seed
 from rl_tensordict.arguments import check_state
 from rl_workers import WorkerDied
 
@@ -128,7 +128,7 @@ class MultiCollector(CollectorInterface):
     def _start_workers(self, makers: list[Callable[..., Any]]) -> None:
         options, policy = self.options, self.policy
         given = options.of_workers()
-        seeds = [int(torch.randint(2**31, (), device=CPU))]
+        seeds = [draw_seed(2**31)]
         self._workers = WorkerGroup(
             self._carrier(
                 [

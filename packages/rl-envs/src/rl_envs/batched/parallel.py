@@ -23,7 +23,7 @@ from rl_envs.batched.serial import (
     stack_rows,
 )
 from rl_envs.batched.shared_step_buffers import SharedStepBuffers, schema_of
-from rl_envs.batched.worker_env import EnvTraits, EnvWorker, draw, numbered
+from rl_envs.batched.worker_env import EnvTraits, EnvWorker, numbered
 from rl_envs.env import checks
 from rl_envs.env.arrays import RowArrays
 from rl_envs.env.env import EnvBase
@@ -34,6 +34,7 @@ from rl_envs.gym.final_observations import MissingObservations
 from rl_layout import keys
 from rl_slabs import Slab
 from rl_specs import stack_specs
+from rl_tensordict import draw_seed
 from rl_tensordict.types import Array
 from rl_workers import StartMethod, WorkerPool
 
@@ -100,7 +101,7 @@ class ParallelEnv(EnvBase):
         kwargs = one_per_worker(num_workers, create_env_kwargs or {}, "create_env_kwargs")
         # read when a process starts: update_kwargs replaces them
         self._kwargs = [list(kwargs[share]) for share in self._shares]
-        self._drawn = [draw()]  # processes seed their generators with it
+        self._drawn = [draw_seed()]  # processes seed their generators with it
         parts = zip(self._shares, self._kwargs, strict=True)
         self.pool = WorkerPool(
             [partial(EnvWorker, makers[at], given, self._drawn, at.start) for at, given in parts],
@@ -157,7 +158,7 @@ class ParallelEnv(EnvBase):
         """Leave the episodes under way; new processes draw numbers that no older one drew."""
         self.is_started = False
         self._num_moves += 1
-        self._drawn[0] = draw()
+        self._drawn[0] = draw_seed()
 
     def restart(self, *, timeout_s: float | None = None) -> list[int]:
         """Replace processes that are gone or do not answer.

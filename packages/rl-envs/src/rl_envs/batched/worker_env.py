@@ -22,6 +22,7 @@ from rl_envs.env.specs import SPECS
 from rl_envs.gym.final_observations import MissingObservationsWarning
 from rl_layout import keys
 from rl_slabs import Slab
+from rl_tensordict import draw_seed
 from rl_tensordict.types import KeyPath
 
 
@@ -161,18 +162,13 @@ class EnvWorker:
         if "random" in states[0]:  # a serial one has that of its process
             torch.set_rng_state(states[0]["random"])
             if number:  # a continuation for each, that the others do not have
-                torch.manual_seed(draw() + number)
+                torch.manual_seed(draw_seed() + number)
         if self._rows is not None:  # transforms are bound to what they held
             self._binding = bind_rows(self.env, self._rows.root, self._rows.after)
 
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
-
-
-def draw() -> int:
-    """Draw a seed from torch's generator in this process."""
-    return int(torch.randint(2**62, (), device="cpu"))
 
 
 def numbered(parts: Sequence[list[Any]]) -> list[tuple[list[Any], int]]:

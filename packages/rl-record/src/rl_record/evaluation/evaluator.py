@@ -16,7 +16,7 @@ from rl_layout import keys
 from rl_record.evaluation.episode_tally import EpisodeTally
 from rl_record.evaluation.evaluation import Evaluation
 from rl_record.loggers.logger import Logger
-from rl_tensordict import NestedKey, find
+from rl_tensordict import NestedKey, draw_seed, find
 from rl_tensordict.arguments import check_type, check_whole
 from rl_transforms import VecNorm
 
@@ -123,11 +123,11 @@ class Evaluator:
 
     def _next_seed(self) -> int:
         """The seed of what torch draws in one evaluation, other than in those before."""
-        # a generator of its own: torch's is after an evaluation what it was before
+        # not torch's own generator, whose state is restored after an evaluation
         if self._seeds is None:
-            first = int(torch.randint(2**62, (), device="cpu"))
+            first = draw_seed()
             self._seeds = torch.Generator("cpu").manual_seed(first)
-        return int(torch.randint(2**62, (), generator=self._seeds, device="cpu"))
+        return draw_seed(generator=self._seeds)
 
     def _played(self, env: EnvBase) -> Evaluation:
         tally = EpisodeTally(env.batch_size.numel(), self.num_episodes)

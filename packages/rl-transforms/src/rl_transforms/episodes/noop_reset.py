@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from rl_specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
-from rl_tensordict import CPU, NestedKey, as_key, as_tuple, device_of_data
+from rl_tensordict import CPU, NestedKey, as_key, as_tuple, device_of_data, draw_seed
 from rl_tensordict.arguments import check_integer, check_whole
 from rl_transforms.entries import with_entries
 from rl_transforms.episodes.env_driver import Driven, Driver
@@ -131,7 +131,7 @@ class NoopReset(Driver):
         if not self.random:
             return torch.full(shape, self.noops, device=CPU)
         if self._state is None:
-            self.seed(int(torch.randint(2**62, (), device=CPU)))
+            self.seed(draw_seed())
         assert self._state is not None
         # made anew from its state, which can be copied and pickled
         generator = torch.Generator()
