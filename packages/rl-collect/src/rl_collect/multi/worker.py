@@ -77,8 +77,9 @@ class CollectorWorker:
         if isinstance(collector.options.replay_buffer, Outbox):
             batch = collector.options.replay_buffer.take()
         shape = () if batch is None else tuple(batch.shape)
-        dimensions = None if batch is None else Dimensions.of(batch)
+        dimensions = None
         if batch is not None and self._slots is not None:
+            dimensions = Dimensions.of(batch)
             batch = self._slots.put(slot, batch)
         return self.message(collector.frames - before, shape, dimensions, batch, records)
 

@@ -22,7 +22,7 @@ def check_steps(ahead: Tensor, key: NestedKey) -> None:
     """Raise where the number of steps of a real row, int64 ``[M]``, is none."""
     if not len(ahead):
         return
-    least, most = map(int, ahead.aminmax())
+    least, most = torch.stack(ahead.aminmax()).tolist()  # a GPU is waited for once
     if least < 1:
         msg = f"{key!r}: expected 1 or more steps, got {least}."
         raise ValueError(msg)

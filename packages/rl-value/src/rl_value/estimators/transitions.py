@@ -99,8 +99,11 @@ class Transitions:
     @property
     def unread(self) -> Tensor | None:
         """Rows whose own next observation may hold anything, terminated ones too, bool ``[M]``."""
-        marked, lost = _marked(self.batch, self.segments, keys.NEXT_MISSING), self.lost
-        return lost if marked is None or lost is None else marked | lost
+        lost = self.lost
+        if lost is None:
+            return None
+        marked = _marked(self.batch, self.segments, keys.NEXT_MISSING)
+        return lost if marked is None else marked | lost
 
     def without_next(self, where: Tensor) -> Self:
         """The same steps, of which some turned out to be missing their next observation."""

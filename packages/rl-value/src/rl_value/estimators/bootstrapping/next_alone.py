@@ -46,8 +46,8 @@ def _next_alone(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
     (following,) = calls.later([(inputs, steps.segments.num_real)])
     if lost is not None and calls.config.missing_next == "root":
         substituted, missing = (lost & outside).sum(), None
-    elif steps.unread is not None:  # the stand-in is no value of the next state
-        following = blank(following, steps.unread & outside)
+    elif (unread := steps.unread) is not None:  # the stand-in is no value of the next state
+        following = blank(following, unread & outside)
     return UnrolledValues(following, following, missing, None, substituted)
 
 

@@ -269,7 +269,8 @@ def _side_by_side(calls: ValueCalls, steps: Transitions) -> UnrolledValues:
             steps = steps.without_next(steps.ends)
             break
     segments, lasts, missing, lost = steps.segments, steps.lasts, steps.missing, steps.lost
-    stand_in = None if steps.unread is None else steps.unread[lasts]
+    unread = steps.unread
+    stand_in = None if unread is None else unread[lasts]
     rows: dict[KeyPath, Tensor] = {}
     ends: dict[KeyPath, Tensor] = {}
     for key, root, after in leaves:

@@ -97,8 +97,8 @@ class CrossQLoss(SACLoss):
         ahead = values[count:].detach()
         check_values(ahead, self.entries["state_action_value"], log_prob)
         value = self._of_next(ahead) - self.temperature.alpha * log_prob
-        if steps.unread is not None:
-            value = blank(value, steps.unread & outside)
+        if (unread := steps.unread) is not None:
+            value = blank(value, unread & outside)
         found = UnrolledValues(value, value, steps.missing, None, None)
         return now, with_overwritten(self._roles, steps, found)
 
