@@ -27,8 +27,8 @@ class PettingZooEnv(EnvBase):
     Observations are under `("agents", "observation")` `[A, ...]`, the parts of a `Dict` space under
     their own names, actions under `("agents", "action")`. `("agents", "mask")`, bool `[A, 1]`, says
     who acts: agents that are out repeat their last observation and flags, get reward 0, and their
-    action is ignored. The root is done when every agent is out, and terminated if all of those that
-    have been in were.
+    action is ignored. The root is done when every agent is out, and terminated if each agent that
+    joined was terminated.
 
     Where agents take turns (PettingZoo's AEC), a step is the turn of one agent, whom the mask
     names, while `("agents", "waiting")` names the others that are in. Each agent's
@@ -98,7 +98,7 @@ class PettingZooEnv(EnvBase):
         self.done_spec = Composite({**{name: group.done for name, group in parts}, **root})
         # copies: an environment may change an array that it returned
         self._last: dict[str, dict[KeyPath, Array]] = {}
-        self._flags: dict[str, tuple[bool, bool]] = {}  # of those that have been in
+        self._flags: dict[str, tuple[bool, bool]] = {}  # of agents that have joined
 
     @property
     def stepped_objects(self) -> Iterator[object]:

@@ -193,8 +193,8 @@ class BatchLinker:
         steps = None
         if self.layout.has_steps:
             steps = bits(leaves[STEPS_TO_NEXT_OBS]).reshape(-1)
-            # a corrupt step count must not make every later link walk the whole ring: a row is
-            # overwritten before one that lies a whole lane ahead of it is written
+            # a corrupt step count must not make every later link walk the whole ring: a lane does
+            # not hold two rows that are as many steps apart as it has rows
             far = most_below(steps, self.addresses.lane_rows)
             self.addresses.reach = max(self.addresses.reach, far)
         target = successors(back, steps)

@@ -180,7 +180,7 @@ class _Pool:
         self._size = end
 
     def take(self, places: Ints, ring: Ring) -> tuple[Ints, Ints]:
-        """Remove the rows at distinct places; return those that are still stored."""
+        """Remove the entries at distinct indices; return the rows that are still stored."""
         rows, drawn = self._held[:, places]
         kept = self._size - len(places)
         is_gone = np.zeros(len(places), bool)

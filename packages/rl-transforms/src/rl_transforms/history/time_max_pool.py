@@ -91,9 +91,8 @@ class TimeMaxPool(Transform):
             after = batch.get(next_key(key), None)
             if after is not None:
                 # under "next" the frame at the root is one of the T - 1 earlier ones
-                last = [(own, torch.ones(len(own), dtype=torch.bool, device=own.device)), *before][
-                    : self.T - 1
-                ]
+                there = torch.ones(len(own), dtype=torch.bool, device=own.device)
+                last = [(own, there), *before][: self.T - 1]
                 flat = after.reshape(own.shape)
                 changes[next_key(out)] = _pooled(flat, last).reshape(after.shape)
         return with_entries(batch, changes)
